@@ -1,0 +1,282 @@
+"""The one strict, canonical encoding of everything that crosses a boundary.
+
+Values are frozen dataclasses; bytes are JSON in the canonical form of RFC 8785 (JCS),
+so one value has one encoding and a hash of it means something. Decoding refuses what
+encoding would not have produced: other whitespace or key order, duplicate or unknown
+or missing fields, wrong types, integers beyond 2^53 - 1, anything too large or deep.
+``bytes`` are base64url text without padding; classes with ``to_text`` and
+``from_text`` (digests, public keys) are text. Nothing here touches files or sockets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+import re
+import types
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from typing import (
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import rfc8785
+
+from sealift.errors import MalformedError, SealiftError
+
+T = TypeVar("T")
+MAX_BYTES: Final = 1 << 20
+MAX_DEPTH: Final = 16
+MAX_INTEGER: Final = (1 << 53) - 1
+# Strings are matched whole, so that brackets inside them do not count.
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+
+
+def encode(value: object) -> bytes:
+    """The canonical bytes of ``value``.
+
+    Raises:
+        MalformedError: if it holds something that has no canonical form.
+    """
+    try:
+        return rfc8785.dumps(to_plain(value))
+    except rfc8785.CanonicalizationError as error:
+        raise MalformedError("value has no canonical form", why=str(error)) from None
+
+
+def to_plain(value: object) -> Any:
+    """Dataclasses, bytes and text scalars turned into plain JSON values."""
+    if isinstance(value, bytes):
+        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+    if isinstance(value, StrEnum):
+        return value.value
+    if hasattr(value, "to_text"):
+        return value.to_text()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise MalformedError(f"{type(value).__name__} has no canonical form")
+
+
+def decode(
+    cls: type[T], raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
+) -> T:
+    """Parse canonical bytes into an instance of ``cls``.
+
+    Raises:
+        MalformedError: with the field's path, or the offset, of the first offence.
+    """
+    plain = parse(raw, max_bytes=max_bytes, max_depth=max_depth)
+    value: T = from_plain(cls, plain)
+    return value
+
+
+def parse(raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+    """Parse canonical bytes into plain JSON values.
+
+    Raises:
+        MalformedError: if they are too large, too deep, or not canonical JSON.
+    """
+    if len(raw) > max_bytes:
+        raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
+    _check_depth(raw, max_depth)
+    try:
+        plain = json.loads(bytes(raw).decode("utf-8"), parse_constant=_refuse_constant)
+        canonical = rfc8785.dumps(plain)
+    except json.JSONDecodeError as error:
+        raise MalformedError("not JSON", why=error.msg, offset=error.pos) from None
+    except UnicodeDecodeError as error:
+        raise MalformedError("not UTF-8", offset=error.start) from None
+    except (rfc8785.CanonicalizationError, ValueError, RecursionError):
+        raise MalformedError("no canonical form") from None
+    if canonical != raw:
+        offset = _first_difference(canonical, bytes(raw))
+        raise MalformedError("not in canonical form (RFC 8785)", offset=offset)
+    return plain
+
+
+def from_plain(kind: Any, plain: Any, path: str = "") -> Any:
+    """Build ``kind`` from plain JSON values, strictly.
+
+    Raises:
+        MalformedError: with the path of the first field that does not fit.
+    """
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _from_union(get_args(kind), plain, path)
+    if origin is tuple:
+        return _from_array(get_args(kind), plain, path)
+    if origin is dict or origin is Mapping:
+        return _from_mapping(get_args(kind)[1], plain, path)
+    if origin is Literal:
+        _require(plain in get_args(kind), path, f"one of {get_args(kind)}", plain)
+        return plain
+    kind = getattr(kind, "__supertype__", kind)  # a NewType's own type
+    if kind is Any or kind is object:
+        return plain
+    if isinstance(kind, type):
+        return _from_class(kind, plain, path)
+    raise TypeError(f"codec does not know {kind!r}")
+
+
+def _from_class(kind: type, plain: Any, path: str) -> Any:
+    if issubclass(kind, StrEnum):
+        values = [member.value for member in kind]
+        _require(plain in values, path, f"one of {values}", plain)
+        return kind(plain)
+    if hasattr(kind, "from_text"):
+        _require(isinstance(plain, str), path, "text", plain)
+        return _at(path, kind.from_text, plain)
+    if kind is bytes:
+        _require(isinstance(plain, str), path, "base64url text", plain)
+        return _from_base64(plain, path)
+    if dataclasses.is_dataclass(kind):
+        return _from_object(kind, plain, path)
+    return _from_scalar(kind, plain, path)
+
+
+def _from_scalar(kind: type, plain: Any, path: str) -> Any:
+    if kind is float:
+        # JCS writes 1.0 as 1, so an integer is a float's canonical form too.
+        fits = isinstance(plain, (int, float)) and not isinstance(plain, bool)
+        _require(fits, path, "a number", plain)
+        return float(plain)
+    if kind is int:
+        fits = isinstance(plain, int) and not isinstance(plain, bool)
+        _require(fits and abs(plain) <= MAX_INTEGER, path, "an integer", plain)
+        return plain
+    if kind in (str, bool, type(None)):
+        _require(type(plain) is kind, path, kind.__name__, plain)
+        return plain
+    if kind is dict:
+        _require(isinstance(plain, dict), path, "an object", plain)
+        return plain
+    raise TypeError(f"codec does not know {kind!r}")
+
+
+def _from_object(kind: type, plain: Any, path: str) -> Any:
+    _require(isinstance(plain, dict), path, "an object", plain)
+    hints = _hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    unknown = sorted(set(plain) - set(fields))
+    if unknown:
+        raise MalformedError("unknown field", field=_join(path, unknown[0]))
+    values: dict[str, Any] = {}
+    for name in fields:
+        if name not in plain:
+            raise MalformedError("missing field", field=_join(path, name))
+        values[name] = from_plain(hints[name], plain[name], _join(path, name))
+    return _at(path, lambda kwargs: kind(**kwargs), values)
+
+
+def _from_array(arguments: tuple[Any, ...], plain: Any, path: str) -> Any:
+    _require(isinstance(plain, list), path, "an array", plain)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        kinds = [arguments[0]] * len(plain)
+    else:
+        _require(len(plain) == len(arguments), path, f"{len(arguments)} items", plain)
+        kinds = list(arguments)
+    items = zip(kinds, plain, strict=True)
+    return tuple(
+        from_plain(k, item, f"{path}[{i}]") for i, (k, item) in enumerate(items)
+    )
+
+
+def _from_mapping(kind: Any, plain: Any, path: str) -> dict[str, Any]:
+    _require(isinstance(plain, dict), path, "an object", plain)
+    return {
+        key: from_plain(kind, item, _join(path, key)) for key, item in plain.items()
+    }
+
+
+def _from_union(kinds: tuple[Any, ...], plain: Any, path: str) -> Any:
+    if plain is None and type(None) in kinds:
+        return None
+    rest = [kind for kind in kinds if kind is not type(None)]
+    if len(rest) == 1:
+        return from_plain(rest[0], plain, path)
+    for kind in rest:  # plain scalars only, so that no two alternatives both fit
+        if kind in (bool, int, str) and type(plain) is kind:
+            return from_plain(kind, plain, path)
+    if float in rest and isinstance(plain, float):
+        return plain
+    raise _wrong(path, f"one of {rest}", plain)
+
+
+def _from_base64(text: str, path: str) -> bytes:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        raise _wrong(path, "base64url text", text) from None
+    canonical = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    _require(canonical == text, path, "base64url text without padding", text)
+    return raw
+
+
+def _at(path: str, build: Any, argument: Any) -> Any:
+    """Run a constructor; name the field in what it refuses."""
+    try:
+        return build(argument)
+    except SealiftError as error:
+        field = getattr(error, "field", "") or path
+        raise MalformedError(
+            error.what, field=field, why=error.why, fix=error.fix, code=error.code
+        ) from None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _check_depth(raw: bytes, max_depth: int) -> None:
+    """Refuse deep nesting before the recursive parser sees it."""
+    depth = 0
+    for token in _BRACKETS.finditer(raw):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            if depth > max_depth:
+                offset = token.start()
+                raise MalformedError(f"nested deeper than {max_depth}", offset=offset)
+        elif token[0] in (b"]", b"}"):
+            depth -= 1
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _first_difference(left: bytes, right: bytes) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _require(fits: bool, path: str, expected: str, plain: Any) -> None:
+    if not fits:
+        raise _wrong(path, expected, plain)
+
+
+def _wrong(path: str, expected: str, plain: Any) -> MalformedError:
+    return MalformedError(
+        f"expected {expected}, found {type(plain).__name__}", field=path or "(root)"
+    )

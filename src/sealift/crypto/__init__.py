@@ -1,0 +1,1 @@
+"""Primitives, wrapped so that misuse raises: the only room that imports `cryptography`."""

@@ -1,0 +1,71 @@
+"""HKDF-SHA-256 (RFC 5869), and the one table of every label in the product.
+
+Two derivations can only collide if two rows of ``Label`` were equal, so a new purpose
+is a new row here. Salt is empty: every input key is uniform (a fresh key, or a shared
+secret together with a transcript hash in ``context``).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
+
+
+class Label(StrEnum):
+    """What a derived key or a signature is for."""
+
+    # sealed streams (spec/record.md)
+    KEY_COMMITMENT = "sealift v1 stream key commitment"
+    STREAM = "sealift v1 stream secret"
+    SEGMENT = "sealift v1 stream segment"
+    TRAILER = "sealift v1 stream trailer"
+    # data at rest (spec/record.md, rules C5 and C9)
+    CONTENT_COMMITMENT = "sealift v1 content commitment"
+    RESOURCE_KEY = "sealift v1 resource key commitment"
+    # sessions (spec/handshake.md)
+    EVIDENCE = "sealift evidence"
+    IDENTITY_PROOF = "sealift v1 identity proof"
+    SESSION_MASTER = "sealift v1 session master"
+    SESSION_SEND_INITIATOR = "sealift v1 session initiator to responder"
+    SESSION_SEND_RESPONDER = "sealift v1 session responder to initiator"
+    SESSION_FINISHED_INITIATOR = "sealift v1 session finished initiator"
+    SESSION_FINISHED_RESPONDER = "sealift v1 session finished responder"
+    SESSION_EXPORT = "sealift v1 session export"
+    SESSION_REKEY = "sealift v1 session rekey"
+    # visits (spec/visit.md)
+    VISIT_FRAME = "sealift v1 visit frame"
+    # release (spec/release.md)
+    AGREEMENT = "sealift v1 agreement"
+    RELEASE = "sealift v1 key release"
+    TREE_HEAD = "sealift v1 audit tree head"
+    LEASE = "sealift v1 lease"
+    RECEIPT = "sealift v1 receipt"
+    DEVELOPMENT_EVIDENCE = "sealift v1 development evidence"
+    VAULT = "sealift v1 vault"
+    # identity files
+    IDENTITY_FILE = "sealift v1 identity file"
+    IDENTITY_BACKUP = "sealift v1 identity backup"
+    # results
+    OUTPUT = "sealift v1 output"
+    WEIGHTS = "sealift v1 weights"
+
+
+def derive_bytes(
+    key: SecretKey, label: Label, context: bytes = b"", *, length: int = KEY_BYTES
+) -> bytes:
+    """Derive ``length`` bytes that may be shown (commitments, masks, identifiers)."""
+    label_bytes = label.value.encode()
+    info = bytes([len(label_bytes)]) + label_bytes + context
+    hkdf = HKDF(algorithm=SHA256(), length=length, salt=None, info=info)
+    return hkdf.derive(key.reveal(TOKEN))
+
+
+def derive(
+    key: SecretKey, label: Label, context: bytes = b"", *, length: int = KEY_BYTES
+) -> SecretKey:
+    """Derive a secret key of ``length`` bytes for one purpose and one context."""
+    return SecretKey(derive_bytes(key, label, context, length=length))

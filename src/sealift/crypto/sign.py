@@ -1,0 +1,133 @@
+"""Ed25519 signatures (RFC 8032) over a label and a message.
+
+Every signature names its purpose: what is signed is the label, its length first, then
+the message, so a signature made for one purpose never verifies for another.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.errors import AuthenticationError, MalformedError
+from sealift.ids import Buffer
+
+SIGNATURE_BYTES = 64
+_PREFIX = "ed25519:"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PublicKey:
+    """An Ed25519 public key; its text form is ``ed25519:<base64url>``."""
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != 32:
+            raise MalformedError("an Ed25519 public key has 32 bytes")
+
+    @classmethod
+    def from_text(cls, text: str) -> PublicKey:
+        """Parse the text form.
+
+        Raises:
+            MalformedError: for any other text.
+        """
+        return cls(decode_key_text(text, _PREFIX))
+
+    def to_text(self) -> str:
+        """``ed25519:<base64url without padding>``."""
+        return encode_key_text(self.raw, _PREFIX)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def verify(self, label: Label, message: Buffer, signature: Buffer) -> None:
+        """Check a signature made by ``Signer.sign`` with the same label.
+
+        Raises:
+            AuthenticationError: if it does not verify.
+        """
+        try:
+            key = Ed25519PublicKey.from_public_bytes(self.raw)
+            key.verify(bytes(signature), _framed(label, message))
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
+
+
+class Signer(Protocol):
+    """Whoever can sign: an identity file, an instance key, later a hardware key."""
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that verifies this signer's signatures."""
+        ...
+
+    def sign(self, label: Label, message: Buffer) -> bytes:
+        """A 64-byte signature of ``message`` for the purpose ``label``."""
+        ...
+
+
+class SigningKey:
+    """An Ed25519 private key in memory."""
+
+    __slots__ = ("_private", "_public")
+
+    def __init__(self, seed: SecretKey) -> None:
+        self._private = Ed25519PrivateKey.from_private_bytes(seed.reveal(TOKEN))
+        self._public = PublicKey(self._private.public_key().public_bytes_raw())
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A fresh key."""
+        return cls(SecretKey.generate())
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that verifies."""
+        return self._public
+
+    def sign(self, label: Label, message: Buffer) -> bytes:
+        """Sign ``message`` for the purpose ``label``."""
+        return self._private.sign(_framed(label, message))
+
+    def __repr__(self) -> str:
+        return f"<SigningKey {self._public}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("keys are not pickled or copied")
+
+
+def encode_key_text(raw: bytes, prefix: str) -> str:
+    """``prefix`` and base64url without padding."""
+    return prefix + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_key_text(text: str, prefix: str) -> bytes:
+    """The bytes behind a key's text form; only the canonical form is accepted.
+
+    Raises:
+        MalformedError: for any other text.
+    """
+    body = text.removeprefix(prefix)
+    try:
+        raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+    except ValueError:
+        raw = b""
+    if not raw or encode_key_text(raw, prefix) != text:
+        raise MalformedError(f"not a key of the form {prefix}<base64url>")
+    return raw
+
+
+def _framed(label: Label, message: Buffer) -> bytes:
+    name = label.value.encode()
+    return bytes([len(name)]) + name + bytes(message)

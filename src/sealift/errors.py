@@ -1,0 +1,161 @@
+"""Every error that Sealift raises on purpose, and the exit code each one ends in.
+
+::
+
+    SealiftError
+    ├─ UsageError            the caller's mistake                               exit 2
+    ├─ UnavailableError      hardware, driver, extra, disk, port, memory        exit 3
+    ├─ PeerError             network, timeout, peer gone                        exit 4
+    ├─ RefusedError          a decision said no                                 exit 5
+    │  ├─ AuthenticationError   a tag or signature did not verify (no detail)
+    │  ├─ EvidenceError         evidence is wrong for this challenge or root
+    │  ├─ PolicyError           genuine, but not acceptable (names the rule)
+    │  ├─ StaleError            replay, old key epoch, expired lease, rollback
+    │  └─ IntegrityError        a result or a scrub did not hold
+    ├─ MalformedError        bytes or documents that do not parse               exit 6
+    └─ JobError              recipe error, NaN, divergence                      exit 7
+
+An error is one line: what happened, why, and what to do. ``code`` is its stable
+name, which ``sealift explain`` describes. A bug of ours is not in this tree.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SealiftError(Exception):
+    """Root of the tree.
+
+    Args:
+        what: What happened, lower case, without a full stop.
+        why: The cause, if it is known and may be told.
+        fix: What the reader can do about it.
+        code: Stable kebab-case name; the class default when left out.
+    """
+
+    exit_code: ClassVar[int] = 1
+    default_code: ClassVar[str] = "error"
+
+    def __init__(
+        self, what: str, *, why: str = "", fix: str = "", code: str | None = None
+    ) -> None:
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.code = code or self.default_code
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        line = f"{self.what}: {self.why}" if self.why else self.what
+        if self.fix:
+            line = f"{line}. {self.fix}"
+        return " ".join(line.split())
+
+
+class UsageError(SealiftError):
+    """A call or a command line that cannot mean anything."""
+
+    exit_code = 2
+    default_code = "usage"
+
+
+class UnavailableError(SealiftError):
+    """Something that this machine lacks: says what, and how to get it."""
+
+    exit_code = 3
+    default_code = "unavailable"
+
+
+class PeerError(SealiftError):
+    """The other end is gone, silent or unreachable."""
+
+    exit_code = 4
+    default_code = "peer"
+
+
+class RefusedError(SealiftError):
+    """A decision said no."""
+
+    exit_code = 5
+    default_code = "refused"
+
+
+class AuthenticationError(RefusedError):
+    """A tag, signature or key did not verify. Carries no detail, by intent."""
+
+    default_code = "authentication"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "authentication failed",
+            fix="The bytes were changed, or the key is not the one they were made with",
+        )
+
+
+class EvidenceError(RefusedError):
+    """Evidence that does not fit this challenge, key, role or root."""
+
+    default_code = "evidence"
+
+
+class PolicyError(RefusedError):
+    """Genuine, but not acceptable; the message names the rule that failed."""
+
+    default_code = "policy"
+
+
+class StaleError(RefusedError):
+    """A replay, a retired key epoch, an expired lease, a rolled back log."""
+
+    default_code = "stale"
+
+
+class IntegrityError(RefusedError):
+    """A result, a digest or a scrub that did not hold."""
+
+    default_code = "integrity"
+
+
+class MalformedError(SealiftError):
+    """Bytes, files or documents that do not parse.
+
+    Args:
+        what: What happened.
+        field: Path of the offending field, if there is one.
+        offset: Offset in bytes of the offence, if it is known.
+        why: The cause.
+        fix: What to do.
+        code: Stable name.
+    """
+
+    exit_code = 6
+    default_code = "malformed"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        field: str = "",
+        offset: int | None = None,
+        why: str = "",
+        fix: str = "",
+        code: str | None = None,
+    ) -> None:
+        self.field = field
+        self.offset = offset
+        super().__init__(what, why=why, fix=fix, code=code)
+
+    def __str__(self) -> str:
+        place = [f"field {self.field}"] if self.field else []
+        if self.offset is not None:
+            place.append(f"offset {self.offset}")
+        line = super().__str__()
+        return f"{line} (at {', '.join(place)})" if place else line
+
+
+class JobError(SealiftError):
+    """The recipe failed, or training went where it must not go."""
+
+    exit_code = 7
+    default_code = "job"

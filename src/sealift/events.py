@@ -1,0 +1,37 @@
+"""Events: frozen records of what happened, handed to a sink that the caller passes in.
+
+Any room may emit them; none decides where they go. An event never carries a secret,
+a sample or a path of somebody else's machine: it may end up on a screen or in a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        kind: Dotted name, room first: ``visit.phase``, ``release.refused``.
+        fields: Plain values, units in their names.
+    """
+
+    kind: str
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+
+Sink = Callable[[Event], None]
+
+
+def discard(event: Event) -> None:
+    """The sink that keeps nothing."""
+
+
+def emit(sink: Sink, kind: str, **fields: Value) -> None:
+    """Hand one event to ``sink``."""
+    sink(Event(kind, fields))
