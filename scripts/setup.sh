@@ -1,0 +1,79 @@
+#!/bin/sh
+# Make .venv with sealift, its demo and its test tools: `sh scripts/setup.sh [python3]`.
+#
+# Looks for the Debian packages of debian-packages.txt, installs missing ones where the
+# machine lets it (root, or sudo that asks for no password), and writes who installed
+# which into .venv/debian-packages.log. Downloads from package registries only.
+set -eu
+
+python=${1:-python3}
+here=$(cd "$(dirname "$0")" && pwd)
+venv=$(dirname "$here")/.venv
+log=
+
+stop() {
+    echo "setup: $*" >&2
+    exit 3
+}
+
+check_python() {
+    command -v "$python" >/dev/null ||
+        stop "there is no $python. Try: apt-get install python3, or make setup PYTHON=/path/to/python3"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        stop "$("$python" --version 2>&1) is too old: sealift needs Python 3.11 or newer. Try: make setup PYTHON=python3.12"
+}
+
+# Prints nothing and fails when this user may not install Debian packages.
+apt_install() {
+    command -v apt-get >/dev/null || return 1
+    if [ "$(id -u)" = 0 ]; then
+        as_root=env
+    elif sudo -n true 2>/dev/null; then
+        as_root="sudo -n env"
+    else
+        return 1
+    fi
+    echo "setup: installing the Debian package $1"
+    $as_root apt-get -qq update >&2 || true
+    $as_root DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "$1" >&2
+}
+
+need_package() {
+    package=$1 probe=$2 lost=$3
+    if eval "$probe" >/dev/null 2>&1; then
+        who="already there"
+    elif apt_install "$package" && eval "$probe" >/dev/null 2>&1; then
+        who="installed by make setup"
+    else
+        who="missing; lost without it: $lost. Try: apt-get install $package"
+        echo "setup: $package is $who" >&2
+    fi
+    log="$log$package: $who
+"
+}
+
+need_packages() {
+    while IFS='|' read -r package probe lost; do
+        case $package in '' | '#'*) continue ;; esac
+        need_package "${package% }" "$probe" "${lost# }" </dev/null
+    done <"$here/debian-packages.txt"
+}
+
+make_venv() {
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 ||
+        "$python" -m venv --clear "$venv" || stop "could not make $venv (see above)"
+    printf '%s' "$log" >"$venv/debian-packages.log"
+}
+
+install() {
+    cd "$(dirname "$here")"
+    echo "setup: installing sealift into .venv (torch is large: minutes on a slow line)"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -c constraints.txt -e '.[demo,dev]' || stop "pip could not install (see above)"
+}
+
+check_python
+need_packages
+make_venv
+install
+echo "setup: ready. make demo shows a joint training; make test checks it"

@@ -1,0 +1,1 @@
+"""Sealed streams: data at rest, transfers, hand-over and messages in one format."""

@@ -1,0 +1,1 @@
+"""May it have this key? Agreement, broker, vault, audit log, receipts (Perun)."""

@@ -1,0 +1,1 @@
+"""Two attested ends with fresh keys: handshake, sealed messages, relay, rekey."""

@@ -1,0 +1,74 @@
+"""What a test may need of its machine, and what becomes of tests that lack it.
+
+A test says by a marker what it needs (`gpu`, `tpm`). Where the machine lacks that, the
+test is skipped, the reason printed and counted. Any other skip hides a test that this
+machine could have run: it is allowed at a desk, and a failure where `CI=true`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+IN_CI = os.environ.get("CI") == "true"
+LACKS = "this machine lacks "
+
+
+def _lacks_gpu() -> str | None:
+    if not Path("/dev/nvidiactl").exists():
+        return "an NVIDIA GPU (no /dev/nvidiactl)"
+    torch = importlib.import_module("torch")
+    return None if torch.cuda.is_available() else "a torch build for its NVIDIA GPU"
+
+
+def _lacks_tpm() -> str | None:
+    device = Path("/dev/tpmrm0")
+    if not device.exists():
+        return "a TPM 2.0 (no /dev/tpmrm0)"
+    return None if os.access(device, os.R_OK | os.W_OK) else f"permission for {device}"
+
+
+# Marker -> what the machine lacks for it, or None.
+NEEDS: dict[str, Callable[[], str | None]] = {"gpu": _lacks_gpu, "tpm": _lacks_tpm}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what the machine cannot run; let process-starting tests run one at a time."""
+    for item in items:
+        if item.get_closest_marker("distributed"):
+            item.add_marker(pytest.mark.xdist_group("distributed"))
+        for name in NEEDS.keys() & {mark.name for mark in item.iter_markers()}:
+            if lacking := NEEDS[name]():
+                item.add_marker(pytest.mark.skip(reason=LACKS + lacking))
+
+
+def _refuse_hidden_skip(report: Any) -> None:
+    if not (IN_CI and report.skipped) or hasattr(report, "wasxfail"):
+        return
+    reason = str(
+        report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    )
+    if LACKS not in reason:
+        report.outcome = "failed"
+        report.longrepr = f"a test that this machine could run was skipped: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """In CI, turn a skip without a lacking machine into a failure."""
+    report = yield
+    _refuse_hidden_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    """The same for whole files (`importorskip`, `allow_module_level`)."""
+    report = yield
+    _refuse_hidden_skip(report)
+    return report
