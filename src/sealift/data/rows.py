@@ -1,0 +1,195 @@
+"""Columns of numpy arrays to the bytes of rows and back, checked on the way.
+
+Guarantees: what ``pack`` returns satisfies the schema in every value, has zero bytes
+in every gap, and is the only byte string for those values. Errors name file, row and
+column, and show the offending value: they are for the owner, at home. The check on
+the other side (``loader.check_rows``) shows no value.
+Source: spec/table.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sealift.data.schema import Field, Schema
+from sealift.errors import MalformedError
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+Locate = Callable[[int, Field, int], str]
+"""(row in the block, field, element in the row) to words like "line 7, column x"."""
+
+
+def row_dtype(schema: Schema) -> np.dtype[Any]:
+    """The structured dtype whose items are rows: same offsets, same size."""
+    return np.dtype(
+        {
+            "names": [field.name for field in schema.fields],
+            "formats": [(numpy_dtype(f), f.shape) for f in schema.fields],
+            "offsets": list(schema.offsets),
+            "itemsize": schema.row_bytes,
+        }
+    )
+
+
+def numpy_dtype(field: Field) -> np.dtype[Any]:
+    """The little-endian dtype of one element."""
+    return np.dtype(field.dtype).newbyteorder("<")
+
+
+def pack(columns: Columns, schema: Schema, *, source: str, locate: Locate) -> bytes:
+    """The bytes of a block of rows.
+
+    Args:
+        columns: One array of shape ``(rows, *field.shape)`` per field.
+        schema: What the rows are.
+        source: The file's name, for errors.
+        locate: Says in the file's own terms where a value stands.
+
+    Raises:
+        MalformedError: wrong columns, dtype or shape, or a value that does not fit.
+    """
+    count = _row_count(columns, schema, source)
+    block = np.zeros(count, dtype=row_dtype(schema))
+    for field in schema.fields:
+        column = columns[field.name]
+        check_column(column, field, source=source)
+        check_values(column, field, source=source, locate=locate)
+        block[field.name] = column
+    return block.tobytes()
+
+
+def unpack(raw: bytes | bytearray | memoryview, schema: Schema) -> dict[str, Array]:
+    """Arrays of shape ``(rows, *field.shape)``; they share memory with ``raw``.
+
+    Raises:
+        MalformedError: if ``raw`` is not whole rows.
+    """
+    if len(raw) % schema.row_bytes:
+        raise MalformedError(
+            f"{len(raw)} bytes are not whole rows of {schema.row_bytes} bytes",
+            code="bad-rows",
+        )
+    block = np.frombuffer(raw, dtype=row_dtype(schema))
+    return {field.name: block[field.name] for field in schema.fields}
+
+
+def check_names(names: list[str], schema: Schema, *, source: str) -> None:
+    """Demand exactly the schema's fields, in any order.
+
+    Raises:
+        MalformedError: names the first missing or extra field.
+    """
+    known = [field.name for field in schema.fields]
+    missing = [name for name in known if name not in names]
+    extra = [name for name in names if name not in known]
+    if missing:
+        raise bad_table(
+            f"{source} has no array {missing[0]!r}",
+            fix=f"It must hold exactly: {', '.join(known)}",
+        )
+    if extra:
+        raise bad_table(
+            f"{source} has an array {extra[0][:80]!r} that is not in the schema",
+            fix="Remove it, or add it to the schema",
+        )
+
+
+def check_column(column: Array, field: Field, *, source: str) -> None:
+    """Demand the field's dtype and shape.
+
+    Raises:
+        MalformedError: names both, and how to convert.
+    """
+    check_layout(column.dtype, column.shape, field, source=source)
+
+
+def check_layout(
+    dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, *, source: str
+) -> None:
+    """``check_column`` for an array that is not read yet."""
+    if dtype != numpy_dtype(field):
+        raise bad_table(
+            f"{source}: {field.name} is {dtype}, the schema says {field.dtype}",
+            fix=f"Convert with .astype('{field.dtype}'), or change the schema",
+        )
+    if not shape or shape[1:] != field.shape:
+        raise bad_table(
+            f"{source}: {field.name} has shape {shape}, "
+            f"the schema wants (rows, {', '.join(map(str, field.shape))})",
+            fix="Reshape the array, or change the schema",
+        )
+
+
+def check_values(column: Array, field: Field, *, source: str, locate: Locate) -> None:
+    """Demand finite values and the field's bounds.
+
+    Raises:
+        MalformedError: names the first value that does not fit, and its place.
+    """
+    low, high = field.bounds
+    if field.element.kind == "bool":  # a file may hold any byte under this dtype
+        words = (source, "true or false", "Correct the value")
+        _demand(column.view(np.uint8) <= 1, column, field, words, locate)
+    if field.element.kind == "float" and field.finite:
+        fix = "Remove or fill the row, or set finite = false in the schema"
+        _demand(np.isfinite(column), column, field, (source, "finite", fix), locate)
+    fix = "Correct the value, or change the schema"
+    with np.errstate(invalid="ignore"):  # NaN is not below or above anything
+        if low is not None:
+            words = (source, f"at least {low}", fix)
+            _demand(~(column < low), column, field, words, locate)
+        if high is not None:
+            words = (source, f"at most {high}", fix)
+            _demand(~(column > high), column, field, words, locate)
+
+
+def _demand(
+    fits: Array,
+    column: Array,
+    field: Field,
+    words: tuple[str, str, str],
+    locate: Locate,
+) -> None:
+    if fits.all():
+        return
+    source, rule, fix = words
+    row, element = divmod(int(np.argmin(fits.reshape(-1))), field.elements)
+    value = column.reshape(-1)[row * field.elements + element]
+    raise MalformedError(
+        f"{source}, {locate(row, field, element)}: {value} is not {rule}",
+        fix=fix,
+        code="bad-row",
+    )
+
+
+def _row_count(columns: Columns, schema: Schema, source: str) -> int:
+    check_names(list(columns), schema, source=source)
+    lengths = {name: len(column) for name, column in columns.items()}
+    check_lengths(lengths, source=source)
+    return next(iter(lengths.values()))
+
+
+def check_lengths(lengths: Mapping[str, int], *, source: str) -> None:
+    """Demand the same number of rows in every column.
+
+    Raises:
+        MalformedError: names two columns that differ.
+    """
+    first, *rest = lengths
+    for name in rest:
+        if lengths[name] != lengths[first]:
+            raise bad_table(
+                f"{source}: {first} has {lengths[first]} rows, "
+                f"{name} has {lengths[name]}",
+                fix="Every array has one entry per row",
+            )
+
+
+def bad_table(what: str, *, why: str = "", fix: str = "") -> MalformedError:
+    """A table that does not match its schema as a whole."""
+    return MalformedError(what, why=why, fix=fix, code="bad-table")

@@ -1,0 +1,226 @@
+"""What a row of a table is made of, and where each field lies in its bytes.
+
+A row has a fixed size. Fields stand in the schema's order, little-endian, row-major,
+each at an offset that is a multiple of 8; the gaps and the end are zero bytes, so
+``row_bytes`` is a multiple of 8 as well and every field can be viewed in place.
+A sealed file's plaintext is its rows, one after another, and nothing else.
+
+Guarantees: a ``Schema`` that exists is consistent (names, sizes, bounds that its
+dtypes can hold). Standard library only, so that it can be read without numpy.
+Source: spec/table.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from sealift.errors import MalformedError
+
+ALIGNMENT_BYTES: Final = 8
+MAX_FIELDS: Final = 256
+MAX_DIMENSIONS: Final = 8
+MAX_ROW_BYTES: Final = 16 << 20
+MAX_EXACT_INTEGER: Final = 2**53 - 1  # what canonical JSON carries exactly
+
+_FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: its size, and the numbers that it can hold."""
+
+    name: str
+    size_bytes: int
+    kind: str  # "float", "int" or "bool"
+    lowest: float
+    highest: float
+
+    def holds(self, number: float) -> bool:
+        """Whether ``number`` lies within the range of this type."""
+        return self.lowest <= number <= self.highest
+
+    def rounded(self, number: float) -> float:
+        """``number`` as this type stores it: bounds are compared in the type."""
+        code = {2: "<e", 4: "<f", 8: "<d"}[self.size_bytes]
+        return float(struct.unpack(code, struct.pack(code, number))[0])
+
+
+def _integer(name: str, size_bytes: int, *, signed: bool) -> DType:
+    bits = 8 * size_bytes - signed
+    return DType(name, size_bytes, "int", -(2**bits) if signed else 0, 2**bits - 1)
+
+
+def _floating(name: str, size_bytes: int, highest: float) -> DType:
+    return DType(name, size_bytes, "float", -highest, highest)
+
+
+DTYPES: Final[dict[str, DType]] = {
+    dtype.name: dtype
+    for dtype in (
+        _floating("float64", 8, struct.unpack("<d", b"\xff" * 6 + b"\xef\x7f")[0]),
+        _floating("float32", 4, struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]),
+        _floating("float16", 2, 65504.0),
+        _integer("int64", 8, signed=True),
+        _integer("int32", 4, signed=True),
+        _integer("int16", 2, signed=True),
+        _integer("int8", 1, signed=True),
+        _integer("uint8", 1, signed=False),
+        DType("bool", 1, "bool", 0, 1),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a row.
+
+    Args:
+        name: Lower case, digits and ``_``; also the name of the tensor in a batch.
+        dtype: A key of ``DTYPES``.
+        shape: Without the row axis; ``()`` is a single number.
+        finite: Refuse NaN and infinities (floats only; the default for floats).
+        minimum: Smallest value allowed, inclusive.
+        maximum: Largest value allowed, inclusive.
+        classes: Values are labels ``0 .. classes - 1`` (integers only).
+        description: For people who read the agreement.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    finite: bool = True
+    minimum: float | None = None
+    maximum: float | None = None
+    classes: int | None = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        _check_field(self)
+
+    @property
+    def element(self) -> DType:
+        """The element type."""
+        return DTYPES[self.dtype]
+
+    @property
+    def elements(self) -> int:
+        """Numbers in one row of this field."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in one row of this field, without padding."""
+        return self.elements * self.element.size_bytes
+
+    @property
+    def bounds(self) -> tuple[float | None, float | None]:
+        """Smallest and largest allowed value, as the element type stores them."""
+        if self.classes is not None:
+            return 0, self.classes - 1
+        if self.element.kind != "float":
+            return self.minimum, self.maximum
+        low, high = self.minimum, self.maximum
+        rounded = self.element.rounded
+        return (
+            None if low is None else rounded(low),
+            None if high is None else rounded(high),
+        )
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a row, in order.
+
+    Raises:
+        MalformedError: when made without fields, with a name twice, or too large.
+    """
+
+    fields: tuple[Field, ...]
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.fields) <= MAX_FIELDS:
+            raise _bad("fields", f"a schema has 1 to {MAX_FIELDS} fields")
+        names = [field.name for field in self.fields]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise _bad(f"fields[{index}].name", f"the name {name!r} appears twice")
+        if self.row_bytes > MAX_ROW_BYTES:
+            raise _bad("fields", f"a row is larger than {MAX_ROW_BYTES} bytes")
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each field starts in a row, in bytes."""
+        starts, end = [], 0
+        for field in self.fields:
+            starts.append(end)
+            end = aligned(end + field.size_bytes)
+        return tuple(starts)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Size of a row in bytes; a multiple of 8."""
+        return aligned(self.offsets[-1] + self.fields[-1].size_bytes)
+
+
+def aligned(size_bytes: int) -> int:
+    """``size_bytes`` rounded up to the alignment of fields and rows."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _bad(path: str, what: str, *, fix: str = "") -> MalformedError:
+    return MalformedError(what, field=path, fix=fix, code="bad-schema")
+
+
+def _check_field(field: Field) -> None:
+    if not _FIELD_NAME.fullmatch(field.name):
+        raise _bad("name", "a field's name is a-z, then a-z, 0-9 and '_' (63 at most)")
+    if field.dtype not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise _bad("dtype", "unknown dtype", fix=f"Use one of {known}")
+    if len(field.shape) > MAX_DIMENSIONS:
+        raise _bad("shape", f"a shape has at most {MAX_DIMENSIONS} axes")
+    if any(not 1 <= length <= MAX_ROW_BYTES for length in field.shape):
+        raise _bad("shape", "every length in a shape is at least 1")
+    if field.size_bytes > MAX_ROW_BYTES:
+        raise _bad("shape", f"a row is larger than {MAX_ROW_BYTES} bytes")
+    if field.element.kind != "float" and not field.finite:
+        raise _bad("finite", "only a float field can allow NaN and infinities")
+    _check_classes(field)
+    _check_bounds(field)
+
+
+def _check_classes(field: Field) -> None:
+    if field.classes is None:
+        return
+    if field.element.kind != "int":
+        raise _bad("classes", "only an integer field has classes")
+    if not 1 <= field.classes <= min(field.element.highest + 1, MAX_EXACT_INTEGER):
+        raise _bad("classes", f"classes is at least 1 and fits {field.dtype}")
+    if field.minimum is not None or field.maximum is not None:
+        raise _bad("classes", "classes already bounds the values", fix="Drop min, max")
+
+
+def _check_bounds(field: Field) -> None:
+    for path, bound in (("min", field.minimum), ("max", field.maximum)):
+        if bound is not None:
+            _check_bound(field, path, bound)
+    low, high = field.minimum, field.maximum
+    if low is not None and high is not None and low > high:
+        raise _bad("min", "min is larger than max")
+
+
+def _check_bound(field: Field, path: str, bound: float) -> None:
+    if field.element.kind == "bool":
+        raise _bad(path, "a bool field has no bounds")
+    if field.element.kind == "int" and not isinstance(bound, int):
+        raise _bad(path, "the bound of an integer field is an integer")
+    if not field.element.holds(bound):  # NaN and infinities end here too
+        raise _bad(path, f"the bound does not fit {field.dtype}")
+    if abs(bound) > MAX_EXACT_INTEGER:
+        raise _bad(path, "a bound lies within +-(2^53 - 1)", fix="Leave it out")

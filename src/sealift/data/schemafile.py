@@ -1,0 +1,199 @@
+"""Schemas as documents: TOML that an owner writes, and the plain form of agreements.
+
+Both have the same keys. Strict: an unknown key, a wrong type or a missing key is an
+error that names its path. Guarantee: ``schema_from_plain(schema_to_plain(s)) == s``,
+also after the plain form went through canonical JSON (where ``1.0`` is ``1``).
+Source: spec/table.md.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sealift.data.schema import DTYPES, Field, Schema
+from sealift.errors import MalformedError, UsageError
+
+MAX_SCHEMA_BYTES: Final = 1 << 20
+
+T = TypeVar("T")
+
+_FIELD_KEYS: Final = (
+    "name",
+    "dtype",
+    "shape",
+    "finite",
+    "min",
+    "max",
+    "classes",
+    "description",
+)
+
+
+def load_schema(path: Path) -> Schema:
+    """Read a schema file.
+
+    Raises:
+        UsageError: if the file cannot be read.
+        MalformedError: if it is not TOML, or not a schema; names the path inside.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_SCHEMA_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the schema {path}", why=str(error.strerror), code="no-file"
+        ) from error
+    if len(raw) > MAX_SCHEMA_BYTES:
+        raise _bad(f"{path} is larger than {MAX_SCHEMA_BYTES} bytes", "")
+    return parse_schema(raw, source=str(path))
+
+
+def parse_schema(raw: bytes, *, source: str = "schema") -> Schema:
+    """Parse the TOML of a schema; ``source`` names it in errors.
+
+    Raises:
+        MalformedError: see ``load_schema``.
+    """
+    try:
+        document = tomllib.loads(raw.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise MalformedError(
+            f"{source} is not TOML", why=str(error), code="bad-schema"
+        ) from error
+    return schema_from_plain(document, source=source)
+
+
+def schema_from_plain(document: Mapping[str, Any], *, source: str = "schema") -> Schema:
+    """Parse the plain form: ``{"fields": [{"name": ..., ...}, ...]}``.
+
+    Raises:
+        MalformedError: names the path of the first offence.
+    """
+    _refuse_unknown(document, ("fields", "description"), source, "")
+    rows = document.get("fields")
+    if not isinstance(rows, (list, tuple)) or not rows:
+        raise _bad(f"{source} lists no fields", "fields")
+    fields = tuple(
+        _parse_field(row, source=source, path=f"fields[{index}]")
+        for index, row in enumerate(rows)
+    )
+    description = _text(document.get("description", ""), source, "description")
+    return _at(source, "", lambda: Schema(fields, description))
+
+
+def schema_to_plain(schema: Schema) -> dict[str, Any]:
+    """The plain form: strings, numbers, booleans, lists and dicts; no defaults."""
+    plain: dict[str, Any] = {"fields": [_field_to_plain(f) for f in schema.fields]}
+    if schema.description:
+        plain["description"] = schema.description
+    return plain
+
+
+def _field_to_plain(field: Field) -> dict[str, Any]:
+    optional = {
+        "shape": list(field.shape) or None,
+        "finite": None if field.finite else False,
+        "min": field.minimum,
+        "max": field.maximum,
+        "classes": field.classes,
+        "description": field.description or None,
+    }
+    present = {key: value for key, value in optional.items() if value is not None}
+    return {"name": field.name, "dtype": field.dtype, **present}
+
+
+def _parse_field(row: object, *, source: str, path: str) -> Field:
+    if not isinstance(row, Mapping):
+        raise _bad(f"{source}: a field is a table", path)
+    _refuse_unknown(row, _FIELD_KEYS, source, path)
+    name = _text(row.get("name"), source, f"{path}.name")
+    dtype = _text(row.get("dtype"), source, f"{path}.dtype")
+    if "finite" in row and (dtype in DTYPES and DTYPES[dtype].kind != "float"):
+        raise _bad(f"{source}: only a float field has 'finite'", f"{path}.finite")
+    return _at(
+        source,
+        path,
+        lambda: Field(
+            name=name,
+            dtype=dtype,
+            shape=_shape(row.get("shape", ()), source, f"{path}.shape"),
+            finite=_flag(row.get("finite", True), source, f"{path}.finite"),
+            minimum=_bound(row.get("min"), dtype, source, f"{path}.min"),
+            maximum=_bound(row.get("max"), dtype, source, f"{path}.max"),
+            classes=_count(row.get("classes"), source, f"{path}.classes"),
+            description=_text(
+                row.get("description", ""), source, f"{path}.description"
+            ),
+        ),
+    )
+
+
+def _at(source: str, path: str, make: Callable[[], T]) -> T:
+    """Run ``make``; put file and path in front of what it complains about."""
+    try:
+        return make()
+    except MalformedError as error:
+        if error.what.startswith(source):
+            raise
+        place = ".".join(part for part in (path, error.field) if part)
+        what = f"{source}: {error.what}"
+        raise MalformedError(
+            what, field=place, fix=error.fix, code=error.code
+        ) from None
+
+
+def _refuse_unknown(
+    document: Mapping[str, Any], known: Sequence[str], source: str, path: str
+) -> None:
+    for key in document:
+        if key not in known:
+            place = f"{path}.{key}" if path else str(key)
+            fix = f"Known keys: {', '.join(known)}"
+            raise _bad(f"{source} has an unknown key {str(key)[:40]!r}", place, fix=fix)
+
+
+def _bad(what: str, path: str, *, fix: str = "") -> MalformedError:
+    return MalformedError(what, field=path, fix=fix, code="bad-schema")
+
+
+def _text(value: object, source: str, path: str) -> str:
+    if not isinstance(value, str):
+        what = "a key is missing" if value is None else "not a string"
+        raise _bad(f"{source}: {what}", path)
+    return value
+
+
+def _flag(value: object, source: str, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise _bad(f"{source}: not true or false", path)
+    return value
+
+
+def _count(value: object, source: str, path: str) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise _bad(f"{source}: not an integer", path)
+
+
+def _shape(value: object, source: str, path: str) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _bad(f"{source}: not a list", path, fix="Write [64] for 64")
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in value):
+        raise _bad(f"{source}: not a list of integers", path)
+    return tuple(value)
+
+
+def _bound(value: object, dtype: str, source: str, path: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _bad(f"{source}: not a number", path)
+    if dtype not in DTYPES or DTYPES[dtype].kind != "float":
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise _bad(f"{source}: the bound does not fit {dtype}", path) from None
