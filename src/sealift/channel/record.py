@@ -1,0 +1,329 @@
+"""The header of a sealed stream, and the keys, nonces and associated data of its records.
+
+Guarantees: every stream has its own secret, because 32 fresh random bytes in the header
+enter it (rule C8); a header opened with another key is refused before any record
+(rule C5); no nonce of one key repeats as long as a lane has one writer whose sequence
+only grows. In a forked child the keys of a stream are gone.
+Not here: order, truncation and roots (``stream.py``, ``trailer.py``).
+Source: spec/record.md.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from sealift.channel.backend import AeadBackend, RecordCipher
+from sealift.channel.cpu import CpuBackend
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
+from sealift.crypto.hash import sha256, verify_equal
+from sealift.crypto.kdf import Label, derive, derive_bytes
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, UsageError
+from sealift.ids import Buffer
+
+MAGIC: Final = b"SEALIFT\x01"
+HEADER_BYTES: Final = 120
+UNKNOWN: Final = 2**64 - 1
+MESSAGES: Final = 0x01  # flag: unknown length, records of any size up to record_bytes
+RECORD_ALIGNMENT_BYTES: Final = 32  # what copy engines of GPUs ask for
+MIN_RECORD_BYTES: Final = 64
+MAX_RECORD_BYTES: Final = 4 << 20
+DEFAULT_RECORD_BYTES: Final = 1 << 20
+SEGMENT_BYTES: Final = 64 << 30  # plaintext under one AEAD key (rule C8)
+MAX_STREAM_BYTES: Final = 2**62
+MAX_LANE: Final = 2**31 - 1
+
+_LAYOUT: Final = struct.Struct(">8sBBHIQ16sQQ32s32s")
+_COMMITTED_BYTES: Final = HEADER_BYTES - 32  # all but the commitment itself
+_NONCE: Final = struct.Struct(">IQ")
+_INDEX: Final = struct.Struct(">QB")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What tests, vectors and other engines set; everybody else takes the defaults.
+
+    Attributes:
+        backend: Who computes the AEAD.
+        segment_bytes: Plaintext per AEAD key. It is part of the format: 64 GiB.
+        random_bytes: Where stream id and salt come from. A salt used twice with one
+            base key is a stream key used twice.
+    """
+
+    backend: AeadBackend = field(default_factory=CpuBackend)
+    segment_bytes: int = SEGMENT_BYTES
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+
+
+DEFAULT_OPTIONS: Final = StreamOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHeader:
+    """The first 120 bytes of a sealed stream; all of it is public.
+
+    Attributes:
+        record_bytes: Plaintext bytes of every record but the last (of every record
+            at most, when the stream carries messages).
+        total_bytes: Plaintext bytes, or ``UNKNOWN`` for messages.
+        record_count: Records, or ``UNKNOWN`` for messages. An empty stream has one.
+    """
+
+    suite: Suite
+    flags: int
+    record_bytes: int
+    key_epoch: int
+    stream_id: bytes
+    total_bytes: int
+    record_count: int
+    salt: bytes
+    key_commitment: bytes
+
+    @classmethod
+    def parse(cls, raw: Buffer) -> Self:
+        """Read a header; nothing in it is authenticated yet.
+
+        Raises:
+            MalformedError: with the field, if the bytes are not a header of version 1.
+        """
+        if len(raw) != HEADER_BYTES:
+            raise _malformed(
+                "length", len(raw), why=f"a header has {HEADER_BYTES} bytes"
+            )
+        magic, suite, flags, reserved, *rest = _LAYOUT.unpack(raw)
+        if magic != MAGIC:
+            raise _malformed("magic", 0, why="not a sealed stream of version 1")
+        if suite not in tuple(Suite):
+            raise _malformed("suite", 8, why=f"suite {suite} is unknown")
+        if reserved != 0:
+            raise _malformed("reserved", 10, why="must be zero")
+        header = cls(Suite(suite), flags, *rest)
+        header.validate()
+        return header
+
+    def encode(self) -> bytes:
+        """The 120 bytes."""
+        return _LAYOUT.pack(
+            MAGIC, self.suite, self.flags, 0, self.record_bytes, self.key_epoch,
+            self.stream_id, self.total_bytes, self.record_count, self.salt,
+            self.key_commitment,
+        )  # fmt: skip
+
+    def validate(self) -> None:
+        """Check every limit.
+
+        Raises:
+            MalformedError: with the field that is out of its limits.
+        """
+        if self.flags & ~MESSAGES:
+            raise _malformed("flags", 9, why="unknown flag")
+        check_record_bytes(self.record_bytes)
+        if self.carries_messages:
+            if (self.total_bytes, self.record_count) != (UNKNOWN, UNKNOWN):
+                raise _malformed("total_bytes", 40, why="messages have no known length")
+            return
+        if self.total_bytes > MAX_STREAM_BYTES:
+            raise _malformed("total_bytes", 40, why=f"above {MAX_STREAM_BYTES}")
+        if self.record_count != count_records(self.total_bytes, self.record_bytes):
+            raise _malformed("record_count", 48, why="does not fit total_bytes")
+
+    @property
+    def carries_messages(self) -> bool:
+        """Whether length and record sizes are unknown beforehand."""
+        return bool(self.flags & MESSAGES)
+
+    def plaintext_bytes(self, index: int) -> int:
+        """Plaintext bytes of record ``index`` (the most it can have, for messages).
+
+        Raises:
+            UsageError: if the stream has no such record.
+        """
+        if not 0 <= index < self.record_count:
+            raise UsageError(f"the stream has no record {index}", code="no-such-record")
+        if self.carries_messages or index < self.record_count - 1:
+            return self.record_bytes
+        return self.total_bytes - index * self.record_bytes
+
+    def is_final(self, index: int) -> bool:
+        """Whether ``index`` is the last record of a stream of known length."""
+        return index == self.record_count - 1
+
+
+def check_record_bytes(record_bytes: int) -> None:
+    """Refuse record sizes outside 64 B to 4 MiB or not a multiple of 32.
+
+    Raises:
+        MalformedError: if the size is not allowed.
+    """
+    inside = MIN_RECORD_BYTES <= record_bytes <= MAX_RECORD_BYTES
+    if not inside or record_bytes % RECORD_ALIGNMENT_BYTES:
+        raise _malformed(
+            "record_bytes",
+            12,
+            why=f"{record_bytes} is not a multiple of 32 in 64..4 MiB",
+        )
+
+
+def count_records(total_bytes: int, record_bytes: int) -> int:
+    """Records of a stream; at least one, so that there is always a final record."""
+    return max(1, -(-total_bytes // record_bytes))
+
+
+def make_header(
+    base_key: SecretKey,
+    *,
+    total_bytes: int | None,
+    record_bytes: int = DEFAULT_RECORD_BYTES,
+    suite: Suite = Suite.AES_256_GCM,
+    key_epoch: int = 0,
+    options: StreamOptions = DEFAULT_OPTIONS,
+) -> StreamHeader:
+    """A fresh header; ``total_bytes=None`` makes a stream of messages."""
+    check_record_bytes(record_bytes)
+    known = total_bytes is not None
+    header = StreamHeader(
+        suite=suite,
+        flags=0 if known else MESSAGES,
+        record_bytes=record_bytes,
+        key_epoch=key_epoch,
+        stream_id=options.random_bytes(16),
+        total_bytes=UNKNOWN if total_bytes is None else total_bytes,
+        record_count=(
+            UNKNOWN if total_bytes is None else count_records(total_bytes, record_bytes)
+        ),
+        salt=options.random_bytes(32),
+        key_commitment=bytes(32),
+    )
+    header.validate()
+    return replace(header, key_commitment=_commitment(base_key, header))
+
+
+def verify_header_key(base_key: SecretKey, header: StreamHeader) -> None:
+    """Check that ``base_key`` is the one key this header was made with (rule C5).
+
+    Raises:
+        AuthenticationError: if it is not, or the header was changed.
+    """
+    verify_equal(_commitment(base_key, header), header.key_commitment)
+
+
+class RecordKeys:
+    """Keys, nonces and associated data of one stream; keeps one segment key at a time.
+
+    Args:
+        base_key: The key that the header commits to; it is not kept.
+        header: A header whose key commitment was made or verified.
+        context: What both ends know besides the header (empty at rest).
+        options: The engine and the segment size.
+    """
+
+    def __init__(
+        self,
+        base_key: SecretKey,
+        header: StreamHeader,
+        *,
+        context: bytes = b"",
+        options: StreamOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        raw = header.encode()
+        self._secret = derive(base_key, Label.STREAM, raw)
+        self._backend = options.backend
+        self._suite = header.suite
+        self._record_bytes = header.record_bytes
+        self._segment_bytes = options.segment_bytes
+        self._prefix = sha256(raw)
+        self._context_hash = sha256(context)
+        self._segment: tuple[int, RecordCipher, int] | None = None
+        self._forked = False
+        _LIVE.add(self)
+
+    def cipher(self, index: int) -> RecordCipher:
+        """The cipher under the segment key of record ``index``."""
+        return self._segment_of(index)[1]
+
+    def nonce(self, index: int, sequence: int, lane: int = 0) -> bytes:
+        """The nonce of record ``index``: segment mask XOR (lane, sequence)."""
+        mask = self._segment_of(index)[2]
+        counter = int.from_bytes(_NONCE.pack(lane, sequence), "big")
+        return (mask ^ counter).to_bytes(NONCE_BYTES, "big")
+
+    def associated_data(self, index: int, *, final: bool) -> bytes:
+        """Header hash, index, final bit and context hash: 73 bytes."""
+        return self._prefix + _INDEX.pack(index, final) + self._context_hash
+
+    def trailer_key(self) -> SecretKey:
+        """The key of the root over header and tags."""
+        self._check_alive()
+        return derive(self._secret, Label.TRAILER)
+
+    def wipe(self) -> None:
+        """Forget the keys; every later use raises."""
+        self._segment = None
+        self._secret.wipe()
+
+    def poison(self) -> None:
+        """Forget the keys in a forked child, where the parent goes on using them."""
+        self._forked = True
+        self.wipe()
+
+    def _segment_of(self, index: int) -> tuple[int, RecordCipher, int]:
+        number = index * self._record_bytes // self._segment_bytes
+        if self._segment is None or self._segment[0] != number:
+            self._segment = self._derive_segment(number)
+        return self._segment
+
+    def _derive_segment(self, number: int) -> tuple[int, RecordCipher, int]:
+        self._check_alive()
+        context = number.to_bytes(8, "big")
+        material = derive_bytes(
+            self._secret, Label.SEGMENT, context, length=32 + NONCE_BYTES
+        )
+        cipher = self._backend.cipher(self._suite, SecretKey(material[:32]))
+        return number, cipher, int.from_bytes(material[32:], "big")
+
+    def _check_alive(self) -> None:
+        if self._forked:
+            raise UsageError(
+                "a sealed stream cannot be used in a forked process",
+                why="two processes would use one nonce twice",
+                fix="Start a stream of its own in the child",
+                code="forked-stream",
+            )
+
+
+_LIVE: weakref.WeakSet[RecordKeys] = weakref.WeakSet()
+
+
+def _poison_after_fork() -> None:
+    for keys in list(_LIVE):
+        keys.poison()
+
+
+os.register_at_fork(after_in_child=_poison_after_fork)
+
+
+def sealed_bytes(plaintext_bytes: int) -> int:
+    """Bytes of a record with that many plaintext bytes."""
+    return plaintext_bytes + TAG_BYTES
+
+
+def _commitment(base_key: SecretKey, header: StreamHeader) -> bytes:
+    committed = header.encode()[:_COMMITTED_BYTES]
+    return derive_bytes(base_key, Label.KEY_COMMITMENT, committed)
+
+
+def _malformed(field: str, offset: int, *, why: str) -> MalformedError:
+    return MalformedError(
+        "sealed stream header is malformed",
+        field=field,
+        offset=offset,
+        why=why,
+        fix="Check that this is the right file, and whole",
+        code="bad-stream-header",
+    )

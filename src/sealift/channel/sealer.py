@@ -1,0 +1,210 @@
+"""Seal a stream of records in order, under a fresh header.
+
+Guarantees: a nonce is spent before the cipher runs and never used again; a record is
+sealed once per index unless it is discarded first (rule H4); after one error, after the
+final record and in a forked child the sealer refuses.
+Not here: transports, files, parallel lanes.
+Source: spec/record.md.
+"""
+
+from __future__ import annotations
+
+from sealift.channel.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.life import Life
+from sealift.channel.quarantine import scrub
+from sealift.channel.record import (
+    DEFAULT_OPTIONS,
+    DEFAULT_RECORD_BYTES,
+    RecordKeys,
+    StreamOptions,
+    make_header,
+    sealed_bytes,
+)
+from sealift.channel.trailer import TagRoot
+from sealift.crypto.aead import TAG_BYTES, Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import UsageError
+from sealift.ids import Buffer
+
+
+class StreamSealer:
+    """Seals plaintext into records under a fresh header.
+
+    Args:
+        base_key: Key that the stream's own key is derived from; not kept.
+        total_bytes: Plaintext bytes, or None for messages of any size up to
+            ``record_bytes``, of which the last is sealed with ``final=True``.
+        record_bytes: Plaintext bytes per record; a multiple of 32, 64 B to 4 MiB.
+        context: What both ends know besides the header (empty at rest).
+    """
+
+    def __init__(
+        self,
+        base_key: SecretKey,
+        *,
+        total_bytes: int | None,
+        record_bytes: int = DEFAULT_RECORD_BYTES,
+        suite: Suite = Suite.AES_256_GCM,
+        key_epoch: int = 0,
+        context: bytes = b"",
+        options: StreamOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self.header = make_header(
+            base_key,
+            total_bytes=total_bytes,
+            record_bytes=record_bytes,
+            suite=suite,
+            key_epoch=key_epoch,
+            options=options,
+        )
+        self.header_bytes = self.header.encode()
+        self._keys = RecordKeys(base_key, self.header, context=context, options=options)
+        self._root = TagRoot(self._keys, self.header)
+        self._life = Life()
+        self._index = 0
+        self._sequence = 0
+        self._pending: tuple[bytes, int, bool] | None = None
+        self._ended = False
+
+    @property
+    def next_index(self) -> int:
+        """Index of the record that is sealed next."""
+        return self._index
+
+    def seal(self, plaintext: Buffer, final: bool | None = None) -> bytes:
+        """Seal the next record of a stream at rest: ciphertext and tag.
+
+        ``final`` follows from the header; where given it must agree.
+
+        Raises:
+            UsageError: if the plaintext has the wrong length, or the stream ended.
+        """
+        out = bytearray(sealed_bytes(len(plaintext)))
+        self.seal_into(plaintext, out, final=final)
+        return bytes(out)
+
+    def seal_into(
+        self,
+        plaintext: Buffer,
+        out: bytearray | memoryview,
+        *,
+        final: bool | None = None,
+    ) -> int:
+        """Seal the next record into ``out``; return the bytes written.
+
+        ``out`` is private memory or a private memfd: an AEAD reads its own ciphertext
+        again for the tag, so a second writer could have its bytes signed (rule H3).
+        """
+        if self.header.carries_messages:
+            raise UsageError("messages are sealed as frames: seal_frame")
+        with self._life.call():
+            return self._seal(plaintext, memoryview(out), final)[1]
+
+    def seal_frame(self, plaintext: Buffer, *, final: bool | None = None) -> bytes:
+        """Seal the next record as a frame for a transport: prefix, ciphertext, tag."""
+        out = bytearray(PREFIX_BYTES + sealed_bytes(len(plaintext)))
+        self.seal_frame_into(plaintext, out, final=final)
+        return bytes(out)
+
+    def seal_frame_into(
+        self,
+        plaintext: Buffer,
+        out: bytearray | memoryview,
+        *,
+        final: bool | None = None,
+    ) -> int:
+        """Seal the next record as a frame into ``out``; return the bytes written."""
+        view = memoryview(out)
+        with self._life.call():
+            sequence, written = self._seal(plaintext, view[PREFIX_BYTES:], final)
+            prefix = FramePrefix(written, sequence, self._ended)
+            view[:PREFIX_BYTES] = prefix.encode()
+            return PREFIX_BYTES + written
+
+    def discard(self, sealed: bytearray | memoryview) -> None:
+        """Take back the record sealed last, which never left private memory (rule H4).
+
+        ``sealed`` is overwritten; its index is sealed again under the next sequence.
+        Only for streams in flight: at rest the sequence is the index.
+
+        Raises:
+            UsageError: if ``sealed`` does not end with the tag of the last record.
+        """
+        with self._life.call():
+            if self._pending is None:
+                raise UsageError("there is no sealed record to discard")
+            tag, _, _ = self._pending
+            view = memoryview(sealed).cast("B")
+            if bytes(view[-TAG_BYTES:]) != tag:
+                raise UsageError("only the record sealed last can be discarded")
+            scrub(view)
+            self._pending = None
+            self._index -= 1
+            self._ended = False
+
+    def trailer(self) -> bytes:
+        """The 56 bytes after the final record; the sealer is closed then.
+
+        Raises:
+            UsageError: before the final record was sealed.
+        """
+        with self._life.call():
+            if not self._ended:
+                raise UsageError("the final record was not sealed yet")
+            self._settle()
+            self._life.dead = True
+            return self._root.trailer().encode()
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._life.dead = True
+        self._keys.wipe()
+
+    def _seal(
+        self, plaintext: Buffer, out: memoryview, final: bool | None
+    ) -> tuple[int, int]:
+        last = self._check_next(len(plaintext), final)
+        index, sequence = self._index, self._sequence
+        cipher = self._keys.cipher(index)
+        # The sequence is spent before the cipher runs: whatever happens, it is not
+        # used again.
+        self._sequence += 1
+        written = cipher.seal_into(
+            self._keys.nonce(index, sequence),
+            plaintext,
+            self._keys.associated_data(index, final=last),
+            out[: sealed_bytes(len(plaintext))],
+        )
+        self._settle()
+        self._pending = (
+            bytes(out[written - TAG_BYTES : written]), len(plaintext), last
+        )  # fmt: skip
+        self._index += 1
+        self._ended = last
+        return sequence, written
+
+    def _check_next(self, plaintext_bytes: int, final: bool | None) -> bool:
+        if self._ended:
+            raise UsageError("the final record was sealed already", code="stream-ended")
+        expected = self.header.plaintext_bytes(self._index)
+        if self.header.carries_messages:
+            if plaintext_bytes > expected:
+                raise UsageError(
+                    f"a message of {plaintext_bytes} bytes is above {expected}",
+                    fix="Split it, or start the stream with larger records",
+                    code="message-too-long",
+                )
+            return bool(final)
+        last = self.header.is_final(self._index)
+        if plaintext_bytes != expected or final not in (None, last):
+            raise UsageError(
+                f"record {self._index} must have {expected} bytes, final={last}"
+            )
+        return last
+
+    def _settle(self) -> None:
+        """The last record can no longer be discarded: its tag enters the root."""
+        if self._pending is not None:
+            tag, plaintext_bytes, _ = self._pending
+            self._root.add(tag, plaintext_bytes)
+            self._pending = None

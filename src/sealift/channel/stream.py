@@ -1,0 +1,182 @@
+"""Open a stream of records in order (and the other half, ``StreamSealer``, by name).
+
+Guarantees: any change, drop, repetition, reordering or splice of records is an error at
+the record where it happens, and what was opened before is an exact prefix of what was
+sealed; the end is known by the final bit, truncation by its absence. Two counters (rule
+H4): the nonce sequence is explicit in flight, grows and may have gaps; the record index
+is dense and the opener demands exactly the next one. After one error an opener is dead
+for ever.
+Not here: transports, files, parallel lanes.
+Source: spec/record.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sealift.channel.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.life import Life
+from sealift.channel.opener import Place, RecordOpener
+from sealift.channel.quarantine import Slot
+from sealift.channel.record import DEFAULT_OPTIONS, StreamOptions
+from sealift.channel.sealer import StreamSealer as StreamSealer
+from sealift.channel.trailer import TagRoot, Trailer
+from sealift.crypto.aead import TAG_BYTES
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, StaleError, UsageError
+from sealift.ids import Buffer
+
+MAX_LANES: Final = 64  # that one opener keeps a last sequence for
+
+
+class StreamOpener:
+    """Opens the records of one stream in order.
+
+    Args:
+        base_key: The key that the header must commit to; not kept.
+        header_bytes: The 120 bytes of the header, as received.
+        context: What the sealer was given.
+
+    Raises:
+        MalformedError: if the header does not parse.
+        AuthenticationError: if the header belongs to another key.
+    """
+
+    def __init__(
+        self,
+        base_key: SecretKey,
+        header_bytes: Buffer,
+        *,
+        context: bytes = b"",
+        options: StreamOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self._records = RecordOpener(
+            base_key, header_bytes, context=context, options=options
+        )
+        self.header = self._records.header
+        self._root = TagRoot(self._records.keys, self.header)
+        self._life = Life()
+        self._index = 0
+        self._last_sequence: dict[int, int] = {}
+        self._finished = False
+
+    @property
+    def next_index(self) -> int:
+        """Index of the record that is opened next."""
+        return self._index
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final record was opened."""
+        return self._finished
+
+    def open(self, record: Buffer, seq: int | None = None, lane: int = 0) -> bytes:
+        """Open the next record of a stream of known length.
+
+        Raises:
+            AuthenticationError: if it is not exactly the next record.
+            StaleError: if ``seq`` did not grow.
+            MalformedError: if its length is wrong, or the stream ended before.
+        """
+        out = bytearray(max(0, len(record) - TAG_BYTES))
+        self.open_into(record, out, seq=seq, lane=lane)
+        return bytes(out)
+
+    def open_into(
+        self,
+        record: Buffer,
+        out: bytearray | memoryview,
+        *,
+        seq: int | None = None,
+        lane: int = 0,
+    ) -> int:
+        """Open the next record into ``out``; return the plaintext bytes."""
+        if self.header.carries_messages:
+            raise UsageError("messages are opened as frames: open_frame")
+        with self._life.call():
+            sequence = self._last_sequence.get(lane, -1) + 1 if seq is None else seq
+            final = self.header.is_final(self._index)
+            place = self._next_place(sequence, lane, final=final)
+            written = self._records.open_at(place, record, out)
+            self._accept(place, len(record) - TAG_BYTES)
+            return written
+
+    def open_frame(self, frame: Buffer, *, private: bool = False) -> bytes:
+        """Open the next frame: a prefix and a record, as ``seal_frame`` made it."""
+        slot = self._records.own_slot(max(0, len(frame) - PREFIX_BYTES - TAG_BYTES))
+        return bytes(self.open_frame_in(slot, frame, private=private))
+
+    def open_frame_in(
+        self, slot: Slot, frame: Buffer, *, private: bool = False
+    ) -> memoryview:
+        """Open the next frame into a quarantine slot; return a read-only view of it.
+
+        ``private`` says that nobody but this process, and the sender, can write the
+        frame: the record is then opened where it lies (rule H3).
+        """
+        with self._life.call():
+            view = memoryview(frame)
+            prefix = FramePrefix.parse(bytes(view[:PREFIX_BYTES]), len(view))
+            place = self._next_place(prefix.sequence, prefix.lane, final=prefix.final)
+            # bytes cannot change; a view of them does not show that to the opener.
+            private = private or isinstance(frame, bytes)
+            record = view[PREFIX_BYTES:]
+            released = self._records.open_in(slot, place, record, private=private)
+            self._accept(place, len(record) - TAG_BYTES)
+            return released
+
+    def finish(self, trailer: Buffer) -> None:
+        """Verify the trailer; the stream is whole.
+
+        Raises:
+            MalformedError: if records are missing, or the trailer does not parse.
+            AuthenticationError: if it is not the trailer of these records.
+        """
+        with self._life.call():
+            self._check_finished()
+            self._root.verify(Trailer.parse(trailer))
+        self.close()
+
+    def verify_finished(self) -> None:
+        """Check that the final record was opened (streams without a trailer).
+
+        Raises:
+            MalformedError: if the stream was cut.
+        """
+        with self._life.call():
+            self._check_finished()
+
+    def close(self) -> None:
+        """Scrub the opener's memory and forget the keys."""
+        self._life.dead = True
+        self._records.close()
+
+    def _check_finished(self) -> None:
+        if not self._finished:
+            raise MalformedError(
+                "the sealed stream was cut",
+                why=f"it ended after {self._index} records, before the final one",
+                code="stream-cut",
+            )
+
+    def _next_place(self, sequence: int, lane: int, *, final: bool) -> Place:
+        if self._finished:
+            raise MalformedError(
+                "a record after the final one", code="record-after-end"
+            )
+        known = self._last_sequence
+        if lane not in known and len(known) >= MAX_LANES:
+            raise MalformedError(f"more than {MAX_LANES} lanes", code="too-many-lanes")
+        if sequence <= known.get(lane, -1):
+            raise StaleError("a record was replayed", code="replayed-record")
+        if not self.header.carries_messages and final != self.header.is_final(
+            self._index
+        ):
+            raise MalformedError("the final bit is at the wrong record")
+        return Place(self._index, sequence, final, lane)
+
+    def _accept(self, place: Place, plaintext_bytes: int) -> None:
+        self._root.add(self._records.last_tag, plaintext_bytes)
+        self._last_sequence[place.lane] = place.sequence
+        self._index += 1
+        self._finished = place.final
