@@ -1,1 +1,1 @@
-"""Who is this machine? Evidence is collected, appraised and judged (RFC 9334)."""
+"""Attestation (RFC 9334): who is at the other end, and what proves it."""

@@ -28,7 +28,10 @@ class Label(StrEnum):
     RESOURCE_KEY = "sealift v1 resource key commitment"
     # sessions (spec/handshake.md)
     EVIDENCE = "sealift evidence"
+    TRANSCRIPT_PARAMS = "sealift v1 session transcript 1"
+    TRANSCRIPT_PROOFS = "sealift v1 session transcript 2"
     IDENTITY_PROOF = "sealift v1 identity proof"
+    INSTANCE_PROOF = "sealift v1 instance proof"
     SESSION_MASTER = "sealift v1 session master"
     SESSION_SEND_INITIATOR = "sealift v1 session initiator to responder"
     SESSION_SEND_RESPONDER = "sealift v1 session responder to initiator"

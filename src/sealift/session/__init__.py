@@ -1,1 +1,1 @@
-"""Two attested ends with fresh keys: handshake, sealed messages, relay, rekey."""
+"""Attested sessions: handshake, sealed messages, and the relay that carries them."""

@@ -1,0 +1,15 @@
+"""Every kind of attester, by the media type of what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sealift.attest.attester import Attester
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development import MEDIA_TYPE as DEVELOPMENT
+
+ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = MappingProxyType(
+    {DEVELOPMENT: DevelopmentAttester}
+)

@@ -1,0 +1,66 @@
+"""Evidence: what an attester says about itself, as typed bytes.
+
+``bound`` is the 32-byte value that evidence must carry in the field its kind signs
+(report_data, qualifyingData, the SPDM nonce, the statement of development evidence).
+It is made from the session's transcript (spec/handshake.md), so evidence fits one
+handshake, one side and one role. This module parses nothing inside ``body``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.errors import MalformedError
+from sealift.ids import Digest
+
+CHALLENGE_BYTES: Final = 32
+BOUND_BYTES: Final = 32
+MAX_BODY_BYTES: Final = 1 << 20
+_MEDIA_TYPE: Final = re.compile(r"application/[a-z0-9][a-z0-9.+-]{0,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """32 fresh random bytes that make evidence fresh."""
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != CHALLENGE_BYTES:
+            raise MalformedError(f"a challenge has {CHALLENGE_BYTES} bytes")
+
+    @classmethod
+    def generate(cls) -> Challenge:
+        """A challenge from the system's generator."""
+        return cls(secrets.token_bytes(CHALLENGE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One attester's statement.
+
+    Attributes:
+        kind: Short name of the evidence kind, for people and logs.
+        media_type: Selects the verifier.
+        body: Bytes in the format of ``media_type``.
+    """
+
+    kind: str
+    media_type: str
+    body: bytes
+
+    def __post_init__(self) -> None:
+        if not _MEDIA_TYPE.fullmatch(self.media_type):
+            raise MalformedError("not a media type", field="media_type")
+        if not re.fullmatch(r"[a-z0-9-]{1,32}", self.kind):
+            raise MalformedError("not a kind of evidence", field="kind")
+        if len(self.body) > MAX_BODY_BYTES:
+            raise MalformedError("evidence is too large", field="body")
+
+    @property
+    def digest(self) -> Digest:
+        """SHA-256 of the body, for logs and receipts."""
+        return Digest.of(self.body)

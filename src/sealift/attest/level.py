@@ -1,0 +1,67 @@
+"""Assurance levels and trust tiers: what evidence proved, in two words.
+
+A level is what kept whom out (DESIGN section 3); a tier is the verdict on one piece of
+evidence in the words of EAR (draft-ietf-rats-ear, AR4SI trust vector).
+``development`` protects from nobody: it must be asked for, stands alone, and its
+evidence can never reach the tier ``affirming``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from sealift.errors import MalformedError
+
+
+class Level(StrEnum):
+    """What the evidence of a job proved."""
+
+    TEE = "tee"
+    GPU_TEE = "gpu-tee"
+    ATTESTED_HOST = "attested-host"
+    UNTRUSTED_GPU = "untrusted-gpu"
+    DEVELOPMENT = "development"
+
+
+class Tier(StrEnum):
+    """EAR's verdicts, best first after ``none``."""
+
+    NONE = "none"
+    AFFIRMING = "affirming"
+    WARNING = "warning"
+    CONTRAINDICATED = "contraindicated"
+
+
+def parse_accept(levels: Iterable[str]) -> tuple[Level, ...]:
+    """The levels that an agreement accepts, in its order of preference.
+
+    Raises:
+        MalformedError: for an empty list, an unknown or a repeated level, or
+            ``development`` beside another level (rule H7).
+    """
+    names = tuple(levels)
+    try:
+        accepted = tuple(Level(name) for name in names)
+    except ValueError:
+        raise MalformedError(
+            f"accept names an unknown level in {list(names)}",
+            field="accept",
+            fix=f"Use one of {', '.join(Level)}",
+            code="unknown-level",
+        ) from None
+    if not accepted or len(set(accepted)) != len(accepted):
+        raise MalformedError(
+            "accept must name each level once, and at least one",
+            field="accept",
+            code="bad-accept",
+        )
+    if Level.DEVELOPMENT in accepted and len(accepted) > 1:
+        raise MalformedError(
+            "accept names development beside another level",
+            why="development protects from nobody, so the other levels would be void",
+            field="accept",
+            fix='Write accept = ["development"], or leave development out',
+            code="development-not-alone",
+        )
+    return accepted

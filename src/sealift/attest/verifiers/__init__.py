@@ -1,0 +1,16 @@
+"""Every kind of verifier, by the media type of what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sealift.attest.verifier import Verifier
+from sealift.attest.verifiers.development import DevelopmentVerifier
+
+_VERIFIERS: Final[tuple[Verifier, ...]] = (DevelopmentVerifier(),)
+
+VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Verifier]] = MappingProxyType(
+    {verifier.media_type: verifier for verifier in _VERIFIERS}
+)

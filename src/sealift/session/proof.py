@@ -1,0 +1,154 @@
+"""Making our proof over th1, and verifying the peer's against a policy.
+
+Verification goes from cheap to dear and stops at the first refusal. Everything the
+policy looks at is inside th1, so it is covered by what is verified here.
+"""
+
+from __future__ import annotations
+
+from sealift.attest.policy import appraise
+from sealift.attest.result import AttestationResult
+from sealift.crypto.kdf import Label
+from sealift.crypto.sign import PublicKey
+from sealift.errors import EvidenceError, PolicyError
+from sealift.ids import Digest
+from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
+from sealift.session.messages import Params, Proof
+from sealift.session.transcript import Side, bound_value, signed_value
+
+
+def make_proof(endpoint: Endpoint, side: Side, th1: bytes) -> Proof:
+    """Sign th1 and collect evidence bound to it.
+
+    Raises:
+        UnavailableError: if evidence cannot be collected.
+    """
+    message = signed_value(side, endpoint.role, th1)
+    attester, identity = endpoint.attester, endpoint.identity
+    bound = bound_value(side, endpoint.role, th1)
+    return Proof(
+        evidence=attester.collect(bound) if attester else None,
+        identity=identity.sign(Label.IDENTITY_PROOF, message) if identity else None,
+        instance=endpoint.instance.sign(Label.INSTANCE_PROOF, message),
+    )
+
+
+def verify_peer(
+    policy: PeerPolicy, params: Params, proof: Proof, *, side: Side, th1: bytes
+) -> VerifiedPeer:
+    """Verify the peer's proof; ``side`` is the peer's.
+
+    Raises:
+        AuthenticationError: a signature does not verify.
+        EvidenceError: evidence is missing, not genuine, or bound to something else.
+        PolicyError: genuine, but not what the policy allows.
+    """
+    message = signed_value(side, params.role, th1)
+    params.instance.verify(Label.INSTANCE_PROOF, message, proof.instance)
+    _verify_identity(params, proof, message)
+    _require_identity(policy, params)
+    return VerifiedPeer(
+        role=params.role,
+        name=params.name,
+        identity=params.identity,
+        instance=params.instance,
+        hpke=params.hpke,
+        agreement=params.agreement,
+        result=_appraise(policy, params, proof, bound_value(side, params.role, th1)),
+    )
+
+
+def screen_params(policy: PeerPolicy, params: Params, agreement: Digest) -> None:
+    """Refuse what no proof could make acceptable, before work is spent on it.
+
+    Raises:
+        PolicyError: role, name, instance or agreement is not the expected one.
+    """
+    if params.agreement != agreement:
+        raise PolicyError(
+            "the peer works under another agreement",
+            why=f"it names {params.agreement.short}, we have {agreement.short}",
+            fix="Give both the same signed agreement and start them again",
+            code="agreement-differs",
+        )
+    if params.role not in policy.roles:
+        raise PolicyError(
+            f"the peer is a {params.role}",
+            why=f"only {', '.join(sorted(policy.roles))} may connect here",
+            code="role-refused",
+        )
+    if policy.names is not None and params.name not in policy.names:
+        raise PolicyError(
+            f"the peer calls itself {params.name}",
+            why=f"expected {', '.join(sorted(policy.names))}",
+            code="name-refused",
+        )
+    if policy.instance is not None and params.instance != policy.instance:
+        raise PolicyError(
+            f"{params.name} is not the instance that was expected",
+            why="a process makes a fresh instance key at every start",
+            fix="Ask for a lease or grant for the instance that runs now",
+            code="instance-differs",
+        )
+
+
+def _verify_identity(params: Params, proof: Proof, message: bytes) -> None:
+    if (params.identity is None) != (proof.identity is None):
+        raise PolicyError(
+            "an identity key and its signature must come together",
+            code="identity-incomplete",
+        )
+    if params.identity is not None and proof.identity is not None:
+        params.identity.verify(Label.IDENTITY_PROOF, message, proof.identity)
+
+
+def _require_identity(policy: PeerPolicy, params: Params) -> None:
+    if params.identity is None:
+        if policy.require_identity:
+            raise PolicyError(
+                f"{params.name} shows no identity key",
+                fix="Start it with the identity that the agreement names",
+                code="identity-missing",
+            )
+        return
+    if policy.identities is None:
+        return
+    expected: PublicKey | None = policy.identities.get(params.name)
+    if params.identity != expected:
+        raise PolicyError(
+            f"{params.name} does not have the identity key that the agreement names",
+            fix="Compare the party's card with the agreement",
+            code="identity-differs",
+        )
+
+
+def _appraise(
+    policy: PeerPolicy, params: Params, proof: Proof, bound: bytes
+) -> AttestationResult | None:
+    if proof.evidence is None:
+        if policy.require_evidence:
+            raise EvidenceError(
+                f"{params.name} shows no evidence",
+                why=f"the agreement wants {', '.join(policy.accept)}",
+                code="evidence-missing",
+            )
+        return None
+    if not policy.accept:
+        raise PolicyError(
+            f"{params.name} shows evidence that nobody asked for",
+            why="no accepted level is set here, and no kind is accepted by default",
+            fix="Take accept from the agreement",
+            code="evidence-refused",
+        )
+    result = appraise(
+        proof.evidence,
+        bound=bound,
+        references=policy.references,
+        accept=policy.accept,
+    )
+    if result.claims.role not in (None, params.role.value):
+        raise EvidenceError(
+            f"evidence of a {result.claims.role} shown by a {params.role}",
+            code="evidence-role",
+        )
+    return result
