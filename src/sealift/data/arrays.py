@@ -136,14 +136,13 @@ def open_safetensors(path: Path, schema: Schema) -> ArrayTable:
         MalformedError: if it is not one, or its tensors are not the schema's.
     """
     with _safetensors(path) as tensors:
-        layouts = {
-            name: _slice_layout(tensors.get_slice(name), name, path.name)
-            for name in tensors.keys()  # noqa: SIM118 - it is not a mapping
-        }
+        layouts = _safetensors_layouts(tensors, path.name)
     rows = _check_layouts(layouts, schema, path.name)
 
     def read(rows_per_block: int) -> Iterator[Columns]:
         with _safetensors(path) as tensors:
+            if _safetensors_layouts(tensors, path.name) != layouts:
+                raise bad_table(f"{path.name} changed while it was read")
             slices = {f.name: tensors.get_slice(f.name) for f in schema.fields}
             start = 0
             for count in _block_lengths(rows, rows_per_block):
@@ -160,7 +159,7 @@ def _check_layouts(layouts: Mapping[str, Layout], schema: Schema, source: str) -
     check_names(list(layouts), schema, source=source)
     for field in schema.fields:
         check_layout(*layouts[field.name], field, source=source)
-    lengths = {name: shape[0] for name, (_, shape) in layouts.items()}
+    lengths = {field.name: layouts[field.name][1][0] for field in schema.fields}
     check_lengths(lengths, source=source)
     return lengths[schema.fields[0].name]
 
@@ -181,7 +180,9 @@ def _npy_layout(stream: IO[bytes], source: str) -> Layout:
         shape, fortran, dtype = read_header(
             stream, max_header_size=MAX_NPY_HEADER_BYTES
         )
-    except (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise bad_table(f"{source} is damaged", why=str(error)) from error
+    except (ValueError, KeyError) as error:
         raise bad_table(f"{source} is not a .npy array", why=str(error)) from error
     if dtype.hasobject:
         raise bad_table(
@@ -268,6 +269,13 @@ def _safetensors(path: Path) -> Any:
         raise bad_table(
             f"{path.name} is not a .safetensors file", why=str(error)
         ) from error
+
+
+def _safetensors_layouts(tensors: Any, source: str) -> dict[str, Layout]:
+    return {
+        name: _slice_layout(tensors.get_slice(name), name, source)
+        for name in tensors.keys()  # noqa: SIM118 - it is not a mapping
+    }
 
 
 def _slice_layout(part: Any, name: str, source: str) -> Layout:

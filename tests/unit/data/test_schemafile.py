@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sealift import codec
+from sealift.data.schema import Field, Schema
+from sealift.data.schemafile import (
+    load_schema,
+    parse_schema,
+    schema_from_plain,
+    schema_to_plain,
+)
+from sealift.errors import MalformedError, UsageError
+
+GOOD = """
+description = "two fields"
+[[fields]]
+name = "pixels"
+dtype = "float32"
+shape = [8, 8]
+min = 0
+max = 16.0
+[[fields]]
+name = "label"
+dtype = "int64"
+classes = 10
+description = "which digit"
+"""
+
+
+def refused(text: str) -> MalformedError:
+    with pytest.raises(MalformedError) as caught:
+        parse_schema(text.encode(), source="schema.toml")
+    assert caught.value.code == "bad-schema"
+    assert "schema.toml" in str(caught.value)
+    return caught.value
+
+
+def test_a_schema_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_text(GOOD)
+    assert load_schema(path) == Schema(
+        (
+            Field("pixels", "float32", (8, 8), minimum=0.0, maximum=16.0),
+            Field("label", "int64", classes=10, description="which digit"),
+        ),
+        "two fields",
+    )
+
+
+def test_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the schema"):
+        load_schema(tmp_path / "no.toml")
+
+
+def test_a_large_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_bytes(b"#" * (1 << 20) + b"\n" + GOOD.encode())
+    with pytest.raises(MalformedError, match="larger than"):
+        load_schema(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ('name = "pixels"', 'nmae = "pixels"', "fields[0].nmae"),
+        ('name = "pixels"\n', "", "fields[0].name"),
+        ('name = "pixels"', "name = 3", "fields[0].name"),
+        ('name = "label"', 'name = "pixels"', "fields[1].name"),
+        ('dtype = "int64"', 'dtype = "int65"', "fields[1].dtype"),
+        ("shape = [8, 8]", "shape = 64", "fields[0].shape"),
+        ("shape = [8, 8]", "shape = [8, 8.0]", "fields[0].shape"),
+        ("shape = [8, 8]", "shape = [8, true]", "fields[0].shape"),
+        ("shape = [8, 8]", "shape = [8, 0]", "fields[0].shape"),
+        ("min = 0", "min = '0'", "fields[0].min"),
+        ("min = 0", "min = nan", "fields[0].min"),
+        ("min = 0", "min = 17", "fields[0].min"),
+        ("min = 0", f"min = {10**400}", "fields[0].min"),
+        ("min = 0", "finite = 1", "fields[0].finite"),
+        ("classes = 10", "classes = 10.0", "fields[1].classes"),
+        ("classes = 10", "classes = true", "fields[1].classes"),
+        ("classes = 10", "finite = true", "fields[1].finite"),
+        ('description = "two fields"', "owner = 'me'", "owner"),
+        ('description = "two fields"', "description = 1", "description"),
+    ],
+)
+def test_an_error_names_its_path(old: str, new: str, path: str) -> None:
+    assert old in GOOD
+    assert refused(GOOD.replace(old, new, 1)).field == path
+
+
+@pytest.mark.parametrize("text", ["", "fields = []", "fields = 3", "fields = [3]"])
+def test_no_fields(text: str) -> None:
+    assert refused(text).field.startswith("fields")
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"a = ", b"[[[[", b"[" * 5000])
+def test_not_toml(raw: bytes) -> None:
+    with pytest.raises(MalformedError, match="is not TOML"):
+        parse_schema(raw)
+
+
+def test_plain_form_survives_canonical_json() -> None:
+    schema = parse_schema(GOOD.encode())
+    plain = codec.parse(codec.encode(schema_to_plain(schema)))
+    assert schema_from_plain(plain) == schema
+
+
+def test_plain_form_has_no_defaults() -> None:
+    schema = Schema((Field("x", "float32"),))
+    assert schema_to_plain(schema) == {"fields": [{"name": "x", "dtype": "float32"}]}
+
+
+def test_reading_a_schema_needs_no_numpy() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, sealift.data.schemafile;"
+        "sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
