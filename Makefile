@@ -1,43 +1,57 @@
-# Every target below `setup` first makes .venv ready; that is a no-op when it is.
+# Every target first makes .venv ready (`setup`); that takes no time when it is.
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/ready
-SETUP := scripts/setup.sh scripts/debian-packages.txt
 
-.PHONY: help setup demo test soak check format attacks bench clean
+.PHONY: help setup demo test soak check layout lint types layers sizes format \
+	attacks bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
 
 setup: $(READY)  ## make .venv with everything that demo and tests need
 
-$(READY): pyproject.toml constraints.txt $(SETUP)
+$(READY): pyproject.toml constraints.txt scripts/setup.sh scripts/debian-packages.txt
 	@sh scripts/setup.sh "$(PYTHON)" && touch $@
 
 demo: $(READY)  ## three parties train one model on this machine
 	$(BIN)/sealift demo $(ARGS)
 
-test: $(READY)  ## the default tests; no network, GPU or TEE (ARGS='-k record' for a part)
+test: $(READY)  ## the default tests: no network, GPU or TEE (ARGS='-k record' for a part)
 	$(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 soak: $(READY)  ## the long tests
 	$(BIN)/pytest -m soak --timeout 7200 $(ARGS)
 
-check: $(READY)  ## format, lint, types, import layers, sizes
-	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+check: layout lint types layers sizes  ## all of these five, in under a minute
+
+layout: $(READY)  ## is every file formatted?
+	$(BIN)/ruff format --check .
+
+lint: $(READY)  ## the rules of ruff, and the words kept out of names
+	$(BIN)/ruff check .
+	$(BIN)/python scripts/words.py
+
+types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
+
+layers: $(READY)  ## who may import whom
 	$(BIN)/lint-imports --no-logo
+
+sizes: $(READY)  ## files, lines and function lengths per room; none above 400 lines
 	$(BIN)/python scripts/sizes.py
 
 format: $(READY)  ## put every file into the one format
-	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 attacks: $(READY)  ## try the attacks and print how each is refused
 	$(BIN)/sealift attacks $(ARGS)
 
-bench: $(READY)  ## the measurements, quick (ARGS='stream --json FILE' for one)
+bench: $(READY)  ## quick measurements (ARGS='NAME --json FILE')
 	$(BIN)/sealift bench --quick $(ARGS)
 
 clean:  ## remove what these targets made, .venv included
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache \
+		.pytest_cache .ruff_cache

@@ -9,6 +9,7 @@ set -eu
 python=${1:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
 venv=$(dirname "$here")/.venv
+record=debian-packages.log
 log=
 
 stop() {
@@ -21,9 +22,11 @@ check_python() {
         stop "there is no $python. Try: apt-get install python3, or make setup PYTHON=/path/to/python3"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         stop "$("$python" --version 2>&1) is too old: sealift needs Python 3.11 or newer. Try: make setup PYTHON=python3.12"
+    # shellcheck disable=SC2034 # used by the lines of debian-packages.txt
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 }
 
-# Prints nothing and fails when this user may not install Debian packages.
+# Fails, with nothing printed, when this user may not install Debian packages.
 apt_install() {
     command -v apt-get >/dev/null || return 1
     if [ "$(id -u)" = 0 ]; then
@@ -39,9 +42,12 @@ apt_install() {
 }
 
 need_package() {
-    package=$1 probe=$2 lost=$3
+    eval "package=$1"
+    probe=$2 lost=$3
     if eval "$probe" >/dev/null 2>&1; then
         who="already there"
+        # What an earlier set-up installed stays known as its work.
+        ! grep -qs "^$package: installed" "$venv/$record" || who="installed by make setup"
     elif apt_install "$package" && eval "$probe" >/dev/null 2>&1; then
         who="installed by make setup"
     else
@@ -62,14 +68,24 @@ need_packages() {
 make_venv() {
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 ||
         "$python" -m venv --clear "$venv" || stop "could not make $venv (see above)"
-    printf '%s' "$log" >"$venv/debian-packages.log"
+    printf '%s' "$log" >"$venv/$record"
 }
 
+pip_install() {
+    # shellcheck disable=SC2086 # $quiet is one word or none
+    "$venv/bin/python" -m pip install --disable-pip-version-check $quiet \
+        -c constraints.txt "$@" || stop "pip could not install $* (see above)"
+}
+
+# The build backend is pinned and installed first, so that nothing unpinned is fetched
+# for the build, and a repeated set-up needs no network.
 install() {
     cd "$(dirname "$here")"
-    echo "setup: installing sealift into .venv (torch is large: minutes on a slow line)"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -c constraints.txt -e '.[demo,dev]' || stop "pip could not install (see above)"
+    quiet=--quiet
+    [ ! -t 1 ] || quiet=
+    echo "setup: installing into .venv (torch is large: minutes on a slow line)"
+    pip_install setuptools
+    pip_install --no-build-isolation -e '.[demo,dev]'
 }
 
 check_python

@@ -1,0 +1,101 @@
+"""The import contracts of pyproject.toml break when a wrong import is planted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = [
+    "errors",
+    "ids",
+    "codec",
+    "events",
+    "crypto.aead",
+    "attest.attesters.tpm",
+    "attest.verifiers.tpm",
+    "attest.policy",
+    "attest.result",
+    "channel.record",
+    "session.handshake",
+    "release.broker",
+    "travel.holder",
+    "data.seal",
+    "train.loop",
+    "cli.main",
+]
+PLANTED = {
+    "upwards": (
+        "crypto.aead",
+        "import sealift.channel.record",
+        "Imports point downwards",
+    ),
+    "siblings": (
+        "attest.policy",
+        "import sealift.channel.record",
+        "Imports point downwards",
+    ),
+    "strange folder": ("utils.text", "", "Imports point downwards"),
+    "numpy in the core": (
+        "session.handshake",
+        "import numpy",
+        "The trust core imports",
+    ),
+    "second door": ("channel.record", "import cryptography", "Only crypto imports"),
+    "second encoding": ("release.broker", "import rfc8785", "Only codec imports"),
+    "socket": ("attest.verifiers.tpm", "import socket", "Verifiers are functions"),
+    "device": (
+        "attest.verifiers.tpm",
+        "import sealift.attest.attesters.tpm",
+        "Verifiers are functions",
+    ),
+    "cycle": ("channel.record", "import sealift.session.handshake", "No import cycles"),
+}
+
+
+def write_module(source: Path, module: str, text: str = "") -> None:
+    path = source.joinpath("sealift", *module.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for package in path.relative_to(source).parents[:-1]:
+        (source / package / "__init__.py").touch()
+    path.write_text(text)
+
+
+def broken_contracts(folder: Path) -> list[str]:
+    """Run import-linter over the skeleton; return the names of broken contracts."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    run = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")},
+    )
+    assert "Contracts:" in run.stdout, run.stdout + run.stderr
+    return [line for line in run.stdout.splitlines() if " BROKEN" in line]
+
+
+@pytest.fixture
+def skeleton(tmp_path: Path) -> Path:
+    for module in MODULES:
+        write_module(tmp_path / "src", module)
+    write_module(tmp_path / "src", "session.handshake", "import sealift.channel.record")
+    return tmp_path
+
+
+def test_the_skeleton_keeps_every_contract(skeleton: Path) -> None:
+    assert broken_contracts(skeleton) == []
+
+
+@pytest.mark.parametrize(("module", "line", "contract"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_fault_breaks(
+    skeleton: Path, module: str, line: str, contract: str
+) -> None:
+    write_module(skeleton / "src", module, line)
+    assert any(found.startswith(contract) for found in broken_contracts(skeleton))
