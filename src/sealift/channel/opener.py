@@ -12,6 +12,7 @@ One opener serves one thread at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from sealift.channel.quarantine import Slot, scrub
 from sealift.channel.record import (
     DEFAULT_OPTIONS,

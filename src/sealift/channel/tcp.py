@@ -1,0 +1,244 @@
+"""Frames over TCP: a big-endian u32 length, then the frame.
+
+A frame that was half received when a timeout struck is kept and finished by the next
+call. Names are resolved and sockets opened here and nowhere else in this room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import threading
+from typing import Final
+
+from sealift.channel.transport import (
+    DEFAULT_MAX_FRAME_BYTES,
+    DEFAULT_SEND_TIMEOUT_S,
+    CopyingSlots,
+    Deadline,
+    check_frame_bytes,
+    peer_closed,
+    peer_timeout,
+)
+from sealift.errors import MalformedError, PeerError, UnavailableError
+from sealift.ids import Buffer
+
+LENGTH_BYTES: Final = 4
+_BACKLOG: Final = 128
+
+
+class TcpTransport(CopyingSlots):
+    """One connected stream socket.
+
+    Args:
+        sock: The socket; this object owns it from now on.
+        max_frame_bytes: Longest frame sent or accepted.
+        send_timeout_s: How long a peer may take nothing before it counts as gone.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        send_timeout_s: float = DEFAULT_SEND_TIMEOUT_S,
+    ) -> None:
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.max_frame_bytes = max_frame_bytes
+        self._sock = sock
+        self._send_timeout_s = send_timeout_s
+        self._send_lock = threading.Lock()
+        self._receive_lock = threading.Lock()
+        self._body = bytearray()
+        self._wanted = LENGTH_BYTES
+        self._in_body = False
+        self._filled = 0
+        self._last_frame_bytes = 0
+        self._closed = False
+
+    @classmethod
+    def dial(
+        cls, host: str, port: int, *, timeout_s: float = DEFAULT_SEND_TIMEOUT_S
+    ) -> TcpTransport:
+        """Connect to a listener.
+
+        Raises:
+            PeerError: if nobody answers there.
+        """
+        try:
+            sock = socket.create_connection((host, port), timeout=timeout_s)
+        except OSError as error:
+            raise PeerError(
+                f"cannot connect to {host}:{port}",
+                why=_reason(error),
+                fix="Check that the other end is running and the address is right",
+                code="peer-unreachable",
+            ) from error
+        return cls(sock)
+
+    def send(self, frame: Buffer) -> None:
+        """Send one frame."""
+        view = memoryview(frame).cast("B")
+        check_frame_bytes(len(view), self.max_frame_bytes)
+        with self._send_lock:
+            self._send_all([memoryview(len(view).to_bytes(LENGTH_BYTES, "big")), view])
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next frame; one copy more than ``borrow``."""
+        with self._receive_lock:
+            return bytes(self._next_frame(Deadline(timeout_s)))
+
+    def borrow(self, timeout_s: float | None = None) -> memoryview:
+        """The next frame, in this transport's own receive buffer."""
+        with self._receive_lock:
+            return self._next_frame(Deadline(timeout_s))
+
+    def close(self) -> None:
+        """Close the socket; a thread that waits on it gets ``PeerError``."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):  # not connected any more
+            self._sock.shutdown(socket.SHUT_RDWR)
+        # A thread may be polling the descriptor: it must not be given to another file
+        # before that thread woke up, hence the locks.
+        with self._send_lock, self._receive_lock:
+            self._sock.close()
+
+    def _send_all(self, parts: list[memoryview]) -> None:
+        deadline = Deadline(self._send_timeout_s)
+        while parts:
+            sent = self._attempt_send(parts)
+            if sent is None:
+                self._wait(select.POLLOUT, deadline)
+                continue
+            deadline = Deadline(self._send_timeout_s)
+            parts = _without(parts, sent)
+
+    def _attempt_send(self, parts: list[memoryview]) -> int | None:
+        if self._closed:
+            raise peer_closed()
+        try:
+            return self._sock.sendmsg(parts)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise peer_closed(_reason(error)) from error
+
+    def _next_frame(self, deadline: Deadline) -> memoryview:
+        while True:
+            self._fill(deadline)
+            if self._in_body:
+                self._expect(LENGTH_BYTES, in_body=False)
+                return memoryview(self._body)[: self._last_frame_bytes]
+            length = int.from_bytes(self._body[:LENGTH_BYTES], "big")
+            if length > self.max_frame_bytes:
+                raise MalformedError(
+                    f"the peer announced a frame of {length} bytes",
+                    why=f"the limit is {self.max_frame_bytes}",
+                    code="frame-too-long",
+                )
+            self._expect(length, in_body=True)
+
+    def _expect(self, wanted: int, *, in_body: bool) -> None:
+        self._last_frame_bytes = self._wanted
+        self._wanted, self._in_body, self._filled = wanted, in_body, 0
+        if in_body and len(self._body) < wanted:
+            self._body = bytearray(wanted)
+
+    def _fill(self, deadline: Deadline) -> None:
+        if len(self._body) < self._wanted:
+            self._body = bytearray(self._wanted)
+        view = memoryview(self._body)
+        while self._filled < self._wanted:
+            if self._closed:
+                raise peer_closed()
+            try:
+                count = self._sock.recv_into(view[self._filled : self._wanted])
+            except BlockingIOError:
+                self._wait(select.POLLIN, deadline)
+                continue
+            except OSError as error:
+                raise peer_closed(_reason(error)) from error
+            if count == 0:
+                raise peer_closed("the peer ended it")
+            self._filled += count
+
+    def _wait(self, events: int, deadline: Deadline) -> None:
+        poller = select.poll()
+        poller.register(self._sock, events)
+        if not poller.poll(deadline.remaining_ms()):
+            raise peer_timeout()
+
+
+class TcpListener:
+    """A listening TCP socket.
+
+    Args:
+        host: Address to listen on.
+        port: Port; 0 lets the system choose.
+
+    Raises:
+        UnavailableError: if the port is in use or may not be opened.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        try:
+            self._sock = socket.create_server((host, port), backlog=_BACKLOG)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        host, port = self._sock.getsockname()[:2]
+        return str(host), int(port)
+
+    def accept(self, timeout_s: float | None = None) -> TcpTransport:
+        """The next connection.
+
+        Raises:
+            PeerError: if none came in time, or the listener was closed.
+        """
+        try:
+            self._sock.settimeout(timeout_s)
+            sock, _ = self._sock.accept()
+        except TimeoutError as error:
+            raise peer_timeout() from error
+        except OSError as error:
+            raise peer_closed(_reason(error)) from error
+        return TcpTransport(sock)
+
+    def close(self) -> None:
+        """Stop listening."""
+        # Wakes a thread inside accept; some systems refuse it on a listening socket.
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+
+def _without(parts: list[memoryview], sent: int) -> list[memoryview]:
+    left = []
+    for part in parts:
+        if sent < len(part):
+            left.append(part[sent:])
+        sent = max(0, sent - len(part))
+    return left
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> UnavailableError:
+    in_use = error.errno == errno.EADDRINUSE
+    return UnavailableError(
+        f"cannot listen on {host}:{port}",
+        why="the port is in use" if in_use else _reason(error),
+        fix="Choose another port" if in_use else "Check address and privileges",
+        code="port-in-use" if in_use else "cannot-listen",
+    )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

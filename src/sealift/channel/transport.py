@@ -1,0 +1,148 @@
+"""What a stream needs of a connection: whole frames, in either direction.
+
+A transport promises nothing about secrecy or integrity; sealed streams bring both. It
+keeps frames whole, refuses frames above its limit, and turns a silent or vanished peer
+into ``PeerError``. One thread may send while another receives.
+Here are the protocols and what their implementations share; ``tcp.py``, ``memfd.py``,
+``memory.py`` and ``spool.py`` are the implementations, under one contract test.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+from sealift.channel.quarantine import scrub
+from sealift.errors import PeerError, UsageError
+from sealift.ids import Buffer
+
+DEFAULT_MAX_FRAME_BYTES: Final = 8 << 20
+DEFAULT_SEND_TIMEOUT_S: Final = 60.0
+
+
+class Transport(Protocol):
+    """Whole frames over some connection."""
+
+    max_frame_bytes: int
+
+    def send(self, frame: Buffer) -> None:
+        """Send one frame.
+
+        Raises:
+            PeerError: if the peer is gone, or takes nothing for too long.
+            UsageError: if the frame is above ``max_frame_bytes``.
+        """
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next frame, in private memory; None waits for ever.
+
+        After a timeout no byte is lost: the next call goes on.
+
+        Raises:
+            PeerError: on timeout (code ``peer-timeout``) or end (``peer-closed``).
+            MalformedError: if the peer announces a frame above the limit.
+        """
+
+    def close(self) -> None:
+        """End the connection; frames already sent may still arrive. Idempotent."""
+
+
+class SlotTransport(Transport, Protocol):
+    """A transport that lends its memory, so that bulk frames are not copied."""
+
+    def reserve(self, frame_bytes: int, timeout_s: float | None = None) -> memoryview:
+        """Private memory to write the next frame into, sent by ``commit``."""
+
+    def commit(self) -> None:
+        """Send what was written to the reserved memory."""
+
+    def borrow(self, timeout_s: float | None = None) -> memoryview:
+        """The next frame, in memory that nobody but this end and the sender can write.
+
+        It may be opened where it lies (rule H3), and is valid until ``give_back``.
+        """
+
+    def give_back(self) -> None:
+        """Return the borrowed memory."""
+
+
+class CopyingSlots:
+    """``reserve`` to ``give_back`` for transports that move frames by copying."""
+
+    _outgoing: memoryview | None = None
+    _room: bytearray | None = None
+
+    def send(self, frame: Buffer) -> None:
+        """Send one frame."""
+        raise NotImplementedError
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next frame."""
+        raise NotImplementedError
+
+    def reserve(self, frame_bytes: int, timeout_s: float | None = None) -> memoryview:
+        """Private memory to write the next frame into; never waits."""
+        if self._outgoing is not None:
+            raise UsageError("the reserved frame was not committed yet")
+        if self._room is None or len(self._room) < frame_bytes:
+            self._room = bytearray(frame_bytes)
+        self._outgoing = memoryview(self._room)[:frame_bytes]
+        return self._outgoing
+
+    def commit(self) -> None:
+        """Send what was written to the reserved memory."""
+        if self._outgoing is None:
+            raise UsageError("there is no reserved frame")
+        frame, self._outgoing = self._outgoing, None
+        self.send(frame)
+
+    def borrow(self, timeout_s: float | None = None) -> memoryview:
+        """The next frame; private, because it was copied here."""
+        return memoryview(self.receive(timeout_s))
+
+    def give_back(self) -> None:
+        """Nothing to return: the frame was a copy."""
+
+    def scrub_room(self) -> None:
+        """Overwrite the reserved memory."""
+        if self._room is not None:
+            scrub(self._room)
+
+
+class Deadline:
+    """A point in monotonic time; None is never."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._at = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def remaining_s(self) -> float | None:
+        """Seconds left, at least zero; None for ever."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    def remaining_ms(self) -> int | None:
+        """Milliseconds left, rounded up, as ``poll`` takes them."""
+        left = self.remaining_s()
+        return None if left is None else int(left * 1000 + 0.999)
+
+
+def peer_timeout() -> PeerError:
+    """The peer said nothing in time."""
+    return PeerError("the peer did not answer in time", code="peer-timeout")
+
+
+def peer_closed(why: str = "") -> PeerError:
+    """The peer, or this end, closed the connection."""
+    return PeerError("the connection is closed", why=why, code="peer-closed")
+
+
+def check_frame_bytes(frame_bytes: int, max_frame_bytes: int) -> None:
+    """Refuse to send a frame above the limit.
+
+    Raises:
+        UsageError: if it is.
+    """
+    if frame_bytes > max_frame_bytes:
+        raise UsageError(
+            f"a frame of {frame_bytes} bytes is above the limit of {max_frame_bytes}",
+            code="frame-too-long",
+        )
