@@ -9,6 +9,8 @@ header, before anything else is read.
 from __future__ import annotations
 
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +47,23 @@ _SAFETENSORS_DTYPES: Final = {
     "U8": "uint8",
     "BOOL": "bool",
 }
+
+# What zipfile and numpy let through when their input is damaged; found by fuzzing.
+_ARCHIVE_ERRORS: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+)
+_HEADER_ERRORS: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    SyntaxError,
+    tokenize.TokenError,
+)
 
 Layout = tuple[np.dtype[Any], tuple[int, ...]]
 ReadBlocks = Callable[[int], Iterator[Columns]]
@@ -180,9 +199,9 @@ def _npy_layout(stream: IO[bytes], source: str) -> Layout:
         shape, fortran, dtype = read_header(
             stream, max_header_size=MAX_NPY_HEADER_BYTES
         )
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except _ARCHIVE_ERRORS as error:
         raise bad_table(f"{source} is damaged", why=str(error)) from error
-    except (ValueError, KeyError) as error:
+    except _HEADER_ERRORS as error:
         raise bad_table(f"{source} is not a .npy array", why=str(error)) from error
     if dtype.hasobject:
         raise bad_table(
@@ -233,7 +252,7 @@ def _read_rows(
 def _read(stream: IO[bytes], size_bytes: int, source: str) -> bytes:
     try:
         return stream.read(size_bytes)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except _ARCHIVE_ERRORS as error:
         raise bad_table(f"{source} is damaged", why=str(error)) from error
 
 
@@ -246,7 +265,7 @@ def _demand_end(stream: IO[bytes], source: str) -> None:
 def _archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
+    except (*_ARCHIVE_ERRORS, ValueError) as error:
         raise bad_table(f"{path.name} is not a .npz file", why=str(error)) from error
 
 
@@ -258,7 +277,7 @@ def _member_layout(archive: zipfile.ZipFile, member: str, source: str) -> Layout
     try:
         with archive.open(member) as stream:
             return _npy_layout(stream, source)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except _ARCHIVE_ERRORS as error:
         raise bad_table(f"{source} is damaged", why=str(error)) from error
 
 

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import builtins
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sealift.data.digits import CLASSES_OF, digits_parts, write_digits
+from sealift.data.schemafile import load_schema
+from sealift.data.table import open_table
+from sealift.errors import UnavailableError, UsageError
+
+pytest.importorskip("sklearn")
+
+
+def test_parts_are_disjoint_and_nothing_is_lost() -> None:
+    images = np.concatenate([part.images for part in digits_parts()])
+    assert len(set(images.tolist())) == len(images) == 1797
+
+
+def test_every_owner_lacks_classes_and_measures_what_it_has() -> None:
+    for part in digits_parts():
+        assert set(part.label.tolist()) == set(CLASSES_OF[part.owner])
+        assert len(CLASSES_OF[part.owner]) < 7
+        assert len(part.label) > (350 if part.part == "train" else 120)
+
+
+def test_held_out_parts_cover_all_classes() -> None:
+    heldout = [part.label for part in digits_parts() if part.part == "heldout"]
+    assert set(np.concatenate(heldout).tolist()) == set(range(10))
+
+
+def test_the_split_is_the_same_every_time() -> None:
+    again = [part.images.tolist() for part in digits_parts()]
+    assert [part.images.tolist() for part in digits_parts()] == again
+
+
+def test_files_of_both_kinds_hold_the_same_rows(tmp_path: Path) -> None:
+    contents = []
+    for suffix in (".npz", ".csv"):
+        paths = write_digits(tmp_path, suffix=suffix)
+        schema = load_schema(tmp_path / "north" / "schema.toml")
+        contents.append([b"".join(open_table(p, schema).blocks()) for p in paths])
+    assert len(contents[0]) == 6
+    assert contents[0] == contents[1]
+
+
+def test_other_formats_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        write_digits(tmp_path, suffix=".pkl")
+
+
+def test_without_scikit_learn_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'sealift\[demo\]'"):
+        digits_parts()
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "north").write_text("a file where a folder should be")
+    with pytest.raises(UnavailableError, match="cannot write"):
+        write_digits(tmp_path)
