@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sealift.channel.header import StreamHeader
 from sealift.channel.quarantine import Slot, scrub
 from sealift.channel.record import (
     DEFAULT_OPTIONS,
     RecordKeys,
-    StreamHeader,
     StreamOptions,
     verify_header_key,
 )

@@ -1,4 +1,4 @@
-"""The header of a sealed stream, and the keys, nonces and associated data of its records.
+"""Fresh headers, and the keys, nonces and associated data of a stream's records.
 
 Guarantees: every stream has its own secret, because 32 fresh random bytes in the header
 enter it (rule C8); a header opened with another key is refused before any record
@@ -16,30 +16,28 @@ import struct
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final
 
 from sealift.channel.backend import AeadBackend, RecordCipher
 from sealift.channel.cpu import CpuBackend
-from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
+from sealift.channel.header import (
+    DEFAULT_RECORD_BYTES,
+    HEADER_BYTES,
+    MESSAGES,
+    UNKNOWN,
+    check_record_bytes,
+    count_records,
+)
+from sealift.channel.header import (
+    StreamHeader as StreamHeader,
+)
+from sealift.crypto.aead import NONCE_BYTES, Suite
 from sealift.crypto.hash import sha256, verify_equal
 from sealift.crypto.kdf import Label, derive, derive_bytes
 from sealift.crypto.keys import SecretKey
-from sealift.errors import MalformedError, UsageError
-from sealift.ids import Buffer
+from sealift.errors import UsageError
 
-MAGIC: Final = b"SEALIFT\x01"
-HEADER_BYTES: Final = 120
-UNKNOWN: Final = 2**64 - 1
-MESSAGES: Final = 0x01  # flag: unknown length, records of any size up to record_bytes
-RECORD_ALIGNMENT_BYTES: Final = 32  # what copy engines of GPUs ask for
-MIN_RECORD_BYTES: Final = 64
-MAX_RECORD_BYTES: Final = 4 << 20
-DEFAULT_RECORD_BYTES: Final = 1 << 20
 SEGMENT_BYTES: Final = 64 << 30  # plaintext under one AEAD key (rule C8)
-MAX_STREAM_BYTES: Final = 2**62
-MAX_LANE: Final = 2**31 - 1
-
-_LAYOUT: Final = struct.Struct(">8sBBHIQ16sQQ32s32s")
 _COMMITTED_BYTES: Final = HEADER_BYTES - 32  # all but the commitment itself
 _NONCE: Final = struct.Struct(">IQ")
 _INDEX: Final = struct.Struct(">QB")
@@ -62,117 +60,6 @@ class StreamOptions:
 
 
 DEFAULT_OPTIONS: Final = StreamOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class StreamHeader:
-    """The first 120 bytes of a sealed stream; all of it is public.
-
-    Attributes:
-        record_bytes: Plaintext bytes of every record but the last (of every record
-            at most, when the stream carries messages).
-        total_bytes: Plaintext bytes, or ``UNKNOWN`` for messages.
-        record_count: Records, or ``UNKNOWN`` for messages. An empty stream has one.
-    """
-
-    suite: Suite
-    flags: int
-    record_bytes: int
-    key_epoch: int
-    stream_id: bytes
-    total_bytes: int
-    record_count: int
-    salt: bytes
-    key_commitment: bytes
-
-    @classmethod
-    def parse(cls, raw: Buffer) -> Self:
-        """Read a header; nothing in it is authenticated yet.
-
-        Raises:
-            MalformedError: with the field, if the bytes are not a header of version 1.
-        """
-        if len(raw) != HEADER_BYTES:
-            raise _malformed(
-                "length", len(raw), why=f"a header has {HEADER_BYTES} bytes"
-            )
-        magic, suite, flags, reserved, *rest = _LAYOUT.unpack(raw)
-        if magic != MAGIC:
-            raise _malformed("magic", 0, why="not a sealed stream of version 1")
-        if suite not in tuple(Suite):
-            raise _malformed("suite", 8, why=f"suite {suite} is unknown")
-        if reserved != 0:
-            raise _malformed("reserved", 10, why="must be zero")
-        header = cls(Suite(suite), flags, *rest)
-        header.validate()
-        return header
-
-    def encode(self) -> bytes:
-        """The 120 bytes."""
-        return _LAYOUT.pack(
-            MAGIC, self.suite, self.flags, 0, self.record_bytes, self.key_epoch,
-            self.stream_id, self.total_bytes, self.record_count, self.salt,
-            self.key_commitment,
-        )  # fmt: skip
-
-    def validate(self) -> None:
-        """Check every limit.
-
-        Raises:
-            MalformedError: with the field that is out of its limits.
-        """
-        if self.flags & ~MESSAGES:
-            raise _malformed("flags", 9, why="unknown flag")
-        check_record_bytes(self.record_bytes)
-        if self.carries_messages:
-            if (self.total_bytes, self.record_count) != (UNKNOWN, UNKNOWN):
-                raise _malformed("total_bytes", 40, why="messages have no known length")
-            return
-        if self.total_bytes > MAX_STREAM_BYTES:
-            raise _malformed("total_bytes", 40, why=f"above {MAX_STREAM_BYTES}")
-        if self.record_count != count_records(self.total_bytes, self.record_bytes):
-            raise _malformed("record_count", 48, why="does not fit total_bytes")
-
-    @property
-    def carries_messages(self) -> bool:
-        """Whether length and record sizes are unknown beforehand."""
-        return bool(self.flags & MESSAGES)
-
-    def plaintext_bytes(self, index: int) -> int:
-        """Plaintext bytes of record ``index`` (the most it can have, for messages).
-
-        Raises:
-            UsageError: if the stream has no such record.
-        """
-        if not 0 <= index < self.record_count:
-            raise UsageError(f"the stream has no record {index}", code="no-such-record")
-        if self.carries_messages or index < self.record_count - 1:
-            return self.record_bytes
-        return self.total_bytes - index * self.record_bytes
-
-    def is_final(self, index: int) -> bool:
-        """Whether ``index`` is the last record of a stream of known length."""
-        return index == self.record_count - 1
-
-
-def check_record_bytes(record_bytes: int) -> None:
-    """Refuse record sizes outside 64 B to 4 MiB or not a multiple of 32.
-
-    Raises:
-        MalformedError: if the size is not allowed.
-    """
-    inside = MIN_RECORD_BYTES <= record_bytes <= MAX_RECORD_BYTES
-    if not inside or record_bytes % RECORD_ALIGNMENT_BYTES:
-        raise _malformed(
-            "record_bytes",
-            12,
-            why=f"{record_bytes} is not a multiple of 32 in 64..4 MiB",
-        )
-
-
-def count_records(total_bytes: int, record_bytes: int) -> int:
-    """Records of a stream; at least one, so that there is always a final record."""
-    return max(1, -(-total_bytes // record_bytes))
 
 
 def make_header(
@@ -308,22 +195,6 @@ def _poison_after_fork() -> None:
 os.register_at_fork(after_in_child=_poison_after_fork)
 
 
-def sealed_bytes(plaintext_bytes: int) -> int:
-    """Bytes of a record with that many plaintext bytes."""
-    return plaintext_bytes + TAG_BYTES
-
-
 def _commitment(base_key: SecretKey, header: StreamHeader) -> bytes:
     committed = header.encode()[:_COMMITTED_BYTES]
     return derive_bytes(base_key, Label.KEY_COMMITMENT, committed)
-
-
-def _malformed(field: str, offset: int, *, why: str) -> MalformedError:
-    return MalformedError(
-        "sealed stream header is malformed",
-        field=field,
-        offset=offset,
-        why=why,
-        fix="Check that this is the right file, and whole",
-        code="bad-stream-header",
-    )

@@ -10,15 +10,14 @@ Source: spec/record.md.
 from __future__ import annotations
 
 from sealift.channel.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.header import DEFAULT_RECORD_BYTES, sealed_bytes
 from sealift.channel.life import Life
 from sealift.channel.quarantine import scrub
 from sealift.channel.record import (
     DEFAULT_OPTIONS,
-    DEFAULT_RECORD_BYTES,
     RecordKeys,
     StreamOptions,
     make_header,
-    sealed_bytes,
 )
 from sealift.channel.trailer import TagRoot
 from sealift.crypto.aead import TAG_BYTES, Suite

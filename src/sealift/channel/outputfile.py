@@ -1,0 +1,122 @@
+"""Write a file whole or not at all: a partial name, fsync, then one rename.
+
+An error or an interruption removes the partial file. What stood under the final name
+before stays until the rename. A killed process may leave ``.NAME.*.partial`` behind;
+nothing reads such a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sealift.errors import SealiftError, UnavailableError, UsageError
+from sealift.ids import Buffer
+
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class OutputFile:
+    """A file that is being written."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self.written_bytes = 0
+
+    def write(self, part: Buffer) -> None:
+        """Append bytes.
+
+        Raises:
+            UnavailableError: if the disk is full, or the file cannot be written.
+        """
+        view = memoryview(part).cast("B")
+        try:
+            while view:
+                count = os.write(self._descriptor, view)
+                self.written_bytes += count
+                view = view[count:]
+        except OSError as error:
+            raise write_failed(self._path, error) from error
+
+
+@contextlib.contextmanager
+def open_output(path: Path, *, replace: bool = False) -> Iterator[OutputFile]:
+    """Open ``path`` for writing; it appears when the block ends without an error.
+
+    Args:
+        path: The final name.
+        replace: Whether an existing file of that name is replaced.
+
+    Raises:
+        UsageError: if the file exists and ``replace`` is False.
+        UnavailableError: if the disk is full, or the folder cannot be written.
+    """
+    if os.path.lexists(path) and not replace:
+        raise UsageError(
+            f"{path} exists already",
+            fix="Choose another name, or remove it first",
+            code="output-exists",
+        )
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    descriptor = _create(partial, path)
+    try:
+        try:
+            yield OutputFile(descriptor, path)
+            _sync(descriptor, path)
+        finally:
+            os.close(descriptor)
+        _rename(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+        raise
+
+
+def write_failed(path: Path, error: OSError) -> SealiftError:
+    """The one error for everything that goes wrong while writing ``path``."""
+    if error.errno in _FULL:
+        return UnavailableError(
+            f"cannot write {path}",
+            why="the disk is full",
+            fix="Free some space and run it again; nothing half-written was left",
+            code="disk-full",
+        )
+    return UnavailableError(
+        f"cannot write {path}",
+        why=error.strerror or type(error).__name__,
+        fix="Check the folder and its permissions",
+        code="cannot-write",
+    )
+
+
+def _create(partial: Path, path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(partial, flags, 0o600)
+    except OSError as error:
+        raise write_failed(path, error) from error
+
+
+def _sync(descriptor: int, path: Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise write_failed(path, error) from error
+
+
+def _rename(partial: Path, path: Path) -> None:
+    try:
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise write_failed(path, error) from error

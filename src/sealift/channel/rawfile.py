@@ -1,0 +1,153 @@
+"""A sealed file as those see it who do not have the key: structure and sealed bytes.
+
+Guarantees: the file has exactly the length that its header says, and every byte handed
+out was copied to private memory by ``pread`` (rule H3: never a mapping).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Self
+
+from sealift.channel.header import HEADER_BYTES, StreamHeader, sealed_bytes
+from sealift.channel.trailer import TRAILER_BYTES, Trailer
+from sealift.errors import MalformedError, UnavailableError
+
+
+class RawSealedFile:
+    """An open sealed file, without a key.
+
+    Raises:
+        UnavailableError: if the file cannot be read.
+        MalformedError: if it is not a whole sealed file; with the offset.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._descriptor = _open(self.path)
+        try:
+            self.header_bytes = self._read(0, HEADER_BYTES)
+            self.header = StreamHeader.parse(self.header_bytes)
+            self._check_size()
+            self.trailer = self._read(self._trailer_offset, TRAILER_BYTES)
+            self._check_trailer()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def record_count(self) -> int:
+        """Records in the file; at least one."""
+        return self.header.record_count
+
+    @property
+    def total_bytes(self) -> int:
+        """Plaintext bytes."""
+        return self.header.total_bytes
+
+    @property
+    def sealed_file_bytes(self) -> int:
+        """Bytes of the whole file."""
+        return self._trailer_offset + TRAILER_BYTES
+
+    def record_length(self, index: int) -> int:
+        """Bytes of sealed record ``index``, tag included."""
+        return sealed_bytes(self.header.plaintext_bytes(index))
+
+    def record(self, index: int) -> bytes:
+        """Sealed record ``index``: ciphertext and tag.
+
+        Raises:
+            MalformedError: if the file was cut since it was opened.
+        """
+        return self._read(self._offset(index), self.record_length(index))
+
+    def record_into(self, index: int, out: bytearray | memoryview) -> int:
+        """Read sealed record ``index`` into private memory; return its bytes."""
+        length = self.record_length(index)
+        self._read_into(self._offset(index), memoryview(out)[:length])
+        return length
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def _trailer_offset(self) -> int:
+        return HEADER_BYTES + sealed_bytes(0) * self.record_count + self.total_bytes
+
+    def _offset(self, index: int) -> int:
+        return HEADER_BYTES + index * sealed_bytes(self.header.record_bytes)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        out = bytearray(length)
+        self._read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def _read_into(self, offset: int, out: memoryview) -> None:
+        filled = 0
+        while filled < len(out):
+            try:
+                count = os.preadv(self._descriptor, [out[filled:]], offset + filled)
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+            if count == 0:
+                raise self._malformed("the file ends too early", offset + filled)
+            filled += count
+
+    def _check_size(self) -> None:
+        if self.header.carries_messages:
+            raise self._malformed("a stream of messages is not a file", 9)
+        actual = os.fstat(self._descriptor).st_size
+        if actual != self.sealed_file_bytes:
+            raise self._malformed(
+                f"the file has {actual} bytes, its header says {self.sealed_file_bytes}",
+                min(actual, self.sealed_file_bytes),
+            )
+
+    def _check_trailer(self) -> None:
+        trailer = Trailer.parse(self.trailer)
+        counts = (trailer.record_count, trailer.total_bytes)
+        if counts != (self.record_count, self.total_bytes):
+            raise self._malformed(
+                "header and trailer disagree", self._trailer_offset + 8
+            )
+
+    def _malformed(self, why: str, offset: int) -> MalformedError:
+        return MalformedError(
+            f"{self.path.name} is not a whole sealed file",
+            offset=offset,
+            why=why,
+            fix="Copy it again, or seal it again at its owner's",
+            code="bad-sealed-file",
+        )
+
+
+def _open(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnavailableError(f"cannot read {path}", why="it is not a regular file")
+    return descriptor
+
+
+def _unreadable(path: Path, error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"cannot read {path}",
+        why=error.strerror or type(error).__name__,
+        fix="Check the path and its permissions",
+        code="cannot-read",
+    )

@@ -1,0 +1,269 @@
+"""Sealed files: written whole or not at all, read at random, memory constant in size.
+
+Layout: header, records, trailer, nothing else; record ``i`` starts at
+``120 + i * (record_bytes + 16)``. An interrupted file is started again under a fresh
+header, never continued (rule C8). Bytes are read with ``pread`` into private memory, so
+that a writer of the file cannot change them while they are opened (rule H3).
+Leaves of the content commitment (32 bytes per record) are made while sealing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sealift.channel.commitment import (
+    CommitmentBuilder,
+    ContentCommitment,
+    VerifiedLeaves,
+)
+from sealift.channel.header import DEFAULT_RECORD_BYTES, StreamHeader, sealed_bytes
+from sealift.channel.opener import Place, RecordOpener
+from sealift.channel.outputfile import OutputFile, open_output
+from sealift.channel.quarantine import scrub
+from sealift.channel.rawfile import RawSealedFile as RawSealedFile
+from sealift.channel.sealer import StreamSealer
+from sealift.channel.trailer import TagRoot, Trailer
+from sealift.crypto.aead import Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, UsageError
+from sealift.ids import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFileCard:
+    """What its writer knows of a sealed file; nothing in it is secret."""
+
+    path: Path
+    header: StreamHeader
+    content: ContentCommitment
+    leaves: tuple[bytes, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Plaintext bytes."""
+        return self.header.total_bytes
+
+    @property
+    def record_bytes(self) -> int:
+        """Plaintext bytes per record."""
+        return self.header.record_bytes
+
+
+def write_sealed_file(
+    path: str | Path,
+    chunks: Iterable[Buffer],
+    *,
+    key: SecretKey,
+    total_bytes: int,
+    record_bytes: int = DEFAULT_RECORD_BYTES,
+    suite: Suite = Suite.AES_256_GCM,
+    key_epoch: int = 0,
+    replace: bool = False,
+) -> SealedFileCard:
+    """Seal a source of known length into a file.
+
+    Args:
+        path: The file; it appears when everything is written and synced.
+        chunks: The plaintext in pieces of any size.
+        key: The data key.
+        total_bytes: Plaintext bytes; ``chunks`` must have exactly as many.
+        record_bytes: Plaintext bytes per record.
+        suite: The AEAD.
+        key_epoch: Number of the data key, for the header.
+        replace: Whether an existing file is replaced.
+
+    Raises:
+        MalformedError: if the source is shorter or longer than ``total_bytes``.
+        UnavailableError: if the disk is full; nothing is left behind.
+        UsageError: if the file exists and ``replace`` is False.
+    """
+    target = Path(path)
+    sealer = StreamSealer(
+        key,
+        total_bytes=total_bytes,
+        record_bytes=record_bytes,
+        suite=suite,
+        key_epoch=key_epoch,
+    )
+    content = CommitmentBuilder(key, total_bytes=total_bytes, record_bytes=record_bytes)
+    try:
+        with open_output(target, replace=replace) as output:
+            _write_stream(output, chunks, sealer, content)
+    finally:
+        sealer.close()
+    return SealedFileCard(target, sealer.header, content.commitment(), content.leaves)
+
+
+def _write_stream(
+    output: OutputFile,
+    chunks: Iterable[Buffer],
+    sealer: StreamSealer,
+    content: CommitmentBuilder,
+) -> None:
+    header = sealer.header
+    sealed = memoryview(bytearray(sealed_bytes(header.record_bytes)))
+    output.write(sealer.header_bytes)
+    for plaintext in _exact_records(chunks, header):
+        content.add(plaintext)
+        output.write(sealed[: sealer.seal_into(plaintext, sealed)])
+    output.write(sealer.trailer())
+
+
+def _exact_records(
+    chunks: Iterable[Buffer], header: StreamHeader
+) -> Iterator[memoryview]:
+    """The records of the source; raises if there are more or fewer bytes than said."""
+    seen_bytes = 0
+    for record in regroup(chunks, header.record_bytes):
+        seen_bytes += len(record)
+        if seen_bytes > header.total_bytes:
+            raise _wrong_length(header.total_bytes, "more")
+        if len(record) < header.record_bytes and seen_bytes < header.total_bytes:
+            break
+        yield record
+    if seen_bytes < header.total_bytes:
+        raise _wrong_length(header.total_bytes, f"{seen_bytes}")
+    if header.total_bytes == 0:
+        yield memoryview(b"")  # an empty stream has one record, the final one
+
+
+def regroup(chunks: Iterable[Buffer], record_bytes: int) -> Iterator[memoryview]:
+    """Cut pieces of any size into pieces of ``record_bytes``; the last may be shorter.
+
+    A yielded view is valid until the next one is asked for.
+    """
+    room = memoryview(bytearray(record_bytes))
+    filled = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while len(view) > 0:
+            if filled == 0 and len(view) >= record_bytes:
+                yield view[:record_bytes]
+                view = view[record_bytes:]
+                continue
+            taken = min(record_bytes - filled, len(view))
+            room[filled : filled + taken] = view[:taken]
+            filled, view = filled + taken, view[taken:]
+            if filled == record_bytes:
+                yield room
+                filled = 0
+    if filled:
+        yield room[:filled]
+    scrub(room)
+
+
+class SealedFileReader:
+    """Reads a sealed file with its key, at random.
+
+    Raises:
+        UnavailableError: if the file cannot be read.
+        MalformedError: if it is not a whole sealed file.
+        AuthenticationError: if it was sealed with another key.
+    """
+
+    def __init__(self, path: str | Path, key: SecretKey) -> None:
+        self._raw = RawSealedFile(path)
+        try:
+            self._opener = RecordOpener(key, self._raw.header_bytes)
+        except BaseException:
+            self._raw.close()
+            raise
+        self.header = self._raw.header
+        self._sealed = bytearray(sealed_bytes(self._widest_bytes))
+
+    @property
+    def record_count(self) -> int:
+        """Records in the file."""
+        return self.header.record_count
+
+    @property
+    def total_bytes(self) -> int:
+        """Plaintext bytes."""
+        return self.header.total_bytes
+
+    def open_record(self, index: int) -> bytes:
+        """The plaintext of record ``index``.
+
+        Raises:
+            AuthenticationError: if the record was changed.
+        """
+        return bytes(self._released(index))
+
+    def open_record_into(self, index: int, out: bytearray | memoryview) -> int:
+        """Open record ``index`` into ``out``; return the plaintext bytes."""
+        released = self._released(index)
+        memoryview(out).cast("B")[: len(released)] = released
+        return len(released)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Plaintext ``[offset, offset + length)``.
+
+        Raises:
+            UsageError: if that is not inside the file.
+            AuthenticationError: if a record in that range was changed.
+        """
+        if offset < 0 or length < 0 or offset + length > self.total_bytes:
+            raise UsageError(
+                f"bytes {offset} to {offset + length} are not in a file of "
+                f"{self.total_bytes}"
+            )
+        out = bytearray(length)
+        filled = 0
+        while filled < length:
+            index, start = divmod(offset + filled, self.header.record_bytes)
+            part = self._released(index)[start : start + length - filled]
+            out[filled : filled + len(part)] = part
+            filled += len(part)
+        return bytes(out)
+
+    def verify(self, leaves: VerifiedLeaves | None = None) -> None:
+        """Open every record and check the trailer, and the content if leaves are given.
+
+        Raises:
+            AuthenticationError: if anything was changed by somebody without the key.
+            IntegrityError: if the content is not what was committed to.
+        """
+        tags = TagRoot(self._opener.keys, self.header)
+        for index in range(self.record_count):
+            released = self._released(index)
+            tags.add(self._opener.last_tag, len(released))
+            if leaves is not None:
+                leaves.verify(index, released)
+        tags.verify(Trailer.parse(self._raw.trailer))
+
+    def close(self) -> None:
+        """Close the file, scrub the reader's memory, forget the keys."""
+        self._raw.close()
+        self._opener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def _widest_bytes(self) -> int:
+        return min(self.header.record_bytes, self.header.total_bytes)
+
+    def _released(self, index: int) -> memoryview:
+        length = self._raw.record_into(index, self._sealed)
+        place = Place(index, index, self.header.is_final(index))
+        return self._opener.open_in(
+            self._opener.own_slot(self._widest_bytes),
+            place,
+            memoryview(self._sealed)[:length],
+            private=True,
+        )
+
+
+def _wrong_length(expected: int, actual: str) -> MalformedError:
+    return MalformedError(
+        "the source has not the length it was said to have",
+        why=f"expected {expected} bytes, got {actual}",
+        fix="Nothing was written; seal it again when the source does not change",
+        code="source-length",
+    )
