@@ -85,7 +85,10 @@ def _require_level(possible: frozenset[Level], accepted: tuple[Level, ...]) -> N
 
 
 def _require_tier(claims: Claims) -> None:
-    if claims.level is not Level.DEVELOPMENT and claims.trust.tier is not Tier.AFFIRMING:
+    if (
+        claims.level is not Level.DEVELOPMENT
+        and claims.trust.tier is not Tier.AFFIRMING
+    ):
         raise PolicyError(
             "evidence is not affirming",
             why=f"its tier is {claims.trust.tier}; {'; '.join(claims.notes)}",

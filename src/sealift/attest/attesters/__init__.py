@@ -10,6 +10,6 @@ from sealift.attest.attester import Attester
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.development import MEDIA_TYPE as DEVELOPMENT
 
-ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = MappingProxyType(
-    {DEVELOPMENT: DevelopmentAttester}
+ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = (
+    MappingProxyType({DEVELOPMENT: DevelopmentAttester})
 )

@@ -55,7 +55,9 @@ class DevelopmentVerifier:
         )
 
 
-def _require_pinned_attester(body: DevelopmentBody, references: ReferenceValues) -> None:
+def _require_pinned_attester(
+    body: DevelopmentBody, references: ReferenceValues
+) -> None:
     if body.statement.attester not in references.development_attesters:
         raise EvidenceError(
             "evidence by an attester that the agreement does not name",

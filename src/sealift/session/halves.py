@@ -1,0 +1,109 @@
+"""The two directions of a session: each is one sealed stream of messages.
+
+A direction starts with the stream's header frame and ends with its final record, so an
+end without one is a truncation. Keys are wiped when a half is closed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sealift.channel.stream import StreamOpener, StreamSealer
+from sealift.channel.transport import Transport
+from sealift.crypto.aead import Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import PolicyError
+from sealift.ids import Buffer
+from sealift.session.frames import FrameKind, MessageType, pack, parse_type
+
+MAX_MESSAGE_BYTES: Final = 1 << 20
+RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 32  # the type byte, rounded up to 32
+
+
+class SendingHalf:
+    """Seals and sends; the header goes out at once.
+
+    Args:
+        transport: Where frames go.
+        key: Base key of this direction; wiped here.
+        suite: As negotiated.
+        key_epoch: How often the session was rekeyed.
+    """
+
+    def __init__(
+        self, transport: Transport, key: SecretKey, *, suite: int, key_epoch: int
+    ) -> None:
+        self._transport = transport
+        self._sealer = StreamSealer(
+            key,
+            total_bytes=None,
+            record_bytes=RECORD_BYTES,
+            suite=Suite(suite),
+            key_epoch=key_epoch,
+        )
+        key.wipe()
+        transport.send(pack(FrameKind.HEADER, self._sealer.header_bytes))
+
+    def send(self, kind: MessageType, payload: Buffer, *, final: bool = False) -> None:
+        """Seal one message and send it."""
+        plaintext = b"".join((bytes([kind]), payload))
+        frame = self._sealer.seal_frame(plaintext, final=final)
+        self._transport.send(pack(FrameKind.RECORD, frame))
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._sealer.close()
+
+
+class ReceivingHalf:
+    """Opens what the peer's sending half sealed."""
+
+    def __init__(self, key: SecretKey, *, suite: int, key_epoch: int) -> None:
+        self._key = key
+        self._suite = suite
+        self._key_epoch = key_epoch
+        self._opener: StreamOpener | None = None
+
+    def start(self, header: bytes) -> None:
+        """Take the stream's header.
+
+        Raises:
+            AuthenticationError: if it belongs to another key.
+            MalformedError: if it does not parse, or there was one already.
+            PolicyError: if it differs from what the handshake agreed on.
+        """
+        if self._opener is not None:
+            raise PolicyError("a second stream in one direction", code="bad-frame")
+        opener = StreamOpener(self._key, header)
+        self._key.wipe()
+        agreed = (self._suite, self._key_epoch, True)
+        found = opener.header
+        if (found.suite, found.key_epoch, found.carries_messages) != agreed:
+            raise PolicyError(
+                "the peer's stream differs from what the handshake agreed on",
+                code="stream-differs",
+            )
+        self._opener = opener
+
+    def open(self, frame: bytes) -> tuple[MessageType, bytes]:
+        """Open the next record.
+
+        Raises:
+            AuthenticationError: if it is not exactly the next one, unchanged.
+            StaleError: if it was replayed.
+            MalformedError: if it does not parse.
+        """
+        if self._opener is None:
+            raise PolicyError("a record before the stream's header", code="bad-frame")
+        return parse_type(self._opener.open_frame(frame))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final record was opened."""
+        return self._opener is not None and self._opener.finished
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._key.wipe()
+        if self._opener is not None:
+            self._opener.close()

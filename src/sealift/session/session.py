@@ -1,0 +1,320 @@
+"""An attested session: typed messages both ways over any transport.
+
+Guarantees: what ``receive`` returns is exactly the next message that the verified peer
+sent; an end without the peer's final record is reported as a truncation; the first
+authentication or format error ends the session and wipes its keys; ``rekey`` replaces
+all keys through a whole new handshake.
+Not guaranteed: order between sealed messages and raw frames. Raw frames (visit frames)
+authenticate themselves; the session only carries them.
+One thread may send while another receives; ``rekey`` belongs to the receiving one.
+Source: spec/handshake.md sections 5 to 7.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sealift import codec
+from sealift.channel.transport import Deadline, Transport, peer_timeout
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
+from sealift.ids import Buffer
+from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
+from sealift.session.frames import FrameKind, MessageType, pack, raise_abort, unpack
+from sealift.session.halves import MAX_MESSAGE_BYTES, ReceivingHalf, SendingHalf
+from sealift.session.rekey import answer_renewal, start_renewal, verify_same_peer
+from sealift.session.transcript import Side
+
+T = TypeVar("T")
+TIMEOUT: Final = peer_timeout().code
+REKEY_TIMEOUT_S: Final = 30.0
+MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
+_LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Something that arrived: a sealed message, opened, or a raw frame as it came."""
+
+    raw: bool
+    payload: bytes
+
+
+class Session:
+    """A live session; made by ``connect`` and ``accept``.
+
+    Args:
+        transport: Carries the frames; closed with the session.
+        established: Outcome of the handshake.
+        endpoint: Our side, kept for rekeying.
+        policy: What the peer must show, kept for rekeying.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        established: Established,
+        *,
+        endpoint: Endpoint,
+        policy: PeerPolicy,
+    ) -> None:
+        self._transport = transport
+        self._endpoint = endpoint
+        self._policy = policy
+        self._send_lock = threading.RLock()
+        self._receive_lock = threading.RLock()
+        self._waiting: deque[Incoming] = deque()
+        self._end: PeerError | None = None
+        self._key_epoch = 0
+        self._start(established)
+
+    @property
+    def established(self) -> Established:
+        """Outcome of the latest handshake."""
+        return self._established
+
+    @property
+    def peer(self) -> VerifiedPeer:
+        """Who is at the other end."""
+        return self._established.peer
+
+    @property
+    def th2(self) -> bytes:
+        """Names this session until it is rekeyed."""
+        return self._established.th2
+
+    @property
+    def key_epoch(self) -> int:
+        """How often the session was rekeyed."""
+        return self._key_epoch
+
+    def export(self, label: Label, context: bytes = b"") -> SecretKey:
+        """The same key on both ends, for the purpose ``label``."""
+        return self._established.export(label, context)
+
+    def send(self, message: Buffer) -> None:
+        """Seal and send one message of up to 1 MiB.
+
+        Raises:
+            UsageError: if it is longer.
+            PeerError: if the peer is gone or the session ended.
+        """
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise UsageError(
+                f"a message of {len(message)} bytes is above {MAX_MESSAGE_BYTES}",
+                fix="Split it, or send it as a sealed stream",
+                code="message-too-long",
+            )
+        with self._live(), self._send_lock:
+            self._sending.send(MessageType.APPLICATION, message)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next message.
+
+        Raises:
+            PeerError: ``peer-timeout`` (the session goes on), ``session-closed`` (the
+                peer closed it), ``session-truncated`` (the connection ended before).
+            AuthenticationError: a record was changed; the session is over.
+            MalformedError: something else than a message came; the session is over.
+        """
+        return self._receive_as(timeout_s, raw=False)
+
+    def send_message(self, message: object) -> None:
+        """Send a record of the codec."""
+        self.send(codec.encode(message))
+
+    def receive_message(self, cls: type[T], timeout_s: float | None = None) -> T:
+        """The next message, decoded as ``cls``; raises like ``receive``."""
+        return codec.decode(cls, self.receive(timeout_s))
+
+    def send_raw(self, frame: Buffer) -> None:
+        """Send a frame that authenticates itself, unsealed."""
+        with self._live(), self._send_lock:
+            self._transport.send(pack(FrameKind.RAW, frame))
+
+    def receive_raw(self, timeout_s: float | None = None) -> bytes:
+        """The next raw frame. Nothing about it is authenticated here."""
+        return self._receive_as(timeout_s, raw=True)
+
+    def receive_any(self, timeout_s: float | None = None) -> Incoming:
+        """The next message or raw frame, whichever comes; raises like ``receive``."""
+        with self._live(), self._receive_lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            deadline = Deadline(timeout_s)
+            while True:
+                kind, payload = self._read(deadline)
+                if kind is None or kind is MessageType.APPLICATION:
+                    return Incoming(kind is None, payload)
+                self._control(kind, payload)
+
+    def rekey(self, timeout_s: float = REKEY_TIMEOUT_S) -> None:
+        """Replace all keys by a whole new handshake; the initiator's to call.
+
+        The peer answers while it is in a receive call.
+
+        Raises:
+            RefusedError: the peer did not prove itself again; the session is over.
+            PeerError: it did not answer in time; the session is over.
+        """
+        if self._established.side is not Side.INITIATOR:
+            raise UsageError("a session is rekeyed by the side that opened it")
+        with self._live(timeout_ends=True), self._receive_lock:
+            deadline = Deadline(timeout_s)
+            renewal = start_renewal(self._endpoint, self._policy, self._established)
+            with self._send_lock:
+                self._sending.send(MessageType.REKEY_HELLO, renewal.hello())
+            reply = self._await(MessageType.REKEY_REPLY, deadline)
+            with self._send_lock:
+                answer = renewal.answer(reply)
+                self._sending.send(MessageType.REKEY_ANSWER, answer, final=True)
+                done = self._await(MessageType.REKEY_DONE, deadline)
+                self._renew(renewal.finish(done))
+
+    def close(self) -> None:
+        """Send the final record, wipe the keys, close the transport. Safe to repeat."""
+        with self._send_lock:
+            if self._end is None:
+                with suppress(SealiftError):
+                    self._sending.send(MessageType.CLOSE, b"", final=True)
+            self._finish(PeerError("the session is closed", code="session-closed"))
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _start(self, established: Established) -> None:
+        self._established = established
+        suite, key_epoch = established.suite, self._key_epoch
+        self._receiving = ReceivingHalf(
+            established.receive_key(), suite=suite, key_epoch=key_epoch
+        )
+        self._sending = SendingHalf(
+            self._transport, established.send_key(), suite=suite, key_epoch=key_epoch
+        )
+
+    def _renew(self, renewed: Established) -> None:
+        verify_same_peer(self._established, renewed)
+        self._wipe()
+        self._key_epoch += 1
+        self._start(renewed)
+
+    def _wipe(self) -> None:
+        self._sending.close()
+        self._receiving.close()
+        self._established.keys.wipe()
+
+    def _finish(self, end: PeerError) -> None:
+        if self._end is None:
+            self._end = end
+            self._wipe()
+            self._transport.close()
+
+    @contextmanager
+    def _live(self, *, timeout_ends: bool = False) -> Iterator[None]:
+        """Refuse after the end; make every error but a timeout the end."""
+        if self._end is not None:
+            raise self._ended()
+        try:
+            yield
+        except PeerError as error:
+            if error.code != TIMEOUT or timeout_ends:
+                self._finish(error)
+            raise
+        except SealiftError as error:
+            if self._end is not None:  # closed by another thread meanwhile
+                raise self._ended() from None
+            self._finish(
+                PeerError("the session ended", why=str(error), code="session-ended")
+            )
+            raise
+
+    def _ended(self) -> PeerError:
+        end = self._end
+        assert end is not None
+        return PeerError(end.what, why=end.why, fix=end.fix, code=end.code)
+
+    def _receive_as(self, timeout_s: float | None, *, raw: bool) -> bytes:
+        with self._live(), self._receive_lock:
+            incoming = self.receive_any(timeout_s)
+            if incoming.raw is not raw:
+                raise MalformedError(
+                    f"expected a {'raw frame' if raw else 'message'}",
+                    why=f"a {'raw frame' if incoming.raw else 'message'} came",
+                    code="unexpected-frame",
+                )
+            return incoming.payload
+
+    def _read(self, deadline: Deadline) -> tuple[MessageType | None, bytes]:
+        """One frame, opened; None stands for a raw one."""
+        while True:
+            kind, payload = unpack(self._receive_frame(deadline))
+            if kind is FrameKind.RAW:
+                return None, payload
+            if kind is FrameKind.RECORD:
+                return self._open(payload)
+            if kind is FrameKind.HEADER:
+                self._receiving.start(payload)
+            elif kind is FrameKind.ABORT:
+                raise_abort(payload)
+            else:
+                raise MalformedError("a handshake in a session", code="bad-frame")
+
+    def _receive_frame(self, deadline: Deadline) -> bytes:
+        try:
+            return self._transport.receive(deadline.remaining_s())
+        except PeerError as error:
+            if error.code == TIMEOUT or self._end is not None:
+                raise
+            raise PeerError(
+                "the connection ended before the session was closed",
+                why=str(error),
+                code="session-truncated",
+            ) from None
+
+    def _open(self, record: bytes) -> tuple[MessageType, bytes]:
+        kind, payload = self._receiving.open(record)
+        if self._receiving.finished is not (kind in _LAST):
+            raise MalformedError("a stream ended at the wrong message")
+        if kind is MessageType.CLOSE:
+            raise PeerError("the peer closed the session", code="session-closed")
+        return kind, payload
+
+    def _control(self, kind: MessageType, payload: bytes) -> None:
+        if kind is MessageType.REKEY_HELLO and self._established.side is Side.RESPONDER:
+            with self._live(timeout_ends=True):
+                self._answer_rekey(payload)
+            return
+        raise MalformedError("a rekey message out of turn", code="unexpected-frame")
+
+    def _answer_rekey(self, hello: bytes) -> None:
+        deadline = Deadline(REKEY_TIMEOUT_S)
+        renewal = answer_renewal(self._endpoint, self._policy, self._established)
+        with self._send_lock:
+            self._sending.send(MessageType.REKEY_REPLY, renewal.reply(hello))
+        answer = self._await(MessageType.REKEY_ANSWER, deadline)
+        done, renewed = renewal.finish(answer)
+        verify_same_peer(self._established, renewed)
+        with self._send_lock:
+            self._sending.send(MessageType.REKEY_DONE, done, final=True)
+            self._renew(renewed)
+
+    def _await(self, wanted: MessageType, deadline: Deadline) -> bytes:
+        """The wanted step of a rekey; what else comes meanwhile waits its turn."""
+        while True:
+            kind, payload = self._read(deadline)
+            if kind is wanted:
+                return payload
+            if kind not in (None, MessageType.APPLICATION):
+                raise MalformedError("a rekey message out of turn")
+            if len(self._waiting) >= MAX_WAITING:
+                raise PeerError("the peer floods a rekey", code="flooded")
+            self._waiting.append(Incoming(kind is None, payload))
