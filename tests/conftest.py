@@ -14,6 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code. In CI,
+# hypothesis itself makes its examples repeatable.
+settings.register_profile("sealift", deadline=None)
+settings.load_profile("sealift")
 
 IN_CI = os.environ.get("CI") == "true"
 LACKS = "this machine lacks "
