@@ -1,1 +1,25 @@
 """Attestation (RFC 9334): who is at the other end, and what proves it."""
+
+from sealift.attest.attester import Attester
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.evidence import Challenge, Evidence
+from sealift.attest.level import Level, Tier, parse_accept
+from sealift.attest.policy import appraise
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.result import AttestationResult
+from sealift.attest.verifier import Claims, Verifier
+
+__all__ = [
+    "AttestationResult",
+    "Attester",
+    "Challenge",
+    "Claims",
+    "DevelopmentAttester",
+    "Evidence",
+    "Level",
+    "ReferenceValues",
+    "Tier",
+    "Verifier",
+    "appraise",
+    "parse_accept",
+]

@@ -12,7 +12,7 @@ from sealift.channel.stream import StreamOpener, StreamSealer
 from sealift.channel.transport import Transport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PolicyError
+from sealift.errors import PeerError, PolicyError
 from sealift.ids import Buffer
 from sealift.session.frames import FrameKind, MessageType, pack, parse_type
 
@@ -21,7 +21,10 @@ RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 32  # the type byte, rounded up to 32
 
 
 class SendingHalf:
-    """Seals and sends; the header goes out at once.
+    """Seals and sends; the header goes out before the first message.
+
+    Not earlier: a peer may say what it has to say and leave at once, and that must not
+    fail here before it is read.
 
     Args:
         transport: Where frames go.
@@ -42,13 +45,31 @@ class SendingHalf:
             key_epoch=key_epoch,
         )
         key.wipe()
-        transport.send(pack(FrameKind.HEADER, self._sealer.header_bytes))
+        self._started = False
+        self._broken: PeerError | None = None
 
     def send(self, kind: MessageType, payload: Buffer, *, final: bool = False) -> None:
-        """Seal one message and send it."""
+        """Seal one message and send it.
+
+        Raises:
+            PeerError: if the transport fails; this direction is over then, because the
+                peer would miss a record.
+        """
+        if self._broken is not None:
+            raise PeerError(self._broken.what, code=self._broken.code)
         plaintext = b"".join((bytes([kind]), payload))
         frame = self._sealer.seal_frame(plaintext, final=final)
-        self._transport.send(pack(FrameKind.RECORD, frame))
+        try:
+            self._start()
+            self._transport.send(pack(FrameKind.RECORD, frame))
+        except PeerError as error:
+            self._broken = error
+            raise
+
+    def _start(self) -> None:
+        if not self._started:
+            self._transport.send(pack(FrameKind.HEADER, self._sealer.header_bytes))
+            self._started = True
 
     def close(self) -> None:
         """Forget the keys."""

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, TypeVar
 
 from sealift import codec
@@ -36,6 +37,14 @@ TIMEOUT: Final = peer_timeout().code
 REKEY_TIMEOUT_S: Final = 30.0
 MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
 _LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
+
+
+class _Ends(Enum):
+    """When a peer error ends the session."""
+
+    NEVER = auto()  # sending: what the peer said before it left can still be read
+    UNLESS_TIMEOUT = auto()
+    ALWAYS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class Session:
                 fix="Split it, or send it as a sealed stream",
                 code="message-too-long",
             )
-        with self._live(), self._send_lock:
+        with self._live(_Ends.NEVER), self._send_lock:
             self._sending.send(MessageType.APPLICATION, message)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
@@ -135,7 +144,7 @@ class Session:
 
     def send_raw(self, frame: Buffer) -> None:
         """Send a frame that authenticates itself, unsealed."""
-        with self._live(), self._send_lock:
+        with self._live(_Ends.NEVER), self._send_lock:
             self._transport.send(pack(FrameKind.RAW, frame))
 
     def receive_raw(self, timeout_s: float | None = None) -> bytes:
@@ -144,7 +153,7 @@ class Session:
 
     def receive_any(self, timeout_s: float | None = None) -> Incoming:
         """The next message or raw frame, whichever comes; raises like ``receive``."""
-        with self._live(), self._receive_lock:
+        with self._live(_Ends.UNLESS_TIMEOUT), self._receive_lock:
             if self._waiting:
                 return self._waiting.popleft()
             deadline = Deadline(timeout_s)
@@ -165,7 +174,7 @@ class Session:
         """
         if self._established.side is not Side.INITIATOR:
             raise UsageError("a session is rekeyed by the side that opened it")
-        with self._live(timeout_ends=True), self._receive_lock:
+        with self._live(_Ends.ALWAYS), self._receive_lock:
             deadline = Deadline(timeout_s)
             renewal = start_renewal(self._endpoint, self._policy, self._established)
             with self._send_lock:
@@ -219,14 +228,15 @@ class Session:
             self._transport.close()
 
     @contextmanager
-    def _live(self, *, timeout_ends: bool = False) -> Iterator[None]:
-        """Refuse after the end; make every error but a timeout the end."""
+    def _live(self, ends: _Ends) -> Iterator[None]:
+        """Refuse after the end; make errors the end, peer errors as ``ends`` says."""
         if self._end is not None:
             raise self._ended()
         try:
             yield
         except PeerError as error:
-            if error.code != TIMEOUT or timeout_ends:
+            harmless = ends is _Ends.UNLESS_TIMEOUT and error.code == TIMEOUT
+            if ends is not _Ends.NEVER and not harmless:
                 self._finish(error)
             raise
         except SealiftError as error:
@@ -243,7 +253,7 @@ class Session:
         return PeerError(end.what, why=end.why, fix=end.fix, code=end.code)
 
     def _receive_as(self, timeout_s: float | None, *, raw: bool) -> bytes:
-        with self._live(), self._receive_lock:
+        with self._live(_Ends.UNLESS_TIMEOUT), self._receive_lock:
             incoming = self.receive_any(timeout_s)
             if incoming.raw is not raw:
                 raise MalformedError(
@@ -290,7 +300,7 @@ class Session:
 
     def _control(self, kind: MessageType, payload: bytes) -> None:
         if kind is MessageType.REKEY_HELLO and self._established.side is Side.RESPONDER:
-            with self._live(timeout_ends=True):
+            with self._live(_Ends.ALWAYS):
                 self._answer_rekey(payload)
             return
         raise MalformedError("a rekey message out of turn", code="unexpected-frame")

@@ -1,0 +1,139 @@
+"""What crosses a link to the relay: an envelope around every frame of every circuit.
+
+Layout: version u8 | kind u8 | circuit id 16 | name length u8 | name | payload.
+The relay reads envelopes and never what is in a frame (spec/handshake.md section 8).
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from sealift.errors import MalformedError, PeerError
+from sealift.ids import Buffer, check_name
+
+VERSION: Final = 1
+CIRCUIT_BYTES: Final = 16
+HEAD_BYTES: Final = 2 + CIRCUIT_BYTES + 1
+MAX_ENVELOPE_BYTES: Final = HEAD_BYTES + 63
+NO_CIRCUIT: Final = bytes(CIRCUIT_BYTES)
+# What one end may have under way on a circuit, and what a frame counts for in it.
+WINDOW_BYTES: Final = 4 << 20
+FRAME_COST_BYTES: Final = 64
+
+
+class EnvelopeKind(IntEnum):
+    """What an envelope is about."""
+
+    REGISTER = 1  # name: what the dialing end wants to be called
+    REGISTERED = 2
+    OPEN = 3  # name: the wanted peer, or (to that peer) who opens
+    OPENED = 4
+    FRAME = 5  # payload: a frame of the circuit
+    CREDIT = 6  # payload: u32, bytes that the receiver took out of its queue
+    CLOSE = 7  # payload: why
+    REFUSED = 8  # payload: why
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One parsed envelope."""
+
+    kind: EnvelopeKind
+    circuit: bytes = NO_CIRCUIT
+    name: str = ""
+    payload: Buffer = b""
+
+    def encode(self) -> bytes:
+        """The bytes that cross the link."""
+        name = self.name.encode()
+        head = bytes([VERSION, self.kind]) + self.circuit + bytes([len(name)]) + name
+        return b"".join((head, self.payload))
+
+    @classmethod
+    def parse(cls, frame: bytes) -> Envelope:
+        """Read an envelope; its payload is a copy.
+
+        Raises:
+            MalformedError: for another version, an unknown kind, or a bad name.
+        """
+        if len(frame) < HEAD_BYTES or frame[0] != VERSION:
+            raise _malformed("too short, or another version", 0)
+        try:
+            kind = EnvelopeKind(frame[1])
+        except ValueError:
+            raise _malformed("unknown kind", 1) from None
+        start = HEAD_BYTES + frame[HEAD_BYTES - 1]
+        name = frame[HEAD_BYTES:start].decode("ascii", "replace")
+        if len(frame) < start:
+            raise _malformed("the name is cut", HEAD_BYTES)
+        if name:
+            check_name(name, what="endpoint name")
+        return cls(kind, frame[2 : 2 + CIRCUIT_BYTES], name, frame[start:])
+
+    @property
+    def reason(self) -> str:
+        """The payload of ``CLOSE`` and ``REFUSED``: a stable name of an error."""
+        return bytes(self.payload[:64]).decode("ascii", "replace")
+
+    @property
+    def credit_bytes(self) -> int:
+        """The payload of ``CREDIT``.
+
+        Raises:
+            MalformedError: if it is not a u32 above zero.
+        """
+        credit = int.from_bytes(self.payload, "big")
+        if len(self.payload) != 4 or credit == 0:
+            raise _malformed("bad credit", HEAD_BYTES)
+        return credit
+
+
+def fresh_circuit() -> bytes:
+    """An id for a new circuit; 128 random bits, so nobody guesses another's."""
+    return secrets.token_bytes(CIRCUIT_BYTES)
+
+
+def credit(circuit: bytes, credit_bytes: int) -> bytes:
+    """An envelope that gives credit back."""
+    payload = credit_bytes.to_bytes(4, "big")
+    return Envelope(EnvelopeKind.CREDIT, circuit, payload=payload).encode()
+
+
+def close(circuit: bytes, reason: str) -> bytes:
+    """An envelope that closes a circuit."""
+    return Envelope(EnvelopeKind.CLOSE, circuit, payload=reason.encode()).encode()
+
+
+def refuse(circuit: bytes, reason: str) -> bytes:
+    """An envelope that refuses a registration or a circuit."""
+    return Envelope(EnvelopeKind.REFUSED, circuit, payload=reason.encode()).encode()
+
+
+_WHAT: Final = {
+    "unknown-peer": ("no such peer at the relay", "Start it, or check its name"),
+    "name-taken": ("the name is taken at the relay", "Stop the other process first"),
+    "peer-gone": ("the peer's connection ended", "See its log"),
+    "peer-closed": ("the peer closed the circuit", ""),
+    "flooded": ("the circuit was closed for flooding", "This end ignored its credit"),
+    "too-many-circuits": ("too many circuits are open", "Close some"),
+    "peer-busy": ("the peer takes no more circuits now", "Try again later"),
+    "relay-full": ("the relay takes no more connections", "Try again later"),
+    "link-closed": ("the link to the relay is closed", ""),
+    "relay-gone": ("the relay is gone", "Check that the orchestrator runs"),
+}
+
+
+def relay_error(reason: str, peer: str = "") -> PeerError:
+    """The error that stands for a reason; unknown reasons stay unnamed."""
+    what, fix = _WHAT.get(reason, ("the relay closed the circuit", ""))
+    code = reason if reason in _WHAT else "peer"
+    return PeerError(f"{peer}: {what}" if peer else what, fix=fix, code=code)
+
+
+def _malformed(why: str, offset: int) -> MalformedError:
+    return MalformedError(
+        "relay envelope is malformed", why=why, offset=offset, code="bad-envelope"
+    )

@@ -1,0 +1,245 @@
+"""A process's one connection to the relay, and the circuits over it.
+
+Everybody dials out: no process but the orchestrator listens. A reader thread takes
+envelopes apart and never waits for anything but the connection; it ends with the link.
+A dead link is a ``PeerError`` in every circuit; the role exits or dials again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from sealift.channel.tcp import TcpTransport
+from sealift.channel.transport import Deadline, Transport, peer_timeout
+from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.session.circuit import Circuit
+from sealift.session.envelope import (
+    MAX_ENVELOPE_BYTES,
+    Envelope,
+    EnvelopeKind,
+    close,
+    fresh_circuit,
+    relay_error,
+)
+
+DIAL_TIMEOUT_S: Final = 10.0
+MAX_BACKLOG: Final = 64
+_RETRY_S: Final = 0.05
+
+
+class Link:
+    """A registered connection to the relay.
+
+    Args:
+        transport: The connection; this object owns it from now on.
+        name: What this process wants to be called.
+        timeout_s: How long the relay may take to answer.
+
+    Raises:
+        PeerError: if the relay refuses the name (``name-taken``) or does not answer.
+    """
+
+    def __init__(
+        self, transport: Transport, name: str, timeout_s: float = DIAL_TIMEOUT_S
+    ) -> None:
+        self.name = name
+        self._transport = transport
+        self._changed = threading.Condition()
+        self._circuits: dict[bytes, Circuit] = {}
+        self._answers: dict[bytes, str | None] = {}
+        self._backlog: deque[Circuit] = deque()
+        self._end: str | None = None
+        self._register(timeout_s)
+        self._reader = threading.Thread(
+            target=self._read, name=f"link {name}", daemon=True
+        )
+        self._reader.start()
+
+    @classmethod
+    def dial(
+        cls, address: tuple[str, int], name: str, timeout_s: float = DIAL_TIMEOUT_S
+    ) -> Link:
+        """Connect to the relay, trying again until ``timeout_s`` if nobody listens yet.
+
+        Raises:
+            PeerError: if nobody answers there, or the name is refused.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                transport = TcpTransport.dial(*address, timeout_s=timeout_s)
+            except PeerError:
+                if time.monotonic() + _RETRY_S >= deadline:
+                    raise
+                time.sleep(_RETRY_S)
+                continue
+            return cls(transport, name, timeout_s)
+
+    def open(
+        self,
+        peer_name: str,
+        timeout_s: float = DIAL_TIMEOUT_S,
+        *,
+        wait_s: float = 0.0,
+    ) -> Circuit:
+        """A circuit to a peer; ``wait_s`` is how long it may take to appear.
+
+        Raises:
+            PeerError: ``unknown-peer``, ``peer-timeout``, ``relay-gone``.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                return self._open(peer_name, timeout_s)
+            except PeerError as error:
+                late = time.monotonic() + _RETRY_S >= deadline
+                if error.code != "unknown-peer" or late:
+                    raise
+            time.sleep(_RETRY_S)
+
+    def accept(self, timeout_s: float | None = None) -> Circuit:
+        """The next circuit that a peer opened to us.
+
+        Raises:
+            PeerError: ``peer-timeout``, or the link ended.
+        """
+        deadline = Deadline(timeout_s)
+        with self._changed:
+            while not self._backlog:
+                self._wait(deadline)
+            return self._backlog.popleft()
+
+    def close(self) -> None:
+        """Close the link and all its circuits; waits for the reader to end."""
+        self._finish("link-closed")
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _register(self, timeout_s: float) -> None:
+        try:
+            hello = Envelope(EnvelopeKind.REGISTER, name=self.name)
+            self._transport.send(hello.encode())
+            answer = Envelope.parse(self._transport.receive(timeout_s))
+            if answer.kind is EnvelopeKind.REFUSED:
+                raise relay_error(answer.reason, self.name)
+            if answer.kind is not EnvelopeKind.REGISTERED:
+                raise MalformedError("not a relay", code="bad-envelope")
+        except SealiftError:
+            self._transport.close()
+            raise
+
+    def _open(self, peer_name: str, timeout_s: float) -> Circuit:
+        circuit = self._circuit(fresh_circuit(), peer_name)
+        with self._changed:
+            if self._end is not None:
+                raise relay_error(self._end)
+            self._circuits[circuit.id] = circuit
+        try:
+            self._write(Envelope(EnvelopeKind.OPEN, circuit.id, peer_name).encode())
+            self._await_answer(circuit, Deadline(timeout_s))
+        except BaseException:
+            self._forget(circuit.id)
+            raise
+        return circuit
+
+    def _await_answer(self, circuit: Circuit, deadline: Deadline) -> None:
+        with self._changed:
+            while circuit.id not in self._answers:
+                self._wait(deadline)
+            refusal = self._answers.pop(circuit.id)
+        if refusal is not None:
+            raise relay_error(refusal, circuit.peer_name)
+
+    def _wait(self, deadline: Deadline) -> None:
+        if self._end is not None:
+            raise relay_error(self._end)
+        left_s = deadline.remaining_s()
+        if left_s is not None and left_s <= 0:
+            raise peer_timeout()
+        self._changed.wait(left_s)
+
+    def _circuit(self, circuit: bytes, peer_name: str) -> Circuit:
+        return Circuit(
+            circuit,
+            peer_name,
+            write=self._write,
+            max_frame_bytes=self._transport.max_frame_bytes - MAX_ENVELOPE_BYTES,
+        )
+
+    def _write(self, frame: bytes) -> None:
+        if self._end is not None:
+            raise relay_error(self._end)
+        self._transport.send(frame)
+        if frame[1] == EnvelopeKind.CLOSE:
+            self._forget(Envelope.parse(frame).circuit)
+
+    def _forget(self, circuit: bytes) -> None:
+        with self._changed:
+            self._circuits.pop(circuit, None)
+            self._answers.pop(circuit, None)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._take(Envelope.parse(self._transport.receive(None)))
+        except SealiftError:
+            self._finish("relay-gone")
+
+    def _take(self, envelope: Envelope) -> None:
+        if envelope.kind is EnvelopeKind.OPEN:
+            self._take_open(envelope)
+            return
+        with self._changed:
+            circuit = self._circuits.get(envelope.circuit)
+        if circuit is None:
+            return  # closed here meanwhile
+        match envelope.kind:
+            case EnvelopeKind.FRAME:
+                circuit.deliver(bytes(envelope.payload))
+            case EnvelopeKind.CREDIT:
+                circuit.give_credit(envelope.credit_bytes)
+            case EnvelopeKind.CLOSE:
+                self._forget(envelope.circuit)
+                circuit.end(envelope.reason)
+            case EnvelopeKind.OPENED:
+                self._answer(envelope.circuit, None)
+            case EnvelopeKind.REFUSED:
+                self._answer(envelope.circuit, envelope.reason)
+            case _:
+                raise MalformedError("unexpected envelope", code="bad-envelope")
+
+    def _take_open(self, envelope: Envelope) -> None:
+        circuit = self._circuit(envelope.circuit, envelope.name)
+        with self._changed:
+            full = len(self._backlog) >= MAX_BACKLOG
+            if not full:
+                self._circuits[circuit.id] = circuit
+                self._backlog.append(circuit)
+                self._changed.notify_all()
+        if full:
+            self._write(close(circuit.id, "peer-busy"))
+
+    def _answer(self, circuit: bytes, refusal: str | None) -> None:
+        with self._changed:
+            self._answers[circuit] = refusal
+            self._changed.notify_all()
+
+    def _finish(self, reason: str) -> None:
+        with self._changed:
+            if self._end is None:
+                self._end = reason
+            circuits = list(self._circuits.values())
+            self._circuits.clear()
+            self._changed.notify_all()
+        self._transport.close()
+        for circuit in circuits:
+            circuit.end(reason)
