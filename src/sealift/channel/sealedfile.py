@@ -22,8 +22,8 @@ from sealift.channel.commitment import (
 from sealift.channel.header import DEFAULT_RECORD_BYTES, StreamHeader, sealed_bytes
 from sealift.channel.opener import Place, RecordOpener
 from sealift.channel.outputfile import OutputFile, open_output
-from sealift.channel.quarantine import scrub
 from sealift.channel.rawfile import RawSealedFile as RawSealedFile
+from sealift.channel.regroup import regroup
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.trailer import TagRoot, Trailer
 from sealift.crypto.aead import Suite
@@ -128,31 +128,6 @@ def _exact_records(
         raise _wrong_length(header.total_bytes, f"{seen_bytes}")
     if header.total_bytes == 0:
         yield memoryview(b"")  # an empty stream has one record, the final one
-
-
-def regroup(chunks: Iterable[Buffer], record_bytes: int) -> Iterator[memoryview]:
-    """Cut pieces of any size into pieces of ``record_bytes``; the last may be shorter.
-
-    A yielded view is valid until the next one is asked for.
-    """
-    room = memoryview(bytearray(record_bytes))
-    filled = 0
-    for chunk in chunks:
-        view = memoryview(chunk).cast("B")
-        while len(view) > 0:
-            if filled == 0 and len(view) >= record_bytes:
-                yield view[:record_bytes]
-                view = view[record_bytes:]
-                continue
-            taken = min(record_bytes - filled, len(view))
-            room[filled : filled + taken] = view[:taken]
-            filled, view = filled + taken, view[taken:]
-            if filled == record_bytes:
-                yield room
-                filled = 0
-    if filled:
-        yield room[:filled]
-    scrub(room)
 
 
 class SealedFileReader:

@@ -1,0 +1,361 @@
+"""Frames through an anonymous memory file that only the two ends have mapped.
+
+The offering end makes the memory file, seals its size and hands it over a Unix socket
+together with four counters (eventfd); the accepting end checks who is there (peer
+credentials), that the file is anonymous and that its size cannot change. Nobody else
+can write it, so frames may be sealed into it and opened from it in place (rule H3):
+the sender could only spoil its own records.
+Not here: named shared memory, which others can open: never use it for this.
+Layout: two rings (one per direction) of slots; a slot is a u32 length, 28 bytes of
+padding, and room for one frame.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import mmap
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Final, Self
+
+from sealift.channel.transport import (
+    DEFAULT_SEND_TIMEOUT_S,
+    Deadline,
+    check_frame_bytes,
+    peer_closed,
+    peer_timeout,
+)
+from sealift.errors import MalformedError, RefusedError, UnavailableError, UsageError
+from sealift.ids import Buffer
+
+SLOT_HEAD_BYTES: Final = 32
+DEFAULT_SLOTS: Final = 8
+DEFAULT_SLOT_BYTES: Final = (1 << 20) + 64
+MAX_RING_BYTES: Final = 1 << 30
+_ALIGNMENT_BYTES: Final = 64
+_OFFER: Final = struct.Struct(">8sQI")
+_OFFER_MAGIC: Final = b"SEALRNG\x01"
+_NUM_DESCRIPTORS: Final = 5
+_PEER: Final = struct.Struct("3i")
+_SIZE_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(
+    fcntl, "F_SEAL_GROW", 4
+)
+_SEALS: Final = _SIZE_SEALS | getattr(fcntl, "F_SEAL_SEAL", 1)
+
+
+@dataclass(slots=True)
+class _Ring:
+    """One direction: where its slots are, and its two counters."""
+
+    start: int
+    full: int  # eventfd: frames written and not yet read
+    free: int  # eventfd: slots that may be written
+    position: int = 0
+
+
+class MemfdTransport:
+    """One end of a private memory file; make it with ``offer`` or ``accept``."""
+
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        sock: socket.socket,
+        rings: tuple[_Ring, _Ring],
+        *,
+        slot_bytes: int,
+        num_slots: int,
+    ) -> None:
+        self.max_frame_bytes = slot_bytes
+        self._mapping = memory
+        self._memory = memoryview(memory)
+        self._sock = sock
+        self._outgoing, self._incoming = rings
+        self._stride = SLOT_HEAD_BYTES + slot_bytes
+        self._num_slots = num_slots
+        self._reserved: int | None = None
+        self._borrowed = False
+        self._send_lock = threading.Lock()
+        self._receive_lock = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def offer(
+        cls,
+        sock: socket.socket,
+        *,
+        slot_bytes: int = DEFAULT_SLOT_BYTES,
+        num_slots: int = DEFAULT_SLOTS,
+    ) -> Self:
+        """Make the memory file and hand it to the other end of a Unix socket.
+
+        Raises:
+            UnavailableError: if this system has no memory files, or no memory.
+        """
+        slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        descriptors = _make_descriptors(_file_bytes(slot_bytes, num_slots), num_slots)
+        offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, num_slots)
+        rights = array.array("i", descriptors).tobytes()
+        sock.sendmsg([offer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        return cls._over(sock, descriptors, slot_bytes, num_slots, offering=True)
+
+    @classmethod
+    def accept(
+        cls,
+        sock: socket.socket,
+        *,
+        expected_uid: int | None = None,
+        timeout_s: float = DEFAULT_SEND_TIMEOUT_S,
+    ) -> Self:
+        """Take the memory file that the other end of a Unix socket offers.
+
+        Args:
+            sock: A connected Unix socket.
+            expected_uid: User that the other end must run as; this one's by default.
+            timeout_s: How long to wait for the offer.
+
+        Raises:
+            RefusedError: if somebody else is there, or others may map the memory.
+            PeerError: if no offer came.
+        """
+        _check_peer(sock, os.geteuid() if expected_uid is None else expected_uid)
+        offer, descriptors = _receive_offer(sock, timeout_s)
+        try:
+            slot_bytes, num_slots = _parse_offer(offer, descriptors)
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        return cls._over(sock, descriptors, slot_bytes, num_slots, offering=False)
+
+    @classmethod
+    def _over(
+        cls,
+        sock: socket.socket,
+        descriptors: list[int],
+        slot_bytes: int,
+        num_slots: int,
+        *,
+        offering: bool,
+    ) -> Self:
+        memory_file, *counters = descriptors
+        memory = mmap.mmap(memory_file, _file_bytes(slot_bytes, num_slots))
+        os.close(memory_file)
+        half = len(memory) // 2
+        there = _Ring(0, counters[0], counters[1])
+        back = _Ring(half, counters[2], counters[3])
+        rings = (there, back) if offering else (back, there)
+        sock.setblocking(False)
+        return cls(memory, sock, rings, slot_bytes=slot_bytes, num_slots=num_slots)
+
+    def send(self, frame: Buffer) -> None:
+        """Copy one frame into the next slot."""
+        view = memoryview(frame).cast("B")
+        self.reserve(len(view))[:] = view
+        self.commit()
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """Copy the next frame out of its slot."""
+        frame = bytes(self.borrow(timeout_s))
+        self.give_back()
+        return frame
+
+    def reserve(self, frame_bytes: int, timeout_s: float | None = None) -> memoryview:
+        """The next free slot's room, for ``frame_bytes``; sent by ``commit``."""
+        check_frame_bytes(frame_bytes, self.max_frame_bytes)
+        if self._reserved is not None:
+            raise UsageError("the reserved frame was not committed yet")
+        if timeout_s is None:
+            timeout_s = DEFAULT_SEND_TIMEOUT_S
+        with self._send_lock:
+            self._wait(self._outgoing.free, timeout_s)
+        self._reserved = frame_bytes
+        return self._room(self._outgoing, frame_bytes)
+
+    def commit(self) -> None:
+        """Let the other end read what was written to the reserved slot."""
+        if self._reserved is None:
+            raise UsageError("there is no reserved frame")
+        start = self._slot_start(self._outgoing)
+        self._memory[start : start + 4] = self._reserved.to_bytes(4, "big")
+        self._reserved = None
+        self._outgoing.position += 1
+        self._signal(self._outgoing.full)
+
+    def borrow(self, timeout_s: float | None = None) -> memoryview:
+        """The next frame where it lies; valid until ``give_back``."""
+        if self._borrowed:
+            raise UsageError("the borrowed frame was not given back yet")
+        with self._receive_lock:
+            self._wait(self._incoming.full, timeout_s)
+        start = self._slot_start(self._incoming)
+        length = int.from_bytes(self._memory[start : start + 4], "big")
+        if length > self.max_frame_bytes:
+            raise MalformedError(
+                f"the peer announced a frame of {length} bytes",
+                why=f"the limit is {self.max_frame_bytes}",
+                code="frame-too-long",
+            )
+        self._borrowed = True
+        return self._room(self._incoming, length)
+
+    def give_back(self) -> None:
+        """Let the other end write to the borrowed slot again."""
+        if not self._borrowed:
+            raise UsageError("there is no borrowed frame")
+        self._borrowed = False
+        self._incoming.position += 1
+        self._signal(self._incoming.free)
+
+    def close(self) -> None:
+        """End the connection; the other end may read what was sent. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):  # wakes this end's threads, and the peer's
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with self._send_lock, self._receive_lock:
+            self._sock.close()
+            for ring in (self._outgoing, self._incoming):
+                _close_all([ring.full, ring.free])
+        # Views that were lent out keep the mapping alive until they are gone.
+        self._memory.release()
+        with contextlib.suppress(BufferError):
+            self._mapping.close()
+
+    def _slot_start(self, ring: _Ring) -> int:
+        return ring.start + ring.position % self._num_slots * self._stride
+
+    def _room(self, ring: _Ring, length: int) -> memoryview:
+        start = self._slot_start(ring) + SLOT_HEAD_BYTES
+        return self._memory[start : start + length]
+
+    def _signal(self, counter: int) -> None:
+        if self._closed:
+            raise peer_closed()
+        os.eventfd_write(counter, 1)
+
+    def _wait(self, counter: int, timeout_s: float | None) -> None:
+        """Take one from a counter; the socket tells when the other end is gone."""
+        deadline = Deadline(timeout_s)
+        while not self._closed:
+            try:
+                os.eventfd_read(counter)
+                return
+            except BlockingIOError:
+                self._poll(counter, deadline)
+        raise peer_closed()
+
+    def _poll(self, counter: int, deadline: Deadline) -> None:
+        poller = select.poll()
+        poller.register(counter, select.POLLIN)
+        poller.register(self._sock, select.POLLIN)
+        ready = dict(poller.poll(deadline.remaining_ms()))
+        if not ready:
+            raise peer_timeout()
+        # Frames sent before the peer closed are read first.
+        if counter not in ready:
+            raise peer_closed("the peer ended it")
+
+
+def memfd_pair(
+    *, slot_bytes: int = DEFAULT_SLOT_BYTES, num_slots: int = DEFAULT_SLOTS
+) -> tuple[MemfdTransport, MemfdTransport]:
+    """Two connected ends in one process."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    offering = MemfdTransport.offer(left, slot_bytes=slot_bytes, num_slots=num_slots)
+    return offering, MemfdTransport.accept(right)
+
+
+def _file_bytes(slot_bytes: int, num_slots: int) -> int:
+    return 2 * num_slots * (SLOT_HEAD_BYTES + slot_bytes)
+
+
+def _make_descriptors(file_bytes: int, num_slots: int) -> list[int]:
+    if not hasattr(os, "memfd_create") or not hasattr(os, "eventfd"):
+        raise UnavailableError(
+            "this system has no anonymous memory files",
+            fix="Use TCP between the two ends",
+            code="no-memfd",
+        )
+    made: list[int] = []
+    try:
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        made.append(os.memfd_create("sealift", flags))
+        os.posix_fallocate(made[0], 0, file_bytes)
+        fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, _SEALS)
+        mode = os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE
+        made.extend(os.eventfd(n, mode) for n in (0, num_slots, 0, num_slots))
+    except OSError as error:
+        _close_all(made)
+        raise UnavailableError(
+            "cannot make a private memory file",
+            why=error.strerror or "",
+            fix="Free some memory or file descriptors",
+            code="no-memfd",
+        ) from error
+    return made
+
+
+def _check_peer(sock: socket.socket, expected_uid: int) -> None:
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(raw)
+    if uid != expected_uid:
+        raise RefusedError(
+            "another user is at the other end of the socket",
+            why=f"user id {uid}, expected {expected_uid}",
+            code="wrong-peer-user",
+        )
+
+
+def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[int]]:
+    sock.settimeout(timeout_s)
+    try:
+        offer, descriptors, _, _ = socket.recv_fds(
+            sock, _OFFER.size, _NUM_DESCRIPTORS, socket.MSG_WAITALL
+        )
+    except TimeoutError as error:
+        raise peer_timeout() from error
+    except OSError as error:
+        raise peer_closed(error.strerror or "") from error
+    if not offer:
+        _close_all(descriptors)
+        raise peer_closed("it ended before its offer")
+    return offer, descriptors
+
+
+def _parse_offer(offer: bytes, descriptors: list[int]) -> tuple[int, int]:
+    if len(offer) != _OFFER.size or len(descriptors) != _NUM_DESCRIPTORS:
+        raise MalformedError("the offer of a memory file is malformed")
+    magic, slot_bytes, num_slots = _OFFER.unpack(offer)
+    file_bytes = _file_bytes(slot_bytes, num_slots)
+    if magic != _OFFER_MAGIC or not 0 < file_bytes <= MAX_RING_BYTES:
+        raise MalformedError("the offer of a memory file is malformed")
+    _check_private(descriptors[0], file_bytes)
+    return slot_bytes, num_slots
+
+
+def _check_private(descriptor: int, file_bytes: int) -> None:
+    """Refuse memory that has a name, or whose size can change."""
+    status = os.fstat(descriptor)
+    anonymous = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    if not anonymous or seals & _SEALS != _SEALS or status.st_size != file_bytes:
+        raise RefusedError(
+            "the offered memory is not a private memory file of fixed size",
+            why="others could map it, or cut it while it is read",
+            code="memory-not-private",
+        )
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

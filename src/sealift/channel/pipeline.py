@@ -1,0 +1,131 @@
+"""Move a whole stream over a transport, sealing at one end while the other end opens.
+
+Sender: seal straight into memory that the transport lends, then let it go. Receiver:
+open where the frame lies, if the transport lends private memory, into a quarantine slot;
+hand the slot over after its tag verified. The two ends work at the same time, a bounded
+number of records apart (the transport's slots or socket buffers).
+Frames: the header, every record behind its prefix, the trailer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sealift.channel.frame import PREFIX_BYTES
+from sealift.channel.header import StreamHeader, sealed_bytes
+from sealift.channel.quarantine import Quarantine
+from sealift.channel.regroup import regroup
+from sealift.channel.sealer import StreamSealer
+from sealift.channel.stream import StreamOpener
+from sealift.channel.transport import SlotTransport
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, UsageError
+from sealift.ids import Buffer
+
+Sink = Callable[[memoryview], None]
+DEFAULT_SLOTS = 2
+
+
+def send_stream(
+    transport: SlotTransport, source: Iterable[Buffer], sealer: StreamSealer
+) -> None:
+    """Seal ``source`` and send it: header, records, trailer.
+
+    Args:
+        transport: Where to.
+        source: The plaintext in pieces of any size; altogether ``total_bytes``.
+        sealer: A fresh sealer of a stream of known length.
+
+    Raises:
+        UsageError: if the source has not the length that the sealer was told.
+        PeerError: if the peer is gone.
+    """
+    header = sealer.header
+    transport.send(sealer.header_bytes)
+    pieces = regroup(source, header.record_bytes) if header.total_bytes else (b"",)
+    for plaintext in pieces:
+        room = transport.reserve(PREFIX_BYTES + sealed_bytes(len(plaintext)))
+        sealer.seal_frame_into(plaintext, room)
+        transport.commit()
+    transport.send(sealer.trailer())
+
+
+def receive_stream(
+    transport: SlotTransport,
+    base_key: SecretKey,
+    sink: Sink,
+    *,
+    context: bytes = b"",
+    make_quarantine: Callable[[StreamHeader], Quarantine] | None = None,
+    timeout_s: float | None = None,
+) -> StreamHeader:
+    """Receive a stream; ``sink`` gets every record after its tag verified.
+
+    Args:
+        transport: Where from.
+        base_key: The key that the header must commit to.
+        sink: Takes a read-only view, valid until as many more records have come as the
+            quarantine has slots; it is not called for the unverified.
+        context: What the sender's sealer was given.
+        make_quarantine: Makes the slots once the header is known; with as many as
+            records, its memory is the plaintext at the end. Two slots by default.
+        timeout_s: How long to wait for each frame.
+
+    Returns:
+        The header, once the trailer verified: only then is the stream whole.
+
+    Raises:
+        AuthenticationError, StaleError, MalformedError: at the first frame that is not
+            exactly the next one; the quarantine is scrubbed.
+        PeerError: if the peer is gone or silent.
+    """
+    opener = StreamOpener(base_key, transport.receive(timeout_s), context=context)
+    if opener.header.carries_messages:
+        raise UsageError("a stream of messages belongs to a session")
+    quarantine = (make_quarantine or two_slots)(opener.header)
+    try:
+        while not opener.finished:
+            sink(_next_record(transport, opener, quarantine, timeout_s))
+        opener.finish(transport.receive(timeout_s))
+    except BaseException:
+        quarantine.scrub()
+        raise
+    finally:
+        opener.close()
+    return opener.header
+
+
+def two_slots(header: StreamHeader) -> Quarantine:
+    """Quarantine for a sink that copies, or is done with a record when it returns."""
+    return Quarantine(
+        min(header.record_bytes, max(header.total_bytes, 1)), DEFAULT_SLOTS
+    )
+
+
+def whole_stream(header: StreamHeader, *, max_bytes: int) -> Quarantine:
+    """Quarantine that ends up holding the whole plaintext, without another copy.
+
+    Raises:
+        MalformedError: if the peer announces more than ``max_bytes``.
+    """
+    if header.total_bytes > max_bytes:
+        raise MalformedError(
+            f"the peer announced {header.total_bytes} bytes",
+            why=f"the limit is {max_bytes}",
+            code="stream-too-long",
+        )
+    return Quarantine(header.record_bytes, header.record_count)
+
+
+def _next_record(
+    transport: SlotTransport,
+    opener: StreamOpener,
+    quarantine: Quarantine,
+    timeout_s: float | None,
+) -> memoryview:
+    frame = transport.borrow(timeout_s)
+    try:
+        slot = quarantine.slot(opener.next_index)
+        return opener.open_frame_in(slot, frame, private=True)
+    finally:
+        transport.give_back()
