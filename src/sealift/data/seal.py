@@ -1,0 +1,172 @@
+"""Seal a table at home: rows are validated, sealed and committed to in one pass.
+
+Guarantees: either NAME.sealed and NAME.resource.json are both there, whole and synced,
+or neither is; every row that was sealed satisfies the schema; the sealed rows and the
+commitment are of the same bytes. Memory does not grow with the table.
+Not here: where the data key is kept (``release.vault``; see ``keep``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealift import codec
+from sealift.channel.commitment import key_commitment
+from sealift.channel.header import (
+    DEFAULT_RECORD_BYTES,
+    MAX_RECORD_BYTES,
+    MIN_RECORD_BYTES,
+    RECORD_ALIGNMENT_BYTES,
+)
+from sealift.channel.outputfile import open_output
+from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import (
+    CARD_FORMAT,
+    CARD_SUFFIX,
+    PARTS,
+    SEALED_SUFFIX,
+    Part,
+    ResourceCard,
+)
+from sealift.data.schema import Schema
+from sealift.data.schemafile import schema_to_plain
+from sealift.data.table import Table, open_table
+from sealift.errors import UsageError
+from sealift.ids import check_name
+
+Keep = Callable[[ResourceCard], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPaths:
+    """The two files that sealing a table makes."""
+
+    sealed: Path
+    card: Path
+
+
+def sealed_paths(out_dir: Path, name: str) -> SealedPaths:
+    """Where a resource's files stand in ``out_dir``."""
+    return SealedPaths(
+        out_dir / f"{name}{SEALED_SUFFIX}", out_dir / f"{name}{CARD_SUFFIX}"
+    )
+
+
+def seal_table(
+    source: Path,
+    schema: Schema,
+    *,
+    name: str,
+    part: Part,
+    owner: str,
+    key: SecretKey,
+    out_dir: Path,
+    record_bytes: int = DEFAULT_RECORD_BYTES,
+    keep: Keep = lambda card: None,
+) -> ResourceCard:
+    """Seal ``source`` to ``out_dir``/NAME.sealed and NAME.resource.json.
+
+    Args:
+        source: A .csv, .npy, .npz or .safetensors file.
+        schema: What a row is.
+        name: The resource's name in the agreement.
+        part: ``"train"`` or ``"heldout"``.
+        owner: The owner's party name.
+        key: A fresh data key; never one that another table was sealed with.
+        out_dir: A folder that exists.
+        record_bytes: About how large a record is; see ``record_bytes_for``.
+        keep: Called when the sealed file is written and before the card is: the place
+            to store the key. If it raises, both files are gone.
+
+    Raises:
+        MalformedError: at the first row that does not fit the schema.
+        UsageError: if a file of that name is there, or the source cannot be read.
+        UnavailableError: if the disk is full, or the folder cannot be written.
+    """
+    _check_words(name, part, owner)
+    table = open_table(source, schema)
+    paths = sealed_paths(out_dir, name)
+    with contextlib.ExitStack() as undo, open_output(paths.card) as card_file:
+        sealed = write_sealed_file(
+            paths.sealed,
+            table.blocks(),
+            key=key,
+            total_bytes=table.total_bytes,
+            record_bytes=record_bytes_for(schema.row_bytes, about=record_bytes),
+        )
+        # From here the sealed file is ours to remove, also if the card's rename fails.
+        undo.push(_remover(paths.sealed))
+        card = _make_card(table, sealed, name=name, part=part, owner=owner, key=key)
+        card_file.write(codec.encode(card))
+        keep(card)
+    return card
+
+
+def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> int:
+    """The record size nearest below ``about`` that holds whole rows.
+
+    A record of whole rows can be visited alone. Where no record size up to 4 MiB does,
+    rows cross records and the size is ``about``, rounded down to a multiple of 32.
+
+    Args:
+        row_bytes: Bytes of a row.
+        about: Bytes, from 64 to 4 MiB.
+
+    Raises:
+        UsageError: if ``about`` is outside these limits.
+    """
+    if not MIN_RECORD_BYTES <= about <= MAX_RECORD_BYTES:
+        raise UsageError(
+            f"a record has {MIN_RECORD_BYTES} to {MAX_RECORD_BYTES} bytes, not {about}"
+        )
+    unit = math.lcm(row_bytes, RECORD_ALIGNMENT_BYTES)
+    if unit > MAX_RECORD_BYTES:
+        unit = RECORD_ALIGNMENT_BYTES
+    return max(about // unit, 1) * unit
+
+
+def _remover(path: Path) -> Callable[..., None]:
+    """An exit callback that removes ``path`` if the block ended in an error."""
+
+    def leave(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            path.unlink(missing_ok=True)
+
+    return leave
+
+
+def _check_words(name: str, part: str, owner: str) -> None:
+    check_name(name, what="resource name")
+    check_name(owner, what="owner")
+    if part not in PARTS:
+        raise UsageError(f"a part is one of {', '.join(PARTS)}, not {part!r}")
+
+
+def _make_card(
+    table: Table,
+    sealed: SealedFileCard,
+    *,
+    name: str,
+    part: Part,
+    owner: str,
+    key: SecretKey,
+) -> ResourceCard:
+    return ResourceCard(
+        format=CARD_FORMAT,
+        name=name,
+        owner=owner,
+        part=part,
+        rows=table.rows,
+        row_bytes=table.schema.row_bytes,
+        schema=schema_to_plain(table.schema),
+        content=sealed.content.digest,
+        key=key_commitment(key, name),
+        total_bytes=sealed.total_bytes,
+        record_bytes=sealed.record_bytes,
+        leaves=sealed.leaves,
+    )
