@@ -75,7 +75,7 @@ class SealedDataset:
         return self._reader.total_bytes // self.schema.row_bytes
 
     def __getitem__(self, index: int) -> Row:
-        """Row ``index``: one array of ``field.shape`` per field.
+        """Row ``index``: per field an array of its shape, or a numpy number.
 
         Raises:
             IndexError: if there is no such row.
@@ -91,7 +91,7 @@ class SealedDataset:
 
     def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> Row:
         """Many rows at once: arrays of shape ``(len(indices), *field.shape)``."""
-        raw = b"".join(self._row(int(index)) for index in indices)
+        raw = bytearray().join(self._row(int(index)) for index in indices)
         return unpack(raw, self.schema)
 
     def __iter__(self) -> Iterator[Row]:
@@ -126,7 +126,7 @@ class SealedDataset:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _row(self, index: int) -> bytes:
+    def _row(self, index: int) -> bytearray:
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"row {index} of {count}")
@@ -138,7 +138,7 @@ class SealedDataset:
             part = memoryview(self._record(record))[skip : skip + end - start]
             raw += part
             start += len(part)
-        return bytes(raw)
+        return raw
 
     def _record(self, index: int) -> bytearray:
         if index in self._cache:
@@ -179,11 +179,9 @@ def check_card_fits(reader: SealedFileReader, card: ResourceCard, path: Path) ->
     Raises:
         MalformedError: if they do not belong together.
     """
-    header = reader.header
-    if (header.total_bytes, header.record_bytes) != (
-        card.total_bytes,
-        card.record_bytes,
-    ):
+    header, entry = reader.header, card.resource
+    sizes = (header.total_bytes, header.record_bytes)
+    if sizes != (entry.total_bytes, entry.record_bytes):
         raise MalformedError(
             f"{path.name} is not the file that the card of {card.name} describes",
             fix="Use the card that was written beside it",
@@ -204,7 +202,7 @@ def leaves_of(card: ResourceCard | None, key: SecretKey) -> VerifiedLeaves | Non
 
 def _schema_of(schema: Schema | None, card: ResourceCard | None) -> Schema:
     if card is not None:
-        return card.parsed_schema
+        return card.schema
     if schema is None:
         raise UsageError("a sealed dataset needs a schema or a card")
     return schema

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sealift.data.schema import DTYPES, Field, Schema
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError
+from sealift.release.files import read_whole
 
 MAX_SCHEMA_BYTES: Final = 1 << 20
 
@@ -36,19 +37,10 @@ def load_schema(path: Path) -> Schema:
     """Read a schema file.
 
     Raises:
-        UsageError: if the file cannot be read.
+        UnavailableError: if the file cannot be read.
         MalformedError: if it is not TOML, or not a schema; names the path inside.
     """
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_SCHEMA_BYTES + 1)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the schema {path}", why=str(error.strerror), code="no-file"
-        ) from error
-    if len(raw) > MAX_SCHEMA_BYTES:
-        raise _bad(f"{path} is larger than {MAX_SCHEMA_BYTES} bytes", "")
-    return parse_schema(raw, source=str(path))
+    return parse_schema(read_whole(path, MAX_SCHEMA_BYTES), source=str(path))
 
 
 def parse_schema(raw: bytes, *, source: str = "schema") -> Schema:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, get_args
 
 from sealift import codec
 from sealift.channel.commitment import key_commitment
@@ -25,19 +26,15 @@ from sealift.channel.header import (
 from sealift.channel.outputfile import open_output
 from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import (
-    CARD_FORMAT,
-    CARD_SUFFIX,
-    PARTS,
-    SEALED_SUFFIX,
-    Part,
-    ResourceCard,
-)
+from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard
 from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_to_plain
 from sealift.data.table import Table, open_table
 from sealift.errors import UsageError
 from sealift.ids import check_name
+from sealift.release.agreement import Part, Resource
+
+PARTS: Final = get_args(Part)
 
 Keep = Callable[[ResourceCard], None]
 
@@ -85,8 +82,8 @@ def seal_table(
 
     Raises:
         MalformedError: at the first row that does not fit the schema.
-        UsageError: if a file of that name is there, or the source cannot be read.
-        UnavailableError: if the disk is full, or the folder cannot be written.
+        UsageError: if a file of that name is there, or the source is no table.
+        UnavailableError: if the disk is full, or a file cannot be read or written.
     """
     _check_words(name, part, owner)
     table = open_table(source, schema)
@@ -156,17 +153,16 @@ def _make_card(
     owner: str,
     key: SecretKey,
 ) -> ResourceCard:
-    return ResourceCard(
-        format=CARD_FORMAT,
+    resource = Resource(
         name=name,
         owner=owner,
         part=part,
         rows=table.rows,
         row_bytes=table.schema.row_bytes,
+        total_bytes=sealed.total_bytes,
+        record_bytes=sealed.record_bytes,
         schema=schema_to_plain(table.schema),
         content=sealed.content.digest,
         key=key_commitment(key, name),
-        total_bytes=sealed.total_bytes,
-        record_bytes=sealed.record_bytes,
-        leaves=sealed.leaves,
     )
+    return ResourceCard(resource=resource, leaves=sealed.leaves)

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 from sealift.data import arrays, csvtable
 from sealift.data.rows import Columns, Locate, bad_table, pack
 from sealift.data.schema import Schema
-from sealift.errors import UsageError
+from sealift.errors import UnavailableError, UsageError
+from sealift.release.files import unreadable
 
 BLOCK_BYTES: Final = 1 << 20
 
@@ -80,7 +81,7 @@ class Table:
                 done += len(block) // self.schema.row_bytes
                 yield block
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         if done != self.rows:
             raise bad_table(
                 f"{self.path.name} changed while it was read",
@@ -93,7 +94,8 @@ def open_table(path: Path, schema: Schema) -> Table:
     """Open a table; reads its header, and for CSV counts its rows.
 
     Raises:
-        UsageError: if the file cannot be read, or its suffix is not known.
+        UsageError: if its suffix is not known.
+        UnavailableError: if the file cannot be read.
         MalformedError: if it is empty, or its columns are not the schema's.
     """
     opener = OPENER_FOR_SUFFIX.get(path.suffix.lower())
@@ -105,16 +107,13 @@ def open_table(path: Path, schema: Schema) -> Table:
             fix=f"Use one of {known}",
         )
     if not path.is_file():
-        raise UsageError(f"{path} is not a file", code="no-file")
+        raise UnavailableError(
+            f"cannot read {path}", why="there is no such file", code="cannot-read"
+        )
     try:
         reader = opener(path, schema)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if reader.rows < 1:
         raise bad_table(f"{path.name} has no rows")
     return Table(path, schema, reader)
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    why = str(error.strerror or error)
-    return UsageError(f"cannot read {path}", why=why, code="no-file")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from sealift.data.schemafile import (
     schema_from_plain,
     schema_to_plain,
 )
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UnavailableError
 
 GOOD = """
 description = "two fields"
@@ -50,15 +52,15 @@ def test_a_schema_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_missing_file_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the schema"):
+def test_missing_file_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="cannot read"):
         load_schema(tmp_path / "no.toml")
 
 
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "schema.toml"
     path.write_bytes(b"#" * (1 << 20) + b"\n" + GOOD.encode())
-    with pytest.raises(MalformedError, match="larger than"):
+    with pytest.raises(MalformedError, match="too large"):
         load_schema(path)
 
 
@@ -113,12 +115,9 @@ def test_plain_form_has_no_defaults() -> None:
     assert schema_to_plain(schema) == {"fields": [{"name": "x", "dtype": "float32"}]}
 
 
-def test_reading_a_schema_needs_no_numpy() -> None:
-    import subprocess
-    import sys
-
+def test_cards_and_schemas_need_no_numpy() -> None:
     program = (
-        "import sys, sealift.data.schemafile;"
+        "import sys, sealift.data.card;"
         "sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from sealift.data.rows import unpack
 from sealift.data.schema import Field, Schema
 from sealift.data.table import open_table
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.unit.data.tables import SCHEMA, SUFFIXES, make_arrays, write_table
 
 
@@ -150,12 +150,11 @@ def write_table_of_ones(path: Path, rows: int) -> None:
     path.write_text(header + "\n" + (",".join(["1"] * 64) + "\n") * rows)
 
 
-def test_unknown_suffix_and_missing_file_are_usage_errors(tmp_path: Path) -> None:
+def test_unknown_suffix_and_missing_file(tmp_path: Path) -> None:
     (tmp_path / "t.pkl").write_bytes(b"x")
     with pytest.raises(UsageError, match=r"Use one of \.csv"):
         open_table(tmp_path / "t.pkl", SCHEMA)
-    with pytest.raises(UsageError, match="is not a file"):
-        open_table(tmp_path / "t.csv", SCHEMA)
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UsageError, match="is not a file"):
-        open_table(tmp_path / "folder.csv", SCHEMA)
+    for name in ("t.csv", "folder.csv"):
+        with pytest.raises(UnavailableError, match="no such file"):
+            open_table(tmp_path / name, SCHEMA)
