@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from sealift.errors import UsageError
 
 
 class Life:
-    """Serialises the calls of one stream, and ends it at the first error."""
+    """Entered around every call; an exception inside ends the stream for ever.
+
+    A class rather than a generator because bulk streams enter it for every record.
+    """
+
+    __slots__ = ("_lock", "dead")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.dead = False
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Enter one call; an exception inside it ends the stream.
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self.dead:
+            self._lock.release()
+            raise UsageError(
+                "this sealed stream is closed, or ended with an error",
+                fix="Start again under a fresh header",
+                code="dead-stream",
+            )
 
-        Raises:
-            UsageError: if the stream has ended with an error before.
-        """
-        with self._lock:
-            if self.dead:
-                raise UsageError(
-                    "this sealed stream ended with an error",
-                    fix="Start again under a fresh header",
-                    code="dead-stream",
-                )
-            try:
-                yield
-            except BaseException:
-                self.dead = True
-                raise
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None:
+            self.dead = True
+        self._lock.release()

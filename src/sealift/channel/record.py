@@ -39,7 +39,6 @@ from sealift.errors import UsageError
 
 SEGMENT_BYTES: Final = 64 << 30  # plaintext under one AEAD key (rule C8)
 _COMMITTED_BYTES: Final = HEADER_BYTES - 32  # all but the commitment itself
-_NONCE: Final = struct.Struct(">IQ")
 _INDEX: Final = struct.Struct(">QB")
 
 
@@ -137,8 +136,7 @@ class RecordKeys:
     def nonce(self, index: int, sequence: int, lane: int = 0) -> bytes:
         """The nonce of record ``index``: segment mask XOR (lane, sequence)."""
         mask = self._segment_of(index)[2]
-        counter = int.from_bytes(_NONCE.pack(lane, sequence), "big")
-        return (mask ^ counter).to_bytes(NONCE_BYTES, "big")
+        return (mask ^ lane << 64 ^ sequence).to_bytes(NONCE_BYTES, "big")
 
     def associated_data(self, index: int, *, final: bool) -> bytes:
         """Header hash, index, final bit and context hash: 73 bytes."""

@@ -62,7 +62,8 @@ class StreamSealer:
         self._life = Life()
         self._index = 0
         self._sequence = 0
-        self._pending: tuple[bytes, int, bool] | None = None
+        self._messages = self.header.carries_messages
+        self._pending: tuple[bytes, int] | None = None
         self._ended = False
 
     @property
@@ -78,7 +79,7 @@ class StreamSealer:
         Raises:
             UsageError: if the plaintext has the wrong length, or the stream ended.
         """
-        out = bytearray(sealed_bytes(len(plaintext)))
+        out = bytearray(sealed_bytes(memoryview(plaintext).nbytes))
         self.seal_into(plaintext, out, final=final)
         return bytes(out)
 
@@ -94,14 +95,14 @@ class StreamSealer:
         ``out`` is private memory or a private memfd: an AEAD reads its own ciphertext
         again for the tag, so a second writer could have its bytes signed (rule H3).
         """
-        if self.header.carries_messages:
+        if self._messages:
             raise UsageError("messages are sealed as frames: seal_frame")
-        with self._life.call():
-            return self._seal(plaintext, memoryview(out), final)[1]
+        with self._life:
+            return self._seal(plaintext, memoryview(out).cast("B"), final)[1]
 
     def seal_frame(self, plaintext: Buffer, *, final: bool | None = None) -> bytes:
         """Seal the next record as a frame for a transport: prefix, ciphertext, tag."""
-        out = bytearray(PREFIX_BYTES + sealed_bytes(len(plaintext)))
+        out = bytearray(PREFIX_BYTES + sealed_bytes(memoryview(plaintext).nbytes))
         self.seal_frame_into(plaintext, out, final=final)
         return bytes(out)
 
@@ -113,8 +114,8 @@ class StreamSealer:
         final: bool | None = None,
     ) -> int:
         """Seal the next record as a frame into ``out``; return the bytes written."""
-        view = memoryview(out)
-        with self._life.call():
+        view = memoryview(out).cast("B")
+        with self._life:
             sequence, written = self._seal(plaintext, view[PREFIX_BYTES:], final)
             prefix = FramePrefix(written, sequence, self._ended)
             view[:PREFIX_BYTES] = prefix.encode()
@@ -129,10 +130,10 @@ class StreamSealer:
         Raises:
             UsageError: if ``sealed`` does not end with the tag of the last record.
         """
-        with self._life.call():
+        with self._life:
             if self._pending is None:
                 raise UsageError("there is no sealed record to discard")
-            tag, _, _ = self._pending
+            tag = self._pending[0]
             view = memoryview(sealed).cast("B")
             if bytes(view[-TAG_BYTES:]) != tag:
                 raise UsageError("only the record sealed last can be discarded")
@@ -147,7 +148,7 @@ class StreamSealer:
         Raises:
             UsageError: before the final record was sealed.
         """
-        with self._life.call():
+        with self._life:
             if not self._ended:
                 raise UsageError("the final record was not sealed yet")
             self._settle()
@@ -162,7 +163,13 @@ class StreamSealer:
     def _seal(
         self, plaintext: Buffer, out: memoryview, final: bool | None
     ) -> tuple[int, int]:
-        last = self._check_next(len(plaintext), final)
+        plaintext_bytes = memoryview(plaintext).nbytes
+        last = self._check_next(plaintext_bytes, final)
+        room = out[: sealed_bytes(plaintext_bytes)]
+        if len(room) != sealed_bytes(plaintext_bytes):
+            raise UsageError(
+                f"no room for {sealed_bytes(plaintext_bytes)} sealed bytes"
+            )
         index, sequence = self._index, self._sequence
         cipher = self._keys.cipher(index)
         # The sequence is spent before the cipher runs: whatever happens, it is not
@@ -172,12 +179,10 @@ class StreamSealer:
             self._keys.nonce(index, sequence),
             plaintext,
             self._keys.associated_data(index, final=last),
-            out[: sealed_bytes(len(plaintext))],
+            room,
         )
         self._settle()
-        self._pending = (
-            bytes(out[written - TAG_BYTES : written]), len(plaintext), last
-        )  # fmt: skip
+        self._pending = (bytes(room[-TAG_BYTES:]), plaintext_bytes)
         self._index += 1
         self._ended = last
         return sequence, written
@@ -186,7 +191,7 @@ class StreamSealer:
         if self._ended:
             raise UsageError("the final record was sealed already", code="stream-ended")
         expected = self.header.plaintext_bytes(self._index)
-        if self.header.carries_messages:
+        if self._messages:
             if plaintext_bytes > expected:
                 raise UsageError(
                     f"a message of {plaintext_bytes} bytes is above {expected}",
@@ -204,6 +209,5 @@ class StreamSealer:
     def _settle(self) -> None:
         """The last record can no longer be discarded: its tag enters the root."""
         if self._pending is not None:
-            tag, plaintext_bytes, _ = self._pending
-            self._root.add(tag, plaintext_bytes)
+            self._root.add(*self._pending)
             self._pending = None

@@ -93,7 +93,7 @@ class StreamOpener:
         """Open the next record into ``out``; return the plaintext bytes."""
         if self.header.carries_messages:
             raise UsageError("messages are opened as frames: open_frame")
-        with self._life.call():
+        with self._life:
             sequence = self._last_sequence.get(lane, -1) + 1 if seq is None else seq
             final = self.header.is_final(self._index)
             place = self._next_place(sequence, lane, final=final)
@@ -114,7 +114,7 @@ class StreamOpener:
         ``private`` says that nobody but this process, and the sender, can write the
         frame: the record is then opened where it lies (rule H3).
         """
-        with self._life.call():
+        with self._life:
             view = memoryview(frame)
             prefix = FramePrefix.parse(bytes(view[:PREFIX_BYTES]), len(view))
             place = self._next_place(prefix.sequence, prefix.lane, final=prefix.final)
@@ -132,7 +132,7 @@ class StreamOpener:
             MalformedError: if records are missing, or the trailer does not parse.
             AuthenticationError: if it is not the trailer of these records.
         """
-        with self._life.call():
+        with self._life:
             self._check_finished()
             self._root.verify(Trailer.parse(trailer))
         self.close()
@@ -143,7 +143,7 @@ class StreamOpener:
         Raises:
             MalformedError: if the stream was cut.
         """
-        with self._life.call():
+        with self._life:
             self._check_finished()
 
     def close(self) -> None:
