@@ -1,7 +1,10 @@
-"""Attestation (RFC 9334): who is at the other end, and what proves it."""
+"""Attestation (RFC 9334): who is at the other end, and what proves it.
+
+Attesters are imported from ``sealift.attest.attesters`` by whoever collects: they may
+open devices, and verifying must not load them.
+"""
 
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.evidence import Challenge, Evidence
 from sealift.attest.level import Level, Tier, parse_accept
 from sealift.attest.policy import appraise
@@ -14,7 +17,6 @@ __all__ = [
     "Attester",
     "Challenge",
     "Claims",
-    "DevelopmentAttester",
     "Evidence",
     "Level",
     "ReferenceValues",

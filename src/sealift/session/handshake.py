@@ -70,9 +70,9 @@ class _Party:
 
     def _leave(self, step: _Step) -> None:
         """Demand that we are at ``step``, and be over until the step succeeds."""
-        if self._step is not step:
+        found, self._step = self._step, _Step.OVER
+        if found is not step:
             raise UsageError("this handshake is over, or at another step")
-        self._step = _Step.OVER
 
     def _params(self, suites: tuple[int, ...], exchange: bytes) -> Params:
         own = self._endpoint

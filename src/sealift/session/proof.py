@@ -126,12 +126,7 @@ def _appraise(
     policy: PeerPolicy, params: Params, proof: Proof, bound: bytes
 ) -> AttestationResult | None:
     if proof.evidence is None:
-        if policy.require_evidence:
-            raise EvidenceError(
-                f"{params.name} shows no evidence",
-                why=f"the agreement wants {', '.join(policy.accept)}",
-                code="evidence-missing",
-            )
+        _refuse_missing(policy, params)
         return None
     if not policy.accept:
         raise PolicyError(
@@ -141,14 +136,24 @@ def _appraise(
             code="evidence-refused",
         )
     result = appraise(
-        proof.evidence,
-        bound=bound,
-        references=policy.references,
-        accept=policy.accept,
+        proof.evidence, bound=bound, references=policy.references, accept=policy.accept
     )
+    _require_role(result, params)
+    return result
+
+
+def _refuse_missing(policy: PeerPolicy, params: Params) -> None:
+    if policy.require_evidence:
+        raise EvidenceError(
+            f"{params.name} shows no evidence",
+            why=f"the agreement wants {', '.join(policy.accept)}",
+            code="evidence-missing",
+        )
+
+
+def _require_role(result: AttestationResult, params: Params) -> None:
     if result.claims.role not in (None, params.role.value):
         raise EvidenceError(
             f"evidence of a {result.claims.role} shown by a {params.role}",
             code="evidence-role",
         )
-    return result

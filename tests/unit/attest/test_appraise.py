@@ -1,0 +1,248 @@
+"""Appraisal with a made-up kind of evidence beside development evidence.
+
+The made-up kind stands for a TPM or a TEE: it shows that new kinds plug in by media
+type, and that the decisions around them are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from sealift import codec
+from sealift.attest import (
+    AttestationResult,
+    Claims,
+    Evidence,
+    Level,
+    ReferenceValues,
+    Tier,
+    appraise,
+)
+from sealift.attest.attesters import ATTESTER_FOR_MEDIA_TYPE
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development import MEDIA_TYPE, RESULT_MEDIA_TYPE, parse_body
+from sealift.attest.result import APPRAISED
+from sealift.attest.trust import TrustVector
+from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
+from sealift.crypto.sign import SigningKey
+from sealift.errors import (
+    AuthenticationError,
+    EvidenceError,
+    MalformedError,
+    PolicyError,
+    SealiftError,
+    UsageError,
+)
+from sealift.ids import Digest, Role
+
+BOUND = bytes(range(32))
+BUNDLE = Digest.of(b"code")
+GENUINE = TrustVector(hardware=2, runtime_opaque=2)
+
+
+@dataclass(frozen=True)
+class RehearsedVerifier:
+    """Reads evidence whose body is the bound value."""
+
+    trust: TrustVector = GENUINE
+    level: Level = Level.TEE
+    media_type: str = "application/vnd.example.tee"
+    levels: frozenset[Level] = frozenset({Level.TEE, Level.DEVELOPMENT})
+    result_media_type: str = "application/eat+jwt"
+
+    def appraise(
+        self, evidence: Evidence, *, bound: bytes, references: ReferenceValues
+    ) -> Claims:
+        if evidence.body != bound:
+            raise EvidenceError("unbound")
+        return Claims(
+            level=self.level,
+            attester="chip-1",
+            role=None,
+            code_bundle=None,
+            trust=self.trust,
+        )
+
+
+@pytest.fixture
+def key() -> SigningKey:
+    return SigningKey.generate()
+
+
+@pytest.fixture
+def evidence(key: SigningKey) -> Evidence:
+    attester = DevelopmentAttester(key, role=Role.ACCELERATOR, code_bundle=BUNDLE)
+    return attester.collect(BOUND)
+
+
+def references(key: SigningKey, code_bundle: Digest | None = BUNDLE) -> ReferenceValues:
+    return ReferenceValues(
+        development_attesters=(key.public_key,), code_bundle=code_bundle
+    )
+
+
+def try_appraise(
+    evidence: Evidence,
+    key: SigningKey,
+    *,
+    bound: bytes = BOUND,
+    accept: tuple[Level, ...] = (Level.DEVELOPMENT,),
+    code_bundle: Digest | None = BUNDLE,
+) -> AttestationResult:
+    return appraise(
+        evidence,
+        bound=bound,
+        references=references(key, code_bundle),
+        accept=accept,
+    )
+
+
+def test_development_result_is_contraindicated_and_marked(
+    evidence: Evidence, key: SigningKey
+) -> None:
+    result = try_appraise(evidence, key)
+    assert result.level is Level.DEVELOPMENT
+    assert result.tier is Tier.CONTRAINDICATED
+    assert result.media_type == RESULT_MEDIA_TYPE
+    assert result.claims.role == "accelerator"
+    assert result.summary()["level"] == "development"
+    assert result.summary()["code_bundle"] == BUNDLE.to_text()
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        (Level.TEE,),
+        (Level.GPU_TEE, Level.TEE),
+        (Level.ATTESTED_HOST,),
+        (Level.UNTRUSTED_GPU,),
+    ],
+)
+def test_development_is_refused_unless_asked_for(
+    evidence: Evidence, key: SigningKey, accept: tuple[Level, ...]
+) -> None:
+    with pytest.raises(PolicyError) as refusal:
+        try_appraise(evidence, key, accept=accept)
+    assert refusal.value.code == "development-refused"
+
+
+def test_refused_kinds_are_not_parsed(key: SigningKey) -> None:
+    garbage = Evidence("development", MEDIA_TYPE, b"not json")
+    with pytest.raises(PolicyError):
+        try_appraise(garbage, key, accept=(Level.TEE,))
+    with pytest.raises(MalformedError):  # control: it is parsed where accepted
+        try_appraise(garbage, key)
+
+
+def test_empty_accept_accepts_nothing(evidence: Evidence, key: SigningKey) -> None:
+    with pytest.raises(MalformedError):
+        try_appraise(evidence, key, accept=())
+
+
+def test_unknown_kind(key: SigningKey) -> None:
+    with pytest.raises(EvidenceError) as refusal:
+        try_appraise(Evidence("other", "application/vnd.other", b""), key)
+    assert refusal.value.code == "evidence-unknown-kind"
+
+
+def test_bound_to_something_else(evidence: Evidence, key: SigningKey) -> None:
+    with pytest.raises(EvidenceError) as refusal:
+        try_appraise(evidence, key, bound=bytes(32))
+    assert refusal.value.code == "evidence-unbound"
+
+
+def test_attester_that_nobody_named(evidence: Evidence) -> None:
+    with pytest.raises(EvidenceError) as refusal:
+        try_appraise(evidence, SigningKey.generate())
+    assert refusal.value.code == "attester-unknown"
+
+
+def test_other_code(evidence: Evidence, key: SigningKey) -> None:
+    with pytest.raises(PolicyError) as refusal:
+        try_appraise(evidence, key, code_bundle=Digest.of(b"other"))
+    assert refusal.value.code == "code-bundle-differs"
+    assert try_appraise(evidence, key, code_bundle=None).claims.code_bundle == BUNDLE
+
+
+def test_any_changed_byte_is_refused(evidence: Evidence, key: SigningKey) -> None:
+    for position in range(len(evidence.body)):
+        changed = bytearray(evidence.body)
+        changed[position] ^= 1
+        with pytest.raises(SealiftError):
+            try_appraise(replace(evidence, body=bytes(changed)), key)
+
+
+def test_changed_claims_do_not_verify(evidence: Evidence, key: SigningKey) -> None:
+    body = parse_body(evidence.body)
+    claims = replace(body.statement.claims, role="broker")
+    forged = replace(body, statement=replace(body.statement, claims=claims))
+    with pytest.raises(AuthenticationError):
+        try_appraise(replace(evidence, body=codec.encode(forged)), key)
+
+
+def rehearse(verifier: RehearsedVerifier, *accept: Level) -> AttestationResult:
+    return appraise(
+        Evidence("tee", verifier.media_type, BOUND),
+        bound=BOUND,
+        references=ReferenceValues(),
+        accept=accept,
+        verifiers={verifier.media_type: verifier},
+    )
+
+
+def test_other_kinds_plug_in() -> None:
+    result = rehearse(RehearsedVerifier(), Level.GPU_TEE, Level.TEE)
+    assert (result.level, result.tier) == (Level.TEE, Tier.AFFIRMING)
+
+
+def test_level_is_what_the_evidence_proved() -> None:
+    rehearsal = RehearsedVerifier(
+        level=Level.DEVELOPMENT, trust=TrustVector(hardware=97)
+    )
+    with pytest.raises(PolicyError):  # a rehearsed TEE stays development (rule H11)
+        rehearse(rehearsal, Level.TEE)
+    assert rehearse(rehearsal, Level.DEVELOPMENT).level is Level.DEVELOPMENT
+
+
+def test_real_levels_must_be_affirming() -> None:
+    with pytest.raises(PolicyError) as refusal:
+        rehearse(RehearsedVerifier(trust=TrustVector(hardware=32)), Level.TEE)
+    assert refusal.value.code == "tier-refused"
+
+
+def test_affirming_development_is_a_bug_not_a_result() -> None:
+    with pytest.raises(UsageError, match="never be affirming"):
+        rehearse(RehearsedVerifier(level=Level.DEVELOPMENT), Level.DEVELOPMENT)
+
+
+def test_results_are_made_by_appraisal_only(
+    evidence: Evidence, key: SigningKey
+) -> None:
+    result = try_appraise(evidence, key)
+    with pytest.raises(UsageError):
+        replace(result, token=object())  # type: ignore[arg-type]
+    assert replace(result, token=APPRAISED) == result
+
+
+def test_registries_agree_on_media_types() -> None:
+    assert set(ATTESTER_FOR_MEDIA_TYPE) == set(VERIFIER_FOR_MEDIA_TYPE) == {MEDIA_TYPE}
+
+
+def test_an_attester_binds_32_bytes(key: SigningKey) -> None:
+    with pytest.raises(UsageError):
+        DevelopmentAttester(key, role=Role.HOLDER).collect(b"short")
+
+
+@pytest.mark.parametrize(
+    ("kind", "media_type", "body"),
+    [
+        ("Development", MEDIA_TYPE, b""),
+        ("development", "text/html; charset=x", b""),
+        ("development", MEDIA_TYPE, bytes((1 << 20) + 1)),
+    ],
+)
+def test_evidence_is_limited(kind: str, media_type: str, body: bytes) -> None:
+    with pytest.raises(MalformedError):
+        Evidence(kind, media_type, body)
