@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final, TypeVar
 
 from sealift import codec
-from sealift.channel.transport import Deadline, Transport, peer_timeout
+from sealift.channel.transport import Deadline, Transport
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
@@ -29,22 +27,14 @@ from sealift.ids import Buffer
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
 from sealift.session.frames import FrameKind, MessageType, pack, raise_abort, unpack
 from sealift.session.halves import MAX_MESSAGE_BYTES, ReceivingHalf, SendingHalf
+from sealift.session.lifetime import TIMEOUT, Ends, Lifetime
 from sealift.session.rekey import answer_renewal, start_renewal, verify_same_peer
 from sealift.session.transcript import Side
 
 T = TypeVar("T")
-TIMEOUT: Final = peer_timeout().code
 REKEY_TIMEOUT_S: Final = 30.0
 MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
 _LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
-
-
-class _Ends(Enum):
-    """When a peer error ends the session."""
-
-    NEVER = auto()  # sending: what the peer said before it left can still be read
-    UNLESS_TIMEOUT = auto()
-    ALWAYS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,7 @@ class Session:
         self._send_lock = threading.RLock()
         self._receive_lock = threading.RLock()
         self._waiting: deque[Incoming] = deque()
-        self._end: PeerError | None = None
+        self._life = Lifetime(self._wipe_and_close)
         self._key_epoch = 0
         self._start(established)
 
@@ -120,7 +110,7 @@ class Session:
                 fix="Split it, or send it as a sealed stream",
                 code="message-too-long",
             )
-        with self._live(_Ends.NEVER), self._send_lock:
+        with self._life.use(Ends.NEVER), self._send_lock:
             self._sending.send(MessageType.APPLICATION, message)
 
     def receive(self, timeout_s: float | None = None) -> bytes:
@@ -144,7 +134,7 @@ class Session:
 
     def send_raw(self, frame: Buffer) -> None:
         """Send a frame that authenticates itself, unsealed."""
-        with self._live(_Ends.NEVER), self._send_lock:
+        with self._life.use(Ends.NEVER), self._send_lock:
             self._transport.send(pack(FrameKind.RAW, frame))
 
     def receive_raw(self, timeout_s: float | None = None) -> bytes:
@@ -153,15 +143,8 @@ class Session:
 
     def receive_any(self, timeout_s: float | None = None) -> Incoming:
         """The next message or raw frame, whichever comes; raises like ``receive``."""
-        with self._live(_Ends.UNLESS_TIMEOUT), self._receive_lock:
-            if self._waiting:
-                return self._waiting.popleft()
-            deadline = Deadline(timeout_s)
-            while True:
-                kind, payload = self._read(deadline)
-                if kind is None or kind is MessageType.APPLICATION:
-                    return Incoming(kind is None, payload)
-                self._control(kind, payload)
+        with self._life.use(Ends.UNLESS_TIMEOUT), self._receive_lock:
+            return self._next(timeout_s)
 
     def rekey(self, timeout_s: float = REKEY_TIMEOUT_S) -> None:
         """Replace all keys by a whole new handshake; the initiator's to call.
@@ -174,7 +157,7 @@ class Session:
         """
         if self._established.side is not Side.INITIATOR:
             raise UsageError("a session is rekeyed by the side that opened it")
-        with self._live(_Ends.ALWAYS), self._receive_lock:
+        with self._life.use(Ends.ALWAYS), self._receive_lock:
             deadline = Deadline(timeout_s)
             renewal = start_renewal(self._endpoint, self._policy, self._established)
             with self._send_lock:
@@ -189,10 +172,10 @@ class Session:
     def close(self) -> None:
         """Send the final record, wipe the keys, close the transport. Safe to repeat."""
         with self._send_lock:
-            if self._end is None:
+            if not self._life.over:
                 with suppress(SealiftError):
                     self._sending.send(MessageType.CLOSE, b"", final=True)
-            self._finish(PeerError("the session is closed", code="session-closed"))
+            self._life.end(PeerError("the session is closed", code="session-closed"))
 
     def __enter__(self) -> Session:
         return self
@@ -221,40 +204,13 @@ class Session:
         self._receiving.close()
         self._established.keys.wipe()
 
-    def _finish(self, end: PeerError) -> None:
-        if self._end is None:
-            self._end = end
-            self._wipe()
-            self._transport.close()
-
-    @contextmanager
-    def _live(self, ends: _Ends) -> Iterator[None]:
-        """Refuse after the end; make errors the end, peer errors as ``ends`` says."""
-        if self._end is not None:
-            raise self._ended()
-        try:
-            yield
-        except PeerError as error:
-            harmless = ends is _Ends.UNLESS_TIMEOUT and error.code == TIMEOUT
-            if ends is not _Ends.NEVER and not harmless:
-                self._finish(error)
-            raise
-        except SealiftError as error:
-            if self._end is not None:  # closed by another thread meanwhile
-                raise self._ended() from None
-            self._finish(
-                PeerError("the session ended", why=str(error), code="session-ended")
-            )
-            raise
-
-    def _ended(self) -> PeerError:
-        end = self._end
-        assert end is not None
-        return PeerError(end.what, why=end.why, fix=end.fix, code=end.code)
+    def _wipe_and_close(self) -> None:
+        self._wipe()
+        self._transport.close()
 
     def _receive_as(self, timeout_s: float | None, *, raw: bool) -> bytes:
-        with self._live(_Ends.UNLESS_TIMEOUT), self._receive_lock:
-            incoming = self.receive_any(timeout_s)
+        with self._life.use(Ends.UNLESS_TIMEOUT), self._receive_lock:
+            incoming = self._next(timeout_s)
             if incoming.raw is not raw:
                 raise MalformedError(
                     f"expected a {'raw frame' if raw else 'message'}",
@@ -262,6 +218,16 @@ class Session:
                     code="unexpected-frame",
                 )
             return incoming.payload
+
+    def _next(self, timeout_s: float | None) -> Incoming:
+        if self._waiting:
+            return self._waiting.popleft()
+        deadline = Deadline(timeout_s)
+        while True:
+            kind, payload = self._read(deadline)
+            if kind is None or kind is MessageType.APPLICATION:
+                return Incoming(kind is None, payload)
+            self._control(kind, payload)
 
     def _read(self, deadline: Deadline) -> tuple[MessageType | None, bytes]:
         """One frame, opened; None stands for a raw one."""
@@ -282,7 +248,7 @@ class Session:
         try:
             return self._transport.receive(deadline.remaining_s())
         except PeerError as error:
-            if error.code == TIMEOUT or self._end is not None:
+            if error.code == TIMEOUT:
                 raise
             raise PeerError(
                 "the connection ended before the session was closed",
@@ -300,7 +266,7 @@ class Session:
 
     def _control(self, kind: MessageType, payload: bytes) -> None:
         if kind is MessageType.REKEY_HELLO and self._established.side is Side.RESPONDER:
-            with self._live(_Ends.ALWAYS):
+            with self._life.use(Ends.ALWAYS):
                 self._answer_rekey(payload)
             return
         raise MalformedError("a rekey message out of turn", code="unexpected-frame")

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from sealift.channel.tcp import TcpTransport
+from sealift.errors import MalformedError, PeerError, UnavailableError, UsageError
+from sealift.events import Event
+from sealift.session import Link, Relay, Session
+from sealift.session.circuit import Circuit
+from sealift.session.envelope import (
+    FRAME_COST_BYTES,
+    WINDOW_BYTES,
+    Envelope,
+    EnvelopeKind,
+)
+from sealift.session.link import MAX_BACKLOG
+from sealift.session.switchboard import MAX_OPENED
+from tests.sim.attested import Cast, both
+
+
+@pytest.fixture(autouse=True)
+def no_orphan_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + 5
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not left
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def relay(events: list[Event]) -> Iterator[Relay]:
+    with Relay.listen(sink=events.append) as relay:
+        yield relay
+
+
+@pytest.fixture
+def links(relay: Relay) -> Iterator[tuple[Link, Link]]:
+    with ExitStack() as stack:
+        yield (
+            stack.enter_context(Link.dial(relay.address, "hospital-a")),
+            stack.enter_context(Link.dial(relay.address, "accelerator")),
+        )
+
+
+def wait_until(condition: object, timeout_s: float = 5) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def rekey_and_send(session: Session) -> None:
+    session.rekey(5)
+    session.send(b"renewed")
+
+
+def send_mebibytes(circuit: Circuit, count: int) -> None:
+    for _ in range(count):
+        circuit.send(bytes(1 << 20))
+
+
+def flood(circuit: Circuit) -> None:
+    send_mebibytes(circuit, 64)
+    circuit.receive(5)
+
+
+def test_frames_cross_both_ways(links: tuple[Link, Link]) -> None:
+    a, b = links
+    here = a.open("accelerator")
+    there = b.accept(5)
+    assert there.peer_name == "hospital-a"
+    here.send(b"one")
+    here.send(b"")
+    there.send(b"back")
+    assert [there.receive(5), there.receive(5)] == [b"one", b""]
+    assert here.receive(5) == b"back"
+
+
+def test_sessions_cross_the_relay(links: tuple[Link, Link]) -> None:
+    cast = Cast()
+    here, there = cast.sessions((links[0].open("accelerator"), links[1].accept(5)))
+    here.send(b"hello")
+    assert there.receive(5) == b"hello"
+    both(lambda: rekey_and_send(here), lambda: there.receive(5))
+    here.close()
+    with pytest.raises(PeerError) as refusal:
+        there.receive(5)
+    assert refusal.value.code == "session-closed"
+
+
+def test_the_orchestrator_is_an_endpoint_too(
+    relay: Relay, links: tuple[Link, Link]
+) -> None:
+    with relay.local_link() as local:
+        assert relay.names == {"orchestrator", "hospital-a", "accelerator"}
+        here, there = links[0].open("orchestrator"), local.accept(5)
+        here.send(b"x")
+        assert there.receive(5) == b"x"
+        back = local.open("hospital-a")
+        back.send(b"y")
+        assert links[0].accept(5).receive(5) == b"y"
+
+
+def test_many_circuits_do_not_mix(links: tuple[Link, Link]) -> None:
+    a, b = links
+    pairs = [(a.open("accelerator"), b.accept(5)) for _ in range(8)]
+    for number, (here, _) in enumerate(pairs):
+        here.send(b"%d" % number)
+    for number, (_, there) in enumerate(pairs):
+        assert there.receive(5) == b"%d" % number
+
+
+def test_unknown_peer(links: tuple[Link, Link]) -> None:
+    with pytest.raises(PeerError) as refusal:
+        links[0].open("nobody")
+    assert refusal.value.code == "unknown-peer"
+    assert "nobody" in str(refusal.value)
+    with pytest.raises(PeerError):  # not even itself
+        links[0].open("hospital-a")
+
+
+def test_open_waits_for_a_peer_that_starts_later(
+    relay: Relay, links: tuple[Link, Link]
+) -> None:
+    late: list[Link] = []
+    timer = threading.Timer(
+        0.1, lambda: late.append(Link.dial(relay.address, "broker"))
+    )
+    timer.start()
+    circuit = links[0].open("broker", wait_s=5)
+    timer.join()
+    circuit.close()
+    late[0].close()
+
+
+def test_name_taken(
+    relay: Relay, links: tuple[Link, Link], events: list[Event]
+) -> None:
+    with pytest.raises(PeerError) as refusal:
+        Link.dial(relay.address, "accelerator")
+    assert refusal.value.code == "name-taken"
+    assert "relay.refused" in [event.kind for event in events]
+    links[1].close()
+    wait_until(lambda: "accelerator" not in relay.names)
+    Link.dial(relay.address, "accelerator").close()
+
+
+def test_port_in_use(relay: Relay) -> None:
+    with pytest.raises(UnavailableError) as refusal:
+        Relay.listen(*relay.address)
+    assert "in use" in str(refusal.value)
+    assert refusal.value.fix
+
+
+def test_nobody_listens() -> None:
+    with Relay.listen() as relay:
+        address = relay.address
+    with pytest.raises(PeerError) as refusal:
+        Link.dial(address, "hospital-a", timeout_s=0.15)
+    assert refusal.value.code == "peer-unreachable"
+
+
+def test_dial_waits_for_a_relay_that_starts_later() -> None:
+    with Relay.listen() as first:
+        host, port = first.address
+    relays: list[Relay] = []
+    timer = threading.Timer(0.1, lambda: relays.append(Relay.listen(host, port)))
+    timer.start()
+    link = Link.dial((host, port), "hospital-a", timeout_s=5)
+    timer.join()
+    link.close()
+    relays[0].close()
+
+
+def test_a_dead_peer_ends_its_circuits(
+    links: tuple[Link, Link], relay: Relay, events: list[Event]
+) -> None:
+    here, there = links[0].open("accelerator"), links[1].accept(5)
+    there.send(b"last")
+    there.send(b"words")
+    assert here.receive(5) == b"last"
+    links[1].close()
+    assert here.receive(5) == b"words"
+    with pytest.raises(PeerError) as refusal:
+        here.receive(5)
+    assert refusal.value.code == "peer-gone"
+    with pytest.raises(PeerError):
+        here.send(b"x")
+    wait_until(lambda: "relay.gone" in [event.kind for event in events])
+
+
+def test_a_closed_circuit_delivers_what_was_sent(links: tuple[Link, Link]) -> None:
+    here, there = links[0].open("accelerator"), links[1].accept(5)
+    here.send(b"last words")
+    here.close()
+    assert there.receive(5) == b"last words"
+    with pytest.raises(PeerError) as refusal:
+        there.receive(5)
+    assert refusal.value.code == "peer-closed"
+    again = links[0].open("accelerator")  # the link itself lives
+    again.send(b"x")
+    assert links[1].accept(5).receive(5) == b"x"
+
+
+def test_a_dead_relay_ends_everything() -> None:
+    relay = Relay.listen()
+    link, other = Link.dial(relay.address, "a"), Link.dial(relay.address, "b")
+    circuit = link.open("b")
+    relay.close()
+    for call in (lambda: circuit.receive(5), lambda: link.accept(5)):
+        with pytest.raises(PeerError) as refusal:
+            call()
+        assert refusal.value.code == "relay-gone"
+    with pytest.raises(PeerError):
+        link.open("b")
+    link.close()
+    other.close()
+
+
+def test_accept_times_out(links: tuple[Link, Link]) -> None:
+    with pytest.raises(PeerError) as refusal:
+        links[0].accept(0.01)
+    assert refusal.value.code == "peer-timeout"
+
+
+def test_bulk_flows_through_a_slow_receiver(links: tuple[Link, Link]) -> None:
+    """Twice the window: the sender waits for credit, nothing is lost."""
+    here, there = links[0].open("accelerator"), links[1].accept(5)
+    block, count = bytes(1 << 20), 2 * WINDOW_BYTES >> 20
+    sender = threading.Thread(target=lambda: [here.send(block) for _ in range(count)])
+    sender.start()
+    time.sleep(0.05)
+    assert sender.is_alive()
+    assert [len(there.receive(5)) for _ in range(count)] == [len(block)] * count
+    sender.join(5)
+    assert not sender.is_alive()
+
+
+def test_a_full_window_times_out(links: tuple[Link, Link]) -> None:
+    here, _ = links[0].open("accelerator"), links[1].accept(5)
+    here._send_timeout_s = 0.05
+    with pytest.raises(PeerError) as refusal:
+        send_mebibytes(here, 2 * WINDOW_BYTES >> 20)
+    assert refusal.value.code == "peer-timeout"
+
+
+def test_a_flooding_peer_loses_its_circuit_and_nobody_else_does(
+    links: tuple[Link, Link],
+) -> None:
+    here, there = links[0].open("accelerator"), links[1].accept(5)
+    calm, calm_there = links[0].open("accelerator"), links[1].accept(5)
+    here._spend = lambda cost: None  # type: ignore[method-assign]  # ignores its credit
+    with pytest.raises(PeerError) as refusal:
+        flood(here)
+    assert refusal.value.code == "flooded"
+    calm.send(b"still here")
+    assert calm_there.receive(5) == b"still here"
+    with pytest.raises(PeerError):
+        list(iter(lambda: there.receive(5), None))
+
+
+def test_circuits_are_counted(links: tuple[Link, Link]) -> None:
+    opened = [links[0].open("accelerator") for _ in range(MAX_OPENED)]
+    with pytest.raises(PeerError) as refusal:
+        links[0].open("accelerator")
+    assert refusal.value.code == "too-many-circuits"
+    opened[0].close()
+    links[0].open("accelerator")
+    assert MAX_OPENED < MAX_BACKLOG
+
+
+def test_garbage_ends_the_connection_and_nothing_else(
+    relay: Relay, links: tuple[Link, Link]
+) -> None:
+    transport = TcpTransport.dial(*relay.address)
+    transport.send(b"GET / HTTP/1.1")
+    assert Envelope.parse(transport.receive(5)).kind is EnvelopeKind.REFUSED
+    with pytest.raises(PeerError):
+        transport.receive(5)
+    transport.close()
+    links[0].open("accelerator").close()
+
+
+def test_a_stranger_cannot_speak_on_a_circuit(
+    relay: Relay, links: tuple[Link, Link]
+) -> None:
+    here, there = links[0].open("accelerator"), links[1].accept(5)
+    with Link.dial(relay.address, "stranger") as stranger:
+        forged = Envelope(EnvelopeKind.FRAME, here.id, payload=b"forged")
+        stranger._write(forged.encode())
+        stranger._write(Envelope(EnvelopeKind.CLOSE, here.id).encode())
+        stranger.open("accelerator").close()  # the relay has seen both by now
+    here.send(b"genuine")
+    assert there.receive(5) == b"genuine"
+
+
+def test_frames_have_a_limit(links: tuple[Link, Link]) -> None:
+    here = links[0].open("accelerator")
+    with pytest.raises(UsageError):
+        here.send(bytes(here.max_frame_bytes + 1))
+    here.send(bytes(here.max_frame_bytes))
+    assert len(links[1].accept(5).receive(5)) == here.max_frame_bytes
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        bytes(18),
+        b"\x02" + bytes(18),
+        b"\x01\x09" + bytes(17),
+        b"\x01\x03" + bytes(16) + b"\x05abc",
+        b"\x01\x03" + bytes(16) + b"\x03A C",
+        b"\x01\x03" + bytes(16) + b"\x02\xff\xfe",
+    ],
+)
+def test_envelopes_are_parsed_strictly(frame: bytes) -> None:
+    with pytest.raises(MalformedError):
+        Envelope.parse(frame)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\0", bytes(5)])
+def test_credit_is_a_u32_above_zero(payload: bytes) -> None:
+    with pytest.raises(MalformedError):
+        _ = Envelope(EnvelopeKind.CREDIT, payload=payload).credit_bytes
+
+
+def test_every_frame_counts() -> None:
+    assert FRAME_COST_BYTES > 0  # else empty frames would fill the queue for nothing

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pytest
+
+from sealift.attest import Level
+from sealift.channel.memory import Fault, MemoryTransport, memory_pair
+from sealift.crypto.aead import Suite
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import TOKEN
+from sealift.crypto.sign import SigningKey
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+    SealiftError,
+    UsageError,
+)
+from sealift.ids import Digest
+from sealift.session import Incoming, Session, accept, connect
+from sealift.session.frames import FrameKind, MessageType, pack
+from sealift.session.halves import MAX_MESSAGE_BYTES
+from tests.sim.attested import Cast, both
+
+Pair = tuple[Session, Session]
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+    number: int
+
+
+@pytest.fixture
+def cast() -> Cast:
+    return Cast()
+
+
+@pytest.fixture
+def pair(cast: Cast) -> Iterator[Pair]:
+    here, there = cast.sessions()
+    yield here, there
+    here.close()
+    there.close()
+
+
+def test_messages_cross_both_ways(pair: Pair) -> None:
+    here, there = pair
+    for number in range(3):
+        here.send(b"question %d" % number)
+        assert there.receive(1) == b"question %d" % number
+        there.send(b"answer")
+        assert here.receive(1) == b"answer"
+
+
+def test_records_of_the_codec_cross(pair: Pair) -> None:
+    here, there = pair
+    here.send_message(Note("hello", 7))
+    assert there.receive_message(Note, 1) == Note("hello", 7)
+    here.send(b'{"text":"hello"}')
+    with pytest.raises(MalformedError):
+        there.receive_message(Note, 1)
+    here.send(b"the session goes on")
+    assert there.receive(1) == b"the session goes on"
+
+
+def test_messages_have_a_limit(pair: Pair) -> None:
+    here, there = pair
+    here.send(bytes(MAX_MESSAGE_BYTES))
+    assert there.receive(1) == bytes(MAX_MESSAGE_BYTES)
+    with pytest.raises(UsageError) as refusal:
+        here.send(bytes(MAX_MESSAGE_BYTES + 1))
+    assert refusal.value.code == "message-too-long"
+    here.send(b"")
+    assert there.receive(1) == b""
+
+
+def test_raw_frames_cross_as_they_are(pair: Pair) -> None:
+    here, there = pair
+    here.send_raw(b"frame")
+    assert there.receive_raw(1) == b"frame"
+    here.send(b"message")
+    here.send_raw(b"raw")
+    assert there.receive_any(1) == Incoming(raw=False, payload=b"message")
+    assert there.receive_any(1) == Incoming(raw=True, payload=b"raw")
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_the_other_kind_of_frame_is_refused(pair: Pair, raw: bool) -> None:
+    here, there = pair
+    (here.send if raw else here.send_raw)(b"x")
+    with pytest.raises(MalformedError) as refusal:
+        (there.receive_raw if raw else there.receive)(1)
+    assert refusal.value.code == "unexpected-frame"
+
+
+def test_a_timeout_is_not_the_end(pair: Pair) -> None:
+    here, there = pair
+    with pytest.raises(PeerError) as refusal:
+        there.receive(0.01)
+    assert refusal.value.code == "peer-timeout"
+    here.send(b"late")
+    assert there.receive(1) == b"late"
+
+
+def test_closing_is_told_apart_from_truncation(cast: Cast) -> None:
+    here, there = cast.sessions()
+    here.send(b"last words")
+    here.close()
+    assert there.receive(1) == b"last words"
+    with pytest.raises(PeerError) as refusal:
+        there.receive(1)
+    assert refusal.value.code == "session-closed"
+    ends = memory_pair()
+    here, there = cast.sessions(ends)
+    here.send(b"last words")
+    ends[0].close()
+    assert there.receive(1) == b"last words"
+    with pytest.raises(PeerError) as refusal:
+        there.receive(1)
+    assert refusal.value.code == "session-truncated"
+
+
+def test_what_was_sent_before_leaving_can_still_be_read(cast: Cast) -> None:
+    here, there = cast.sessions()
+    here.send(b"result")
+    here.close()
+    with pytest.raises(PeerError):
+        there.send(b"too late")
+    assert there.receive(1) == b"result"
+
+
+def test_nothing_works_after_close(pair: Pair) -> None:
+    here, _ = pair
+    here.close()
+    here.close()
+    for use in (lambda: here.send(b""), lambda: here.receive(0), here.rekey):
+        with pytest.raises(PeerError) as refusal:
+            use()
+        assert refusal.value.code == "session-closed"
+    with pytest.raises(UsageError):  # the keys are gone
+        here.export(Label.VISIT_FRAME)
+
+
+def test_close_wakes_a_receiver(pair: Pair) -> None:
+    here, _ = pair
+    codes: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(PeerError) as refusal:
+            here.receive(20)
+        codes.append(refusal.value.code)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    here.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert codes == ["session-closed"]
+
+
+# Frames of the holder's direction: hello, answer, stream header, first record, second.
+FIRST_RECORD = 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault("flip", FIRST_RECORD, 40), AuthenticationError),
+        (Fault("drop", FIRST_RECORD), SealiftError),
+        (Fault("duplicate", FIRST_RECORD), SealiftError),
+        (Fault("hold", FIRST_RECORD), SealiftError),
+        (Fault("truncate", FIRST_RECORD, 30), SealiftError),
+        (Fault("drop", FIRST_RECORD - 1), SealiftError),
+        (Fault("flip", FIRST_RECORD - 1, 70), AuthenticationError),
+        (Fault("duplicate", FIRST_RECORD - 1), PolicyError),
+    ],
+)
+def test_a_hostile_line_is_noticed(
+    cast: Cast, fault: Fault, error: type[SealiftError]
+) -> None:
+    here, there = cast.sessions(memory_pair([fault]))
+    here.send(b"first, long enough to be cut somewhere")
+    here.send(b"second, long enough to be cut somewhere")
+    received: list[bytes] = []
+    with pytest.raises(error):
+        received.extend(iter(lambda: there.receive(0.2), None))
+    expected = [b"first, long enough to be cut somewhere"]
+    assert received in ([], expected)
+    with pytest.raises(PeerError):  # one error ends it
+        there.receive(0.2)
+    with pytest.raises(PeerError):
+        there.send(b"")
+
+
+def test_a_delay_does_no_harm(cast: Cast) -> None:
+    here, there = cast.sessions(memory_pair([Fault("delay", FIRST_RECORD, 0.05)]))
+    here.send(b"slow")
+    assert there.receive(2) == b"slow"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\x63",
+        pack(FrameKind.HANDSHAKE, b"{}"),
+        pack(FrameKind.HEADER, bytes(120)),
+        pack(FrameKind.RECORD, bytes(64)),
+        pack(FrameKind.RECORD, b""),
+    ],
+)
+def test_forged_frames_end_the_session(cast: Cast, frame: bytes) -> None:
+    ends = memory_pair()
+    _, there = cast.sessions(ends)
+    ends[0].send(frame)
+    with pytest.raises(SealiftError):
+        there.receive(1)
+    with pytest.raises(PeerError):
+        there.receive(1)
+
+
+def test_a_forged_abort_is_only_a_hint(cast: Cast) -> None:
+    ends = memory_pair()
+    _, there = cast.sessions(ends)
+    ends[0].send(pack(FrameKind.ABORT, b"\x1b[31mhacked\n"))
+    with pytest.raises(PeerError) as refusal:
+        there.receive(1)
+    assert "\x1b" not in str(refusal.value)
+
+
+def rekey_then_send(session: Session, message: bytes) -> None:
+    session.rekey(5)
+    session.send(message)
+
+
+def test_rekey_replaces_everything(pair: Pair) -> None:
+    here, there = pair
+    th2, hpke, old = here.th2, here.peer.hpke, here.established
+    exported = here.export(Label.VISIT_FRAME).reveal(TOKEN)
+    there.send(b"on its way meanwhile")
+    there.send_raw(b"and raw")
+    _, received = both(
+        lambda: rekey_then_send(here, b"after"), lambda: there.receive(5)
+    )
+    assert received == b"after"
+    assert here.th2 == there.th2 != th2
+    assert here.key_epoch == there.key_epoch == 1
+    assert here.export(Label.VISIT_FRAME).reveal(TOKEN) != exported
+    assert here.peer.hpke != hpke
+    with pytest.raises(UsageError):  # the old keys are wiped
+        old.export(Label.VISIT_FRAME)
+    assert here.receive(1) == b"on its way meanwhile"
+    assert here.receive_raw(1) == b"and raw"
+
+
+def test_rekey_again_and_again(pair: Pair) -> None:
+    here, there = pair
+    for number in range(1, 4):
+        both(lambda: rekey_then_send(here, b"x"), lambda: there.receive(5))
+        there.send(b"%d" % number)
+        assert here.receive(1) == b"%d" % number
+    assert here.key_epoch == 3
+
+
+def test_only_the_initiator_rekeys(pair: Pair) -> None:
+    _, there = pair
+    with pytest.raises(UsageError):
+        there.rekey()
+
+
+def test_rekey_without_an_answer_ends_the_session(pair: Pair) -> None:
+    here, _ = pair
+    with pytest.raises(PeerError) as refusal:
+        here.rekey(0.05)
+    assert refusal.value.code == "peer-timeout"
+    with pytest.raises(PeerError):
+        here.send(b"")
+
+
+def test_rekey_wants_evidence_again(cast: Cast) -> None:
+    """Whoever holds the traffic keys but cannot prove itself is not renewed (C7)."""
+    here, there = cast.sessions()
+    there._endpoint = replace(cast.accelerator, attester=None)
+    with pytest.raises(SealiftError):
+        both(lambda: here.rekey(2), lambda: there.receive(2))
+    with pytest.raises(PeerError):
+        here.send(b"")
+
+
+@pytest.mark.parametrize("change", ["instance", "name"])
+def test_rekey_keeps_the_peer(cast: Cast, change: str) -> None:
+    """Another genuine process cannot take a live session over."""
+    here, there = cast.sessions()
+    swap = (
+        {"instance": SigningKey.generate()}
+        if change == "instance"
+        else {"name": "accelerator-2"}
+    )
+    there._endpoint = replace(cast.accelerator, **swap)  # type: ignore[arg-type]
+    refusal = renewal_error(here, there)
+    assert isinstance(refusal, PolicyError)
+    assert refusal.code == "rekey-peer-differs"
+
+
+def renewal_error(here: Session, there: Session) -> SealiftError:
+    thread = threading.Thread(target=swallow, args=(lambda: there.receive(2),))
+    thread.start()
+    with pytest.raises(SealiftError) as refusal:
+        here.rekey(2)
+    thread.join(10)
+    return refusal.value
+
+
+def swallow(call: Callable[[], object]) -> None:
+    with suppress(SealiftError):
+        call()
+
+
+def test_rekey_steps_out_of_turn_are_refused(pair: Pair) -> None:
+    here, there = pair
+    here._sending.send(MessageType.REKEY_DONE, b"", final=True)
+    with pytest.raises(MalformedError):
+        there.receive(1)
+
+
+def test_a_stream_ends_only_where_it_may(pair: Pair) -> None:
+    here, there = pair
+    here._sending.send(MessageType.APPLICATION, b"", final=True)
+    with pytest.raises(MalformedError):
+        there.receive(1)
+
+
+def test_refusals_are_told_to_the_other_end(cast: Cast) -> None:
+    here, there = memory_pair()
+    cast.holder = replace(cast.holder, agreement=Digest.of(b"other"))
+    refusal = run_refused(cast, here, there)
+    assert refusal.code == "peer-refused"
+    assert "agreement-differs" in str(refusal)
+
+
+def run_refused(
+    cast: Cast, here: MemoryTransport, there: MemoryTransport
+) -> SealiftError:
+    answering = lambda: swallow(  # noqa: E731
+        lambda: accept(there, cast.accelerator, cast.of_holder, 2)
+    )
+    thread = threading.Thread(target=answering)
+    thread.start()
+    with pytest.raises(SealiftError) as refusal:
+        connect(here, cast.holder, cast.of_accelerator, 2)
+    thread.join(10)
+    with pytest.raises(PeerError):  # both transports are closed
+        here.send(b"")
+    with pytest.raises(PeerError):
+        there.send(b"")
+    return refusal.value
+
+
+def test_no_evidence_no_session(cast: Cast) -> None:
+    cast.of_accelerator = replace(cast.of_accelerator, accept=(Level.TEE,))
+    refusal = run_refused(cast, *memory_pair())
+    assert refusal.code == "development-refused"
+
+
+def test_a_silent_peer_times_out(cast: Cast) -> None:
+    here, _ = memory_pair()
+    with pytest.raises(PeerError) as refusal:
+        connect(here, cast.holder, cast.of_accelerator, 0.05)
+    assert refusal.value.code == "peer-timeout"
+
+
+def test_the_stream_must_use_the_agreed_suite(cast: Cast) -> None:
+    here, there = cast.sessions()
+    other = replace(here.established, suite=int(Suite.CHACHA20_POLY1305))
+    here._start(other)
+    here.send(b"x")
+    with pytest.raises(PolicyError):
+        there.receive(1)
