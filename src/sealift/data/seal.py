@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
@@ -31,6 +31,7 @@ from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_to_plain
 from sealift.data.table import Table, open_table
 from sealift.errors import UsageError
+from sealift.events import Sink, discard, emit
 from sealift.ids import check_name
 from sealift.release.agreement import Part, Resource
 
@@ -65,6 +66,7 @@ def seal_table(
     out_dir: Path,
     record_bytes: int = DEFAULT_RECORD_BYTES,
     keep: Keep = lambda card: None,
+    sink: Sink = discard,
 ) -> ResourceCard:
     """Seal ``source`` to ``out_dir``/NAME.sealed and NAME.resource.json.
 
@@ -79,6 +81,7 @@ def seal_table(
         record_bytes: About how large a record is; see ``record_bytes_for``.
         keep: Called when the sealed file is written and before the card is: the place
             to store the key. If it raises, both files are gone.
+        sink: Gets ``data.progress`` events with ``done_bytes`` and ``total_bytes``.
 
     Raises:
         MalformedError: at the first row that does not fit the schema.
@@ -91,7 +94,7 @@ def seal_table(
     with contextlib.ExitStack() as undo, open_output(paths.card) as card_file:
         sealed = write_sealed_file(
             paths.sealed,
-            table.blocks(),
+            _counted(table, sink),
             key=key,
             total_bytes=table.total_bytes,
             record_bytes=record_bytes_for(schema.row_bytes, about=record_bytes),
@@ -125,6 +128,20 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     if unit > MAX_RECORD_BYTES:
         unit = RECORD_ALIGNMENT_BYTES
     return max(about // unit, 1) * unit
+
+
+def _counted(table: Table, sink: Sink) -> Iterator[bytes]:
+    """The table's blocks; says how far it is."""
+    done_bytes = 0
+    for block in table.blocks():
+        yield block
+        done_bytes += len(block)
+        emit(
+            sink,
+            "data.progress",
+            done_bytes=done_bytes,
+            total_bytes=table.total_bytes,
+        )
 
 
 def _remover(path: Path) -> Callable[..., None]:

@@ -1,0 +1,224 @@
+"""`sealift data`: seal a table at home, look at a sealed file.
+
+Everything here runs on the owner's machine; error messages may show the owner's values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealift import codec
+from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.crypto.identity import Identity, load_identity
+from sealift.crypto.keys import SecretKey
+from sealift.errors import UsageError
+from sealift.events import Event, Sink, discard
+from sealift.release.vault import Vault
+
+if TYPE_CHECKING:
+    from sealift.data.card import ResourceCard
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `data`."""
+    noun = subparsers.add_parser("data", help="seal a table, inspect a sealed file")
+    noun.set_defaults(run=run)
+    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _add_seal(verbs)
+    _add_inspect(verbs)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; the exit code."""
+    {"seal": _seal, "inspect": _inspect}[args.verb](args)
+    return 0
+
+
+def _add_seal(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "seal",
+        help="validate a table against its schema and seal it",
+        description="Write NAME.sealed and its public card NAME.resource.json, and "
+        "keep the data key in the vault. A row that does not fit the schema is "
+        "named, and nothing is written.",
+    )
+    parser.add_argument(
+        "source", type=Path, help=".csv, .npy, .npz or .safetensors file"
+    )
+    parser.add_argument("--schema", type=Path, required=True, metavar="TOML")
+    parser.add_argument("--name", required=True, help="name in the agreement")
+    parser.add_argument("--part", required=True, choices=("train", "heldout"))
+    parser.add_argument(
+        "--vault", type=Path, required=True, help="made if it does not exist"
+    )
+    parser.add_argument("--key", type=Path, required=True, help="the owner's identity")
+    add_passphrase_argument(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="default: here"
+    )
+    parser.add_argument(
+        "--record-bytes", type=int, default=1 << 20, metavar="N", help="default: 1 MiB"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def _add_inspect(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "inspect",
+        help="show what a sealed file says; with its key, verify all of it",
+        description="Without a key: the public header, which is not authenticated. "
+        "With --vault and --key: every record is opened, and compared with the "
+        "commitment in its card.",
+    )
+    parser.add_argument("file", type=Path, help="a .sealed file")
+    parser.add_argument(
+        "--card", type=Path, help="default: NAME.resource.json beside the file"
+    )
+    parser.add_argument("--vault", type=Path, help="where the data key is")
+    parser.add_argument("--key", type=Path, help="the owner's identity")
+    add_passphrase_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def _seal(args: argparse.Namespace) -> None:
+    from sealift.data.schemafile import load_schema
+    from sealift.data.seal import seal_table, sealed_paths
+
+    schema = load_schema(args.schema)
+    identity = _identity(args)
+    _require_free(args.vault, identity, args.name)
+    key = SecretKey.generate()
+
+    def keep(card: ResourceCard) -> None:
+        with closing(_open_or_create(args.vault, identity)) as vault:
+            vault.store(card.name, key)
+
+    with _progress(f"sealing {args.source.name}") as sink:
+        card = seal_table(
+            args.source,
+            schema,
+            name=args.name,
+            part=args.part,
+            owner=identity.name,
+            key=key,
+            out_dir=args.out,
+            record_bytes=args.record_bytes,
+            keep=keep,
+            sink=sink,
+        )
+    paths = sealed_paths(args.out, args.name)
+    _say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
+    resource = codec.to_plain(card.resource)
+    facts = {"sealed": str(paths.sealed), "card": str(paths.card)}
+    facts |= {key: value for key, value in resource.items() if key != "schema"}
+    _show(facts | {"records": len(card.leaves)}, as_json=args.json)
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    from sealift.data.inspect import inspect_file
+
+    facts: dict[str, Any] = asdict(inspect_file(args.file))
+    card = _card_of(args)
+    if card is not None:
+        facts |= {"name": card.name, "owner": card.resource.owner}
+        facts |= {"part": card.resource.part, "rows": card.resource.rows}
+    facts["verified"] = _verify(args, card)
+    if facts["verified"] == "no":
+        _say("the header is not authenticated; with --vault and --key all is verified")
+    _show(facts, as_json=args.json)
+
+
+def _verify(args: argparse.Namespace, card: ResourceCard | None) -> str:
+    """What was verified, in words."""
+    from sealift.data.inspect import verify_table
+
+    if (args.vault is None) != (args.key is None):
+        raise UsageError("--vault and --key are given together")
+    if args.vault is None:
+        return "no"
+    with closing(Vault.open(args.vault, _identity(args))) as vault:
+        name = card.name if card is not None else args.file.name.split(".")[0]
+        key = vault.fetch(name)
+    verify_table(args.file, key, card)
+    return "records" if card is None else "records and content commitment"
+
+
+def _card_of(args: argparse.Namespace) -> ResourceCard | None:
+    from sealift.data.card import CARD_SUFFIX, read_card
+
+    if args.card is not None:
+        return read_card(args.card)
+    beside: Path = args.file.with_suffix(CARD_SUFFIX)
+    return read_card(beside) if beside.exists() else None
+
+
+def _identity(args: argparse.Namespace) -> Identity:
+    prompt = f"Passphrase of {args.key}"
+    passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
+    return load_identity(args.key, passphrase)
+
+
+def _require_free(path: Path, identity: Identity, name: str) -> None:
+    """Refuse early what storing the key would refuse after the work."""
+    if not path.exists():
+        return
+    with closing(Vault.open(path, identity)) as vault:
+        if name in vault.resources():
+            raise UsageError(
+                f"the vault holds a key for {name} already",
+                fix="Seal under another name; keys are never overwritten",
+                code="key-exists",
+            )
+
+
+def _open_or_create(path: Path, identity: Identity) -> Vault:
+    if path.exists():
+        return Vault.open(path, identity)
+    return Vault.create(path, identity)
+
+
+def _progress(label: str) -> AbstractContextManager[Sink]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return nullcontext(discard)
+    return _Bar(label)
+
+
+class _Bar(AbstractContextManager[Sink]):
+    def __init__(self, label: str) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bars = Progress(console=Console(stderr=True), transient=True)
+        self._task = self._bars.add_task(label)
+
+    def __enter__(self) -> Sink:
+        self._bars.start()
+        return self._draw
+
+    def __exit__(self, *exc: object) -> None:
+        self._bars.stop()
+
+    def _draw(self, event: Event) -> None:
+        done, total = event.fields["done_bytes"], event.fields["total_bytes"]
+        if isinstance(done, int) and isinstance(total, int):
+            self._bars.update(self._task, completed=done, total=total)
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts))
+        return
+    width = max(len(key) for key in facts)
+    for key, value in facts.items():
+        print(f"{key.replace('_', ' '):<{width}}  {value}")
