@@ -1,0 +1,268 @@
+"""A broker at work: decide, seal, log and sync, then answer. In this order (rule H6).
+
+If the entry cannot be written, no key leaves. Refusals are entries too, also those of
+a handshake that failed before anything was asked. One thread may serve one session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from sealift.crypto.identity import Identity
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    StaleError,
+)
+from sealift.events import Sink, discard, emit
+from sealift.ids import Digest
+from sealift.release.audit import LogEntry, SignedTreeHead
+from sealift.release.auditlog import Appended, AuditLog
+from sealift.release.broker import (
+    Owner,
+    Peer,
+    ReleaseInfo,
+    ReleaseRequest,
+    authorize,
+    may_read_heads,
+)
+from sealift.release.grant import KeyRelease, SealedKey, info_digest, seal_key
+from sealift.release.signed import VerifiedAgreement
+from sealift.release.vault import Vault
+
+M = TypeVar("M")
+MAX_REQUESTS_PER_SESSION: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyRequest:
+    """Asks for the proof that the log of ``second`` entries continues the first."""
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRequest:
+    """One question. Exactly one field is set; ``head`` asks for the latest head."""
+
+    release: ReleaseRequest | None = None
+    head: bool = False
+    consistency: ConsistencyRequest | None = None
+
+    def __post_init__(self) -> None:
+        asked = (self.release is not None, self.head, self.consistency is not None)
+        if sum(asked) != 1:
+            raise MalformedError("a broker is asked one thing at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not: the rule's stable name and one line for people."""
+
+    rule: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """The answer. Exactly one of the first four is set."""
+
+    release: KeyRelease | None = None
+    refusal: Refusal | None = None
+    head: SignedTreeHead | None = None
+    proof: tuple[bytes, ...] | None = None
+
+
+class BrokerSession(Protocol):
+    """The part of ``session.Session`` that both ends need."""
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end."""
+        ...
+
+    @property
+    def th2(self) -> bytes:
+        """Names this session."""
+        ...
+
+    def send_message(self, message: object) -> None:
+        """Send a record of the codec."""
+        ...
+
+    def receive_message(self, cls: type[M], timeout_s: float | None = None) -> M:
+        """The next message as ``cls``."""
+        ...
+
+
+class Broker:
+    """Serves one owner's resources under one agreement.
+
+    Args:
+        verified: The agreement that everybody signed.
+        identity: The owner's identity.
+        vault: Its keys; remembers the agreement in force.
+        log: Its audit log.
+        clock: Seconds since 1970, for people who read the log.
+        sink: Where events go.
+
+    Raises:
+        PolicyError: if the owner did not sign the agreement.
+        StaleError: if a later agreement was in force here.
+    """
+
+    def __init__(
+        self,
+        verified: VerifiedAgreement,
+        identity: Identity,
+        *,
+        vault: Vault,
+        log: AuditLog,
+        clock: Callable[[], float],
+        sink: Sink = discard,
+    ) -> None:
+        self._verified = verified
+        self._identity = identity
+        self._owner = Owner(identity.name, identity.public_key)
+        self._vault = vault
+        self._log = log
+        self._clock = clock
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._challenges: set[bytes] = set()
+        self._bring_into_force()
+
+    def serve(self, session: BrokerSession, timeout_s: float | None = None) -> None:
+        """Answer one session until its peer closes it or falls silent."""
+        for _ in range(MAX_REQUESTS_PER_SESSION):
+            try:
+                request = session.receive_message(BrokerRequest, timeout_s)
+            except PeerError:
+                return
+            session.send_message(self.answer(request, session))
+
+    def answer(self, request: BrokerRequest, session: BrokerSession) -> BrokerAnswer:
+        """Answer one request; a refusal is an answer too."""
+        try:
+            return self._answer(request, session)
+        except SealiftError as error:
+            return BrokerAnswer(refusal=Refusal(error.code, str(error)))
+
+    def record_refused_handshake(
+        self, error: SealiftError, *, role: str = "", name: str = ""
+    ) -> None:
+        """Log a peer whose handshake was refused: it never came to ask."""
+        if isinstance(error, (RefusedError, MalformedError)):
+            self._append("refusal", role=role, peer=name[:63], rule=error.code)
+            self._tell("release.refused", error.code, name)
+
+    def head(self) -> SignedTreeHead:
+        """The latest signed head of this broker's log."""
+        return self._log.head()
+
+    def _answer(self, request: BrokerRequest, session: BrokerSession) -> BrokerAnswer:
+        if request.release is not None:
+            return BrokerAnswer(release=self._release(request.release, session))
+        may_read_heads(session.peer, self._verified)
+        if request.consistency is not None:
+            wanted = request.consistency
+            return BrokerAnswer(
+                proof=self._log.consistency(wanted.first, wanted.second)
+            )
+        return BrokerAnswer(head=self._log.head())
+
+    def _release(self, request: ReleaseRequest, session: BrokerSession) -> KeyRelease:
+        """Seal, log and sync, in this order; what is returned may leave."""
+        peer, th2 = session.peer, session.th2
+        try:
+            sealed = self._seal(request, peer, th2)
+        except SealiftError as error:
+            self._append_about(peer, th2, request, rule=error.code)
+            self._tell("release.refused", error.code, request.resource)
+            raise
+        logged = self._append_about(peer, th2, request, info=info_digest(sealed.info))
+        self._tell("release.granted", request.purpose, request.resource)
+        return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
+
+    def _seal(self, request: ReleaseRequest, peer: Peer, th2: bytes) -> SealedKey:
+        info = authorize(request, peer, th2, verified=self._verified, owner=self._owner)
+        self._require_in_force()
+        self._spend_challenge(info)
+        data_key = self._vault.fetch(info.resource)
+        try:
+            return seal_key(data_key, info, recipient=peer.hpke, owner=self._identity)
+        finally:
+            data_key.wipe()
+
+    def _bring_into_force(self) -> None:
+        if self._verified.party(self._owner.name).sign != self._owner.key:
+            raise PolicyError(
+                f"the agreement names another key for {self._owner.name}",
+                fix="Use the identity that signed it",
+                code="owner-unsigned",
+            )
+        if self._vault.activate(self._verified):
+            self._append("agreement")
+
+    def _require_in_force(self) -> None:
+        """A successor may have come into force while this broker runs."""
+        line = self._verified.agreement.name
+        if self._vault.in_force(line) != self._verified.digest:
+            raise StaleError(
+                "a successor of this agreement is in force",
+                fix="Start the job again under the successor",
+                code="agreement-superseded",
+            )
+
+    def _spend_challenge(self, info: ReleaseInfo) -> None:
+        with self._lock:
+            if info.challenge in self._challenges:
+                raise StaleError(
+                    "this challenge was used before",
+                    fix="Ask with a fresh one",
+                    code="challenge-replayed",
+                )
+            self._challenges.add(info.challenge)
+
+    def _append_about(
+        self,
+        peer: Peer,
+        th2: bytes,
+        request: ReleaseRequest,
+        *,
+        rule: str = "",
+        info: Digest | None = None,
+    ) -> Appended:
+        result = peer.result
+        return self._append(
+            "refusal" if rule else "release",
+            resource=request.resource[:63],
+            purpose=request.purpose,
+            role=peer.role.value,
+            peer=peer.name,
+            instance=peer.instance,
+            session=th2,
+            level=result.level.value if result else "",
+            evidence=result.evidence if result else None,
+            rule=rule,
+            info=info,
+        )
+
+    def _append(self, kind: str, **fields: object) -> Appended:
+        entry = LogEntry(
+            kind=kind,  # type: ignore[arg-type]
+            at_s=int(self._clock()),
+            agreement=self._verified.digest,
+            **fields,  # type: ignore[arg-type]
+        )
+        return self._log.append(entry)
+
+    def _tell(self, kind: str, rule: str, subject: str) -> None:
+        emit(self._sink, kind, rule=rule, subject=subject, owner=self._owner.name)

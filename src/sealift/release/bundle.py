@@ -1,0 +1,155 @@
+"""The code bundle: a folder of source files that the agreement names by digest.
+
+Files are read once and kept in memory, so what was measured is what is used. Symbolic
+links and special files are refused; ``__pycache__`` is left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from sealift.errors import IntegrityError, MalformedError
+from sealift.ids import Digest
+from sealift.release.agreement import CodeBundle, bundle_digest
+from sealift.release.files import unreadable
+
+MAX_FILES: Final = 4096
+MAX_BUNDLE_BYTES: Final = 64 << 20
+SKIPPED_FOLDERS: Final = frozenset({"__pycache__"})
+Files = Mapping[str, bytes]
+
+
+def read_bundle(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file by its path in the bundle, in the order of paths.
+
+    Raises:
+        UnavailableError: if the folder cannot be read.
+        MalformedError: for a link, a special file, an odd name, or too much of it.
+    """
+    files: dict[str, bytes] = {}
+    left_bytes = MAX_BUNDLE_BYTES
+    try:
+        for path, name in sorted(_walk(folder), key=lambda entry: entry[1]):
+            files[name] = _read(path, name, left_bytes)
+            left_bytes -= len(files[name])
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    if not files or len(files) > MAX_FILES:
+        raise _bad(str(folder), f"a bundle has 1 to {MAX_FILES} files")
+    return files
+
+
+def measure_bundle(files: Files, entry: str) -> CodeBundle:
+    """What an agreement says about these files."""
+    digests = {name: Digest.of(content) for name, content in files.items()}
+    return CodeBundle(bundle_digest(digests), entry, digests)
+
+
+def load_bundle(folder: Path, agreed: CodeBundle) -> dict[str, bytes]:
+    """Read a bundle and return its files if they are the agreed ones.
+
+    Raises:
+        IntegrityError: ``code-bundle-differs``, naming the first file that differs.
+    """
+    files = read_bundle(folder)
+    digests = {name: Digest.of(content) for name, content in files.items()}
+    differing = differing_files(agreed.files, digests)
+    if differing:
+        raise IntegrityError(
+            "the code is not the agreed code",
+            why=f"{differing[0]} differs",
+            fix="Use the agreed bundle, or agree on this one",
+            code="code-bundle-differs",
+        )
+    return files
+
+
+def differing_files(
+    before: Mapping[str, Digest], after: Mapping[str, Digest]
+) -> list[str]:
+    """Paths that were added, removed or changed, sorted."""
+    return sorted(
+        name for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name)
+    )  # fmt: skip
+
+
+def diff_bundles(before: Files, after: Files) -> Iterator[str]:
+    """Unified diff of two bundles, line by line, safe for a terminal."""
+    for name in sorted(before.keys() | after.keys()):
+        left, right = before.get(name), after.get(name)
+        if left != right:
+            yield from _diff(name, left, right)
+
+
+def visible(text: str) -> str:
+    """``text`` with control and bidirectional characters made visible.
+
+    What is reviewed must be what runs: no escape sequence may hide a line.
+    """
+    return "".join(
+        char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
+        for char in text
+    )
+
+
+def _diff(name: str, before: bytes | None, after: bytes | None) -> Iterator[str]:
+    left, right = _lines(before), _lines(after)
+    if left is None or right is None:
+        yield f"binary file {visible(name)} changed"
+        return
+    labels = (
+        "/dev/null" if before is None else f"a/{name}",
+        "/dev/null" if after is None else f"b/{name}",
+    )
+    for line in difflib.unified_diff(left, right, *labels, lineterm=""):
+        yield visible(line)
+
+
+def _lines(content: bytes | None) -> list[str] | None:
+    try:
+        return (content or b"").decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        return None
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
+    for root, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+        for name in (*folders, *names):
+            path = Path(root, name)
+            relative = path.relative_to(folder).as_posix()
+            _require_plain(path, relative)
+            if name in names:
+                yield path, relative
+
+
+def _require_plain(path: Path, name: str) -> None:
+    mode = path.lstat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise _bad(name, "links and special files are not allowed")
+    if visible(name) != name or not name.isascii():
+        raise _bad(visible(name), "file names are printable ASCII")
+
+
+def _read(path: Path, name: str, limit_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise _bad(name, f"a bundle has at most {MAX_BUNDLE_BYTES} bytes")
+    return content
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _bad(name: str, why: str) -> MalformedError:
+    return MalformedError(
+        f"the code bundle cannot be used because of {name}", why=why, code="bad-bundle"
+    )

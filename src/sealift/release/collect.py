@@ -1,0 +1,192 @@
+"""The accelerator's side of a release: ask an owner's broker, verify, hold the key.
+
+One release is collected from each owner's broker (rule C10). Nothing that a broker or
+anybody between says is believed: the key must be sealed to this session, signed by the
+owner in the agreement, in the owner's log, and be the one that the agreement commits to.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from sealift.crypto.hpke import HpkePrivateKey
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, PolicyError, StaleError
+from sealift.ids import Role
+from sealift.release.agreement import Party, Resource
+from sealift.release.audit import SignedTreeHead, verify_head
+from sealift.release.broker import (
+    CHALLENGE_BYTES,
+    EXPIRY_S,
+    ReleaseInfo,
+    ReleaseRequest,
+)
+from sealift.release.brokerserver import (
+    BrokerAnswer,
+    BrokerRequest,
+    BrokerSession,
+    ConsistencyRequest,
+    Refusal,
+)
+from sealift.release.bundle import visible
+from sealift.release.grant import KeyRelease, open_release
+from sealift.release.signed import VerifiedAgreement
+
+T = TypeVar("T")
+RELEASE_TIMEOUT_S: Final = 30.0
+MAX_REASON_CHARACTERS: Final = 300
+
+
+class OwnHalf(Protocol):
+    """Our own outcome of the handshake (``session.Established``)."""
+
+    @property
+    def hpke(self) -> HpkePrivateKey:
+        """Private half of the key that releases are sealed to."""
+        ...
+
+
+class CollectingSession(BrokerSession, Protocol):
+    """The part of ``session.Session`` that collecting needs."""
+
+    @property
+    def established(self) -> OwnHalf:
+        """Outcome of the latest handshake."""
+        ...
+
+
+def collect_release(
+    session: CollectingSession,
+    verified: VerifiedAgreement,
+    resource: str,
+    *,
+    clock: Callable[[], float],
+    timeout_s: float = RELEASE_TIMEOUT_S,
+) -> tuple[SecretKey, SignedTreeHead]:
+    """Collect the data key of one resource from its owner's broker.
+
+    Args:
+        session: A session with that broker.
+        verified: The agreement.
+        resource: Its name in the agreement.
+        clock: Monotonic seconds.
+        timeout_s: Longest wait for the answer.
+
+    Returns:
+        The key, and the head of the owner's log that covers its release.
+
+    Raises:
+        PolicyError: ``release-refused`` with the broker's reason, or ``not-the-owner``.
+        RefusedError: the answer is not what was asked for, or not by the owner.
+        PeerError: no answer in time.
+    """
+    wanted = verified.resource(resource)
+    owner = verified.party(wanted.owner)
+    _require_owners_broker(session, owner, verified)
+    challenge, asked_at = secrets.token_bytes(CHALLENGE_BYTES), clock()
+    request = ReleaseRequest(wanted.name, wanted.part, challenge)
+    expected = _expected_info(request, session, wanted, verified)
+    answer = _ask(session, BrokerRequest(release=request), timeout_s)
+    if clock() - asked_at > EXPIRY_S:
+        raise StaleError("the release came too late", fix="Ask again", code="expired")
+    release = _require(answer.release, answer)
+    return _open(release, session, expected, owner, wanted), release.head
+
+
+def request_head(
+    session: BrokerSession, timeout_s: float = RELEASE_TIMEOUT_S
+) -> SignedTreeHead:
+    """The latest head of the broker's log, its signature verified."""
+    answer = _ask(session, BrokerRequest(head=True), timeout_s)
+    signed = _require(answer.head, answer)
+    verify_head(signed)
+    return signed
+
+
+def request_consistency(
+    session: BrokerSession,
+    first: int,
+    second: int,
+    timeout_s: float = RELEASE_TIMEOUT_S,
+) -> tuple[bytes, ...]:
+    """The proof that the broker's log only grew; the caller verifies it."""
+    wanted = ConsistencyRequest(first, second)
+    answer = _ask(session, BrokerRequest(consistency=wanted), timeout_s)
+    return _require(answer.proof, answer)
+
+
+def _ask(
+    session: BrokerSession, request: BrokerRequest, timeout_s: float
+) -> BrokerAnswer:
+    session.send_message(request)
+    answer = session.receive_message(BrokerAnswer, timeout_s)
+    if answer.refusal is not None:
+        raise _refused(answer.refusal)
+    return answer
+
+
+def _open(
+    release: KeyRelease,
+    session: CollectingSession,
+    expected: ReleaseInfo,
+    owner: Party,
+    resource: Resource,
+) -> SecretKey:
+    return open_release(
+        release,
+        expected=expected,
+        owner=owner,
+        resource=resource,
+        private=session.established.hpke,
+    )
+
+
+def _expected_info(
+    request: ReleaseRequest,
+    session: BrokerSession,
+    resource: Resource,
+    verified: VerifiedAgreement,
+) -> ReleaseInfo:
+    return ReleaseInfo(
+        agreement=verified.digest,
+        resource=resource.name,
+        purpose=request.purpose,
+        owner=resource.owner,
+        recipient=session.th2,
+        challenge=request.challenge,
+        expiry_s=EXPIRY_S,
+    )
+
+
+def _require_owners_broker(
+    session: BrokerSession, owner: Party, verified: VerifiedAgreement
+) -> None:
+    peer = session.peer
+    if (peer.role, peer.identity) != (Role.BROKER, owner.sign):
+        raise PolicyError(
+            f"the peer is not the broker of {owner.name}",
+            fix="Ask the broker that runs with the owner's identity",
+            code="not-the-owner",
+        )
+    if peer.agreement != verified.digest:
+        raise PolicyError(
+            "the broker works under another agreement", code="other-agreement"
+        )
+
+
+def _require(field: T | None, answer: BrokerAnswer) -> T:
+    if field is None:
+        raise MalformedError("the broker answered something else", code="bad-answer")
+    return field
+
+
+def _refused(refusal: Refusal) -> PolicyError:
+    line = visible(refusal.line)[:MAX_REASON_CHARACTERS]
+    return PolicyError(
+        "the broker refused",
+        why=f"{line} [{visible(refusal.rule)[:60]}]",
+        fix="Its owner's log names the rule",
+        code="release-refused",
+    )

@@ -1,0 +1,140 @@
+"""SQLite as this room uses it: durable, private to its owner, with our errors.
+
+A committed transaction is on the disk: rollback journal with ``synchronous=EXTRA``,
+which also syncs the folder after the journal is removed (FULL does not, so that a power
+loss could bring a committed transaction's journal back). One file, easy to copy.
+Source: sqlite.org/pragma.html#pragma_synchronous.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sealift.errors import MalformedError, SealiftError, UnavailableError, UsageError
+from sealift.release.files import unreadable, write_failed
+
+BUSY_TIMEOUT_S: Final = 10.0
+
+
+def create_database(path: Path, schema: str, application_id: int) -> sqlite3.Connection:
+    """A fresh database file of mode 0600.
+
+    Raises:
+        UsageError: if the file exists.
+        UnavailableError: if it cannot be written.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise UsageError(
+            f"{path} exists already", fix="Choose another name", code="output-exists"
+        ) from None
+    except OSError as error:
+        raise write_failed(path, error) from None
+    try:
+        with database_errors(path):
+            connection = _connect(path, read_only=False)
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id = {application_id}; {schema}; COMMIT;"
+            )
+    except SealiftError:
+        path.unlink(missing_ok=True)
+        raise
+    return connection
+
+
+def open_database(
+    path: Path, application_id: int, *, read_only: bool = False
+) -> sqlite3.Connection:
+    """An existing database file of the kind ``application_id``.
+
+    Raises:
+        UnavailableError: if it cannot be read.
+        MalformedError: if it is something else.
+    """
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise unreadable(path, error) from None
+    with database_errors(path):
+        connection = _connect(path, read_only=read_only)
+        found = connection.execute("PRAGMA application_id").fetchone()[0]
+    if found != application_id:
+        connection.close()
+        raise _not_ours(path)
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """All of it on the disk, or none of it.
+
+    Raises:
+        UnavailableError: ``disk-full``, or whatever else the file system says.
+    """
+    with database_errors(path):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def database_errors(path: Path) -> Iterator[None]:
+    """Map what SQLite says to our errors: the one boundary."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translated(path, error) from None
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    mode = "ro" if read_only else "rw"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA synchronous = EXTRA")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_FULL":
+        return UnavailableError(
+            f"cannot write {path}",
+            why="the disk is full",
+            fix="Free some space and try again; nothing was written",
+            code="disk-full",
+        )
+    if name in ("SQLITE_BUSY", "SQLITE_LOCKED"):
+        return UnavailableError(
+            f"{path} is in use", fix="Stop the other process first", code="in-use"
+        )
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return _not_ours(path)
+    return UnavailableError(
+        f"cannot use {path}", why=str(error), code="database-unusable"
+    )
+
+
+def _not_ours(path: Path) -> MalformedError:
+    return MalformedError(
+        f"{path} is not a database of this kind, or it is damaged",
+        fix="Check the path, or restore the file from a copy",
+        code="bad-database",
+    )

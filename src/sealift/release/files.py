@@ -1,0 +1,51 @@
+"""Small files, read within a limit and written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sealift.channel.outputfile import open_output, write_failed
+from sealift.errors import MalformedError, SealiftError, UnavailableError
+
+__all__ = ["read_whole", "unreadable", "write_failed", "write_whole"]
+
+
+def read_whole(path: Path, max_bytes: int) -> bytes:
+    """The bytes of a file of at most ``max_bytes``.
+
+    Raises:
+        UnavailableError: if it cannot be read.
+        MalformedError: if it is longer.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(max_bytes + 1)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if len(raw) > max_bytes:
+        raise MalformedError(
+            f"{path} is too large",
+            why=f"the limit is {max_bytes} bytes",
+            code="too-large",
+        )
+    return raw
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content``, synced to the disk.
+
+    Raises:
+        UnavailableError: ``disk-full`` or ``cannot-write``; ``path`` is as before.
+    """
+    with open_output(path, replace=True) as output:
+        output.write(content)
+
+
+def unreadable(path: Path, error: OSError) -> SealiftError:
+    """The error for a file that cannot be read."""
+    return UnavailableError(
+        f"cannot read {path}",
+        why=error.strerror or "",
+        fix="Check the path and its permissions",
+        code="cannot-read",
+    )

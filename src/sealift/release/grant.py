@@ -1,0 +1,158 @@
+"""A released key on the wire: sealed, signed, logged; and how its receiver checks it.
+
+HPKE in base mode hides and does not authenticate, so the owner signs enc || ciphertext
+|| H(info), and the receiver checks the opened key against the resource's commitment in
+the agreement as well (rule C9): nobody can plant a key.
+Source: spec/release.md section Release.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sealift.channel.commitment import key_commitment
+from sealift.codec import decode, encode
+from sealift.crypto.hash import sha256, verify_equal
+from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.sign import Signer
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    PolicyError,
+    RefusedError,
+    StaleError,
+)
+from sealift.ids import Digest
+from sealift.release.agreement import Party, Resource
+from sealift.release.audit import (
+    Inclusion,
+    LogEntry,
+    SignedTreeHead,
+    verify_entry,
+    verify_head,
+)
+from sealift.release.broker import ReleaseInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SealedKey:
+    """A data key, sealed to one session's recipient and signed by its owner."""
+
+    info: ReleaseInfo
+    sealed: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRelease:
+    """What crosses: the sealed key, and the log entry that was written before.
+
+    Attributes:
+        key: The sealed key.
+        entry: Canonical bytes of the log entry.
+        inclusion: Shows that the log holds the entry.
+        head: Covers it; shown to every holder.
+    """
+
+    key: SealedKey
+    entry: bytes
+    inclusion: Inclusion
+    head: SignedTreeHead
+
+
+def seal_key(
+    data_key: SecretKey, info: ReleaseInfo, *, recipient: HpkePublicKey, owner: Signer
+) -> SealedKey:
+    """Seal a data key to the recipient's session key and sign it as its owner."""
+    sealed = recipient.seal(encode(info), data_key.reveal(TOKEN))
+    return SealedKey(
+        info, sealed, owner.sign(Label.RELEASE, _signed_bytes(sealed, info))
+    )
+
+
+def open_release(
+    release: KeyRelease,
+    *,
+    expected: ReleaseInfo,
+    owner: Party,
+    resource: Resource,
+    private: HpkePrivateKey,
+) -> SecretKey:
+    """Return the data key if the release is what was asked for, from its owner.
+
+    Args:
+        release: What came.
+        expected: The info that our request, session and agreement lead to.
+        owner: The resource's owner in the agreement.
+        resource: The resource in the agreement.
+        private: Our private half for this session.
+
+    Raises:
+        StaleError: ``release-foreign``: made for another request, session or agreement.
+        RefusedError: ``release-unsigned``: the owner did not sign it.
+        IntegrityError: ``release-unlogged`` or ``other-key``.
+        AuthenticationError: if it does not open.
+    """
+    if release.key.info != expected:
+        raise StaleError(
+            "the key was released for something else",
+            why="another agreement, resource, session or challenge",
+            fix="Ask again",
+            code="release-foreign",
+        )
+    _verify_signature(release.key, owner)
+    _verify_logged(release, owner)
+    data_key = private.open(encode(expected), release.key.sealed)
+    _verify_commitment(data_key, resource)
+    return data_key
+
+
+def _verify_signature(key: SealedKey, owner: Party) -> None:
+    try:
+        message = _signed_bytes(key.sealed, key.info)
+        owner.sign.verify(Label.RELEASE, message, key.signature)
+    except AuthenticationError:
+        raise RefusedError(
+            f"the released key is not signed by {owner.name}",
+            fix="Somebody between may have replaced it; ask the owner's broker",
+            code="release-unsigned",
+        ) from None
+
+
+def _verify_logged(release: KeyRelease, owner: Party) -> None:
+    head = verify_head(release.head)
+    if head.log != owner.sign:
+        raise PolicyError("the release is in another owner's log", code="other-log")
+    verify_entry(release.entry, release.inclusion, head)
+    entry = decode(LogEntry, release.entry)
+    if (entry.kind, entry.info) != ("release", info_digest(release.key.info)):
+        raise IntegrityError(
+            "the log entry is about something else",
+            fix="The owner's broker does not log what it does; do not use it",
+            code="release-unlogged",
+        )
+
+
+def _verify_commitment(data_key: SecretKey, resource: Resource) -> None:
+    try:
+        computed = key_commitment(data_key, resource.name)
+        verify_equal(computed.raw, resource.key.raw)
+    except AuthenticationError:
+        data_key.wipe()
+        raise IntegrityError(
+            f"the key of {resource.name} is not the one in the agreement",
+            fix="The resource was sealed again: its owner needs a successor agreement",
+            code="other-key",
+        ) from None
+
+
+def info_digest(info: ReleaseInfo) -> Digest:
+    """What the log says about a release."""
+    return Digest.of(encode(info))
+
+
+def _signed_bytes(sealed: bytes, info: ReleaseInfo) -> bytes:
+    # The hash has a fixed length and stands last, so the two parts cannot blur.
+    return sealed + sha256(encode(info))

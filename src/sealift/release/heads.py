@@ -1,0 +1,102 @@
+"""What a party remembers of every log: the largest head it saw (rule H6).
+
+The first head of a log is taken as it is, after its signature; from then on every other
+head must be shown to be of the same log, by a consistency proof. A log that was rolled
+back or forked after that cannot show one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sealift.codec import decode, encode
+from sealift.crypto.sign import PublicKey
+from sealift.errors import PolicyError
+from sealift.release.audit import SignedTreeHead, verify_growth, verify_head
+from sealift.release.files import read_whole, write_whole
+
+MAX_FILE_BYTES: Final = 1 << 20
+# (log, first, second) -> consistency proof, from that log's broker
+Prove = Callable[[PublicKey, int, int], tuple[bytes, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    heads: dict[str, SignedTreeHead] = field(default_factory=dict)
+
+
+def _no_proof(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
+    raise PolicyError(
+        "a tree head without proof that its log only grew",
+        why=f"from {first} to {second} entries",
+        fix="Ask the owner's broker for the consistency proof",
+        code="head-unproven",
+    )
+
+
+class HeadStore:
+    """The last head seen of every log, in one file.
+
+    Args:
+        path: The file; made when the first head is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._kept = _load(path)
+
+    def last(self, log: PublicKey) -> SignedTreeHead | None:
+        """The largest head that was kept of a log."""
+        return self._kept.heads.get(log.to_text())
+
+    def admit(self, signed: SignedTreeHead, prove: Prove = _no_proof) -> None:
+        """Check a head against the one kept, and keep the larger of the two.
+
+        Args:
+            signed: The head that somebody showed us.
+            prove: Gets the consistency proof between two sizes, smaller first; the
+                proof need not come from a trusted place.
+
+        Raises:
+            IntegrityError: ``head-unsigned``, or ``log-forked``: rolled back or forked.
+            PolicyError: ``head-unproven``, if there is no proof.
+        """
+        head = verify_head(signed)
+        with self._lock:
+            kept = self.last(signed.log)
+            if kept is None:
+                self._keep(signed)
+                return
+            earlier, later = sorted((kept.head, head), key=lambda entry: entry.size)
+            proof: tuple[bytes, ...] = ()
+            if 0 < earlier.size < later.size:
+                proof = prove(signed.log, earlier.size, later.size)
+            verify_growth(earlier, later, proof)
+            if later.size > kept.size:
+                self._keep(signed)
+
+    def _keep(self, signed: SignedTreeHead) -> None:
+        heads = {**self._kept.heads, signed.log.to_text(): signed}
+        write_whole(self._path, encode(_Kept(heads)))
+        self._kept = _Kept(heads)
+
+
+def load_head(path: Path) -> SignedTreeHead:
+    """Read one signed head from a file.
+
+    Raises:
+        UnavailableError: if it cannot be read.
+        MalformedError: if it is no head.
+    """
+    return decode(SignedTreeHead, read_whole(path, MAX_FILE_BYTES))
+
+
+def _load(path: Path) -> _Kept:
+    if not path.exists():
+        return _Kept()
+    return decode(_Kept, read_whole(path, MAX_FILE_BYTES), max_bytes=MAX_FILE_BYTES)

@@ -1,0 +1,219 @@
+"""The receipt: what the accelerator says a visit did, signed by its instance key.
+
+The instance key is bound in evidence that the receipt carries, so that anybody who has
+the agreement can check, without torch and without having been there, that an
+accelerator of an accepted level with the agreed code signed it (rule M4). The scrub
+part is a report of that accelerator, not a proof (rule H2).
+Source: spec/release.md section Receipt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sealift.attest.evidence import Evidence
+from sealift.attest.level import Level
+from sealift.attest.policy import appraise
+from sealift.codec import encode
+from sealift.crypto.hash import labelled
+from sealift.crypto.kdf import Label
+from sealift.crypto.sign import PublicKey, Signer
+from sealift.errors import AuthenticationError, PolicyError, RefusedError
+from sealift.ids import Digest, Role, VisitId
+from sealift.release.agreement import Part
+from sealift.release.audit import SignedTreeHead, verify_head
+from sealift.release.signed import VerifiedAgreement
+
+SealMode = Literal["at-rest", "visit"]
+ONE_BUFFER = "one buffer: these rows were scrubbed before the next holder was met"
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubbedPart:
+    """One region of the visit's memory after its scrub."""
+
+    name: str
+    size_bytes: int
+    nonzero_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSummary:
+    """What the accelerator read back.
+
+    Attributes:
+        regions: Every region of the visit's pool.
+        freed_memory_overwritten: Whether the allocator overwrites what is freed.
+        verified: Whether every byte that was read back was zero.
+    """
+
+    regions: tuple[ScrubbedPart, ...]
+    freed_memory_overwritten: bool
+    verified: bool
+
+    @property
+    def scrubbed_bytes(self) -> int:
+        """Bytes overwritten and read back."""
+        return sum(region.size_bytes for region in self.regions)
+
+    @property
+    def nonzero_bytes(self) -> int:
+        """Bytes that were not zero when they were read back."""
+        return sum(region.nonzero_bytes for region in self.regions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """One visit.
+
+    Attributes:
+        content: Content commitment of the resource in the agreement; what was opened
+            was checked against it.
+        first_row: First row of the resource that was brought.
+        cargo_bytes: Plaintext bytes placed in the buffer.
+        sealed_bytes: Ciphertext bytes that crossed.
+        phases_s: Seconds by phase.
+        mode: ``at-rest``: records sealed at home crossed unopened; ``visit``: sealed
+            for this visit (rule C6).
+        buffers: What the number of buffers guarantees, in words (rule H2).
+        level: Level that the evidence proved.
+        evidence: Binds ``instance`` by ``instance_bound``.
+        heads: Heads of every log that released a key to this accelerator.
+    """
+
+    format: Literal["sealift-receipt"] = "sealift-receipt"
+    version: Literal[1] = 1
+    visit: VisitId
+    job: str
+    agreement: Digest
+    holder: str
+    resource: str
+    purpose: Part
+    content: Digest
+    first_row: int
+    rows: int
+    cargo_bytes: int
+    sealed_bytes: int
+    phases_s: dict[str, float]
+    mode: SealMode
+    buffers: str
+    level: Level
+    instance: PublicKey
+    evidence: Evidence
+    scrub: ScrubSummary
+    heads: tuple[SignedTreeHead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedReceipt:
+    """A receipt and its signature, not verified yet."""
+
+    receipt: Receipt
+    signature: bytes
+
+
+def instance_bound(instance: PublicKey, agreement: Digest) -> bytes:
+    """What evidence must carry to bind an instance key for receipts (32 bytes).
+
+    A session's evidence starts with a side, this with ``receipt``: neither can stand in
+    for the other.
+    """
+    role = Role.ACCELERATOR.encode()
+    return labelled(Label.EVIDENCE, b"receipt", role, instance.raw, agreement.raw)
+
+
+def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
+    """Sign with the instance key that the receipt names."""
+    assert receipt.instance == instance.public_key, "a receipt names its signer"
+    return SignedReceipt(receipt, instance.sign(Label.RECEIPT, encode(receipt)))
+
+
+def verify_receipt(
+    signed: SignedReceipt, verified: VerifiedAgreement | None = None
+) -> Receipt:
+    """Return the receipt if its instance key signed it.
+
+    Args:
+        signed: What the holder kept.
+        verified: The agreement. Without it the signature shows only that whoever holds
+            the instance key wrote the receipt; a holder that met that key in an
+            attested session knows the rest. With it everything is checked here.
+
+    Raises:
+        RefusedError: ``receipt-altered``, or the rule that does not hold.
+    """
+    receipt = signed.receipt
+    try:
+        receipt.instance.verify(Label.RECEIPT, encode(receipt), signed.signature)
+    except AuthenticationError:
+        raise RefusedError(
+            "the receipt's signature does not fit",
+            why="the receipt was altered, or another key signed it",
+            fix="Use the file that the holder kept",
+            code="receipt-altered",
+        ) from None
+    if verified is not None:
+        _verify_against(receipt, verified)
+    return receipt
+
+
+def _verify_against(receipt: Receipt, verified: VerifiedAgreement) -> None:
+    if receipt.agreement != verified.digest:
+        raise PolicyError(
+            "the receipt is for another agreement", code="other-agreement"
+        )
+    _verify_evidence(receipt, verified)
+    _verify_cargo(receipt, verified)
+    _verify_heads(receipt, verified)
+    if not receipt.scrub.verified or receipt.scrub.nonzero_bytes:
+        raise PolicyError("the receipt reports a scrub that failed", code="scrub")
+
+
+def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
+    result = appraise(
+        receipt.evidence,
+        bound=instance_bound(receipt.instance, receipt.agreement),
+        references=verified.agreement.reference_values(),
+        accept=verified.accept,
+    )
+    if result.level is not receipt.level:
+        raise PolicyError(
+            "the receipt claims another level than its evidence proves",
+            why=f"{receipt.level}, proven is {result.level}",
+            code="receipt-level",
+        )
+
+
+def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
+    resource = verified.resource(receipt.resource)
+    told = (receipt.holder, receipt.purpose, receipt.content)
+    if told != (resource.owner, resource.part, resource.content):
+        raise PolicyError(
+            "the receipt is about another resource than the agreement's",
+            code="foreign-receipt",
+        )
+    rows_fit = receipt.first_row >= 0 and receipt.rows >= 1
+    if not rows_fit or receipt.first_row + receipt.rows > resource.rows:
+        raise PolicyError("the receipt names rows that are not there", code="bad-rows")
+    if receipt.cargo_bytes != receipt.rows * resource.row_bytes:
+        raise PolicyError("the receipt's bytes do not fit its rows", code="bad-rows")
+
+
+def _verify_heads(receipt: Receipt, verified: VerifiedAgreement) -> None:
+    """Each head is signed by an owner, and the holder's own log is among them."""
+    owners = {
+        verified.party(entry.owner).sign for entry in verified.agreement.resources
+    }
+    for signed in receipt.heads:
+        if verify_head(signed).log not in owners:
+            raise PolicyError(
+                "the receipt carries the head of a log of no owner", code="other-log"
+            )
+    own = verified.party(receipt.holder).sign
+    if own not in {signed.log for signed in receipt.heads}:
+        raise PolicyError(
+            f"the receipt carries no head of {receipt.holder}'s log",
+            why="its key was released by that log's broker or not at all",
+            code="head-missing",
+        )
