@@ -38,8 +38,10 @@ T = TypeVar("T")
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 16
 MAX_INTEGER: Final = (1 << 53) - 1
-# Strings are matched whole, so that brackets inside them do not count.
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# Strings are matched whole, so that brackets inside them do not count. Possessive, and
+# content with an unclosed string too: every byte is read once, whatever the input.
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_MAX_NAME: Final = 80  # characters of a field's name that an error quotes
 
 
 def encode(value: object) -> bytes:
@@ -50,7 +52,7 @@ def encode(value: object) -> bytes:
     """
     try:
         return rfc8785.dumps(to_plain(value))
-    except rfc8785.CanonicalizationError as error:
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise MalformedError("value has no canonical form", why=str(error)) from None
 
 
@@ -97,10 +99,14 @@ def parse(raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH)
         raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
     _check_depth(raw, max_depth)
     try:
-        plain = json.loads(bytes(raw).decode("utf-8"), parse_constant=_refuse_constant)
+        text = bytes(raw).decode("utf-8")
+        plain = json.loads(
+            text, parse_int=_parse_integer, parse_constant=_refuse_constant
+        )
         canonical = rfc8785.dumps(plain)
     except json.JSONDecodeError as error:
-        raise MalformedError("not JSON", why=error.msg, offset=error.pos) from None
+        offset = len(error.doc[: error.pos].encode())
+        raise MalformedError("not JSON", why=error.msg, offset=offset) from None
     except UnicodeDecodeError as error:
         raise MalformedError("not UTF-8", offset=error.start) from None
     except (rfc8785.CanonicalizationError, ValueError, RecursionError):
@@ -125,7 +131,9 @@ def from_plain(kind: Any, plain: Any, path: str = "") -> Any:
     if origin is dict or origin is Mapping:
         return _from_mapping(get_args(kind)[1], plain, path)
     if origin is Literal:
-        _require(plain in get_args(kind), path, f"one of {get_args(kind)}", plain)
+        # By type too: to Python, true is 1.
+        fits = any(type(plain) is type(x) and plain == x for x in get_args(kind))
+        _require(fits, path, f"one of {get_args(kind)}", plain)
         return plain
     kind = getattr(kind, "__supertype__", kind)  # a NewType's own type
     if kind is Any or kind is object:
@@ -214,8 +222,8 @@ def _from_union(kinds: tuple[Any, ...], plain: Any, path: str) -> Any:
     for kind in rest:  # plain scalars only, so that no two alternatives both fit
         if kind in (bool, int, str) and type(plain) is kind:
             return from_plain(kind, plain, path)
-    if float in rest and isinstance(plain, float):
-        return plain
+    if float in rest and type(plain) in (int, float):
+        return float(plain)
     raise _wrong(path, f"one of {rest}", plain)
 
 
@@ -234,7 +242,8 @@ def _at(path: str, build: Any, argument: Any) -> Any:
     try:
         return build(argument)
     except SealiftError as error:
-        field = getattr(error, "field", "") or path
+        inner = getattr(error, "field", "")
+        field = _join(path, inner) if inner else path
         raise MalformedError(
             error.what, field=field, why=error.why, fix=error.fix, code=error.code
         ) from None
@@ -258,6 +267,12 @@ def _check_depth(raw: bytes, max_depth: int) -> None:
             depth -= 1
 
 
+def _parse_integer(digits: str) -> int | float:
+    """JCS writes floats below 1e21 without a point: beyond 2^53 they are floats."""
+    value = float(digits)
+    return value if abs(value) > MAX_INTEGER else int(digits)
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
 
@@ -268,6 +283,7 @@ def _first_difference(left: bytes, right: bytes) -> int:
 
 
 def _join(path: str, name: str) -> str:
+    name = name[:_MAX_NAME]
     return f"{path}.{name}" if path else name
 
 
