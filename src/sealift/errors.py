@@ -50,7 +50,7 @@ class SealiftError(Exception):
         line = f"{self.what}: {self.why}" if self.why else self.what
         if self.fix:
             line = f"{line}. {self.fix}"
-        return " ".join(line.split())
+        return _one_line(line)
 
 
 class UsageError(SealiftError):
@@ -151,7 +151,7 @@ class MalformedError(SealiftError):
         if self.offset is not None:
             place.append(f"offset {self.offset}")
         line = super().__str__()
-        return f"{line} (at {', '.join(place)})" if place else line
+        return _one_line(f"{line} (at {', '.join(place)})") if place else line
 
 
 class JobError(SealiftError):
@@ -159,3 +159,9 @@ class JobError(SealiftError):
 
     exit_code = 7
     default_code = "job"
+
+
+def _one_line(text: str) -> str:
+    """Errors quote what others sent: no line breaks, no terminal control codes."""
+    line = " ".join(text.split())
+    return "".join(char if char.isprintable() else "?" for char in line)
