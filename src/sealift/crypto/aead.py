@@ -2,7 +2,8 @@
 
 The library below leaves plaintext in the output buffer when a tag fails (measured,
 4,095 of 4,096 bytes), so ``open_into`` overwrites the buffer before it raises.
-Nonces are the caller's duty: ``channel/record.py`` makes them.
+Fresh nonces are the caller's duty (``channel/record.py`` makes them); other lengths
+than 12 bytes, which AES-GCM would hash, are refused.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Aead:
         self, nonce: bytes, plaintext: Buffer, associated_data: bytes, out: Buffer
     ) -> int:
         """Seal into ``out`` (plaintext length + 16); return the bytes written."""
+        _require_nonce(nonce)
         return self._cipher.encrypt_into(nonce, plaintext, associated_data, out)
 
     def open_into(
@@ -59,6 +61,7 @@ class Aead:
         Raises:
             AuthenticationError: if the tag does not verify; ``out`` is zero then.
         """
+        _require_nonce(nonce)
         try:
             return self._cipher.decrypt_into(nonce, ciphertext, associated_data, out)
         except InvalidTag:
@@ -67,6 +70,7 @@ class Aead:
 
     def seal(self, nonce: bytes, plaintext: Buffer, associated_data: bytes) -> bytes:
         """Seal into fresh memory: ciphertext followed by the tag."""
+        _require_nonce(nonce)
         return self._cipher.encrypt(nonce, plaintext, associated_data)
 
     def open(self, nonce: bytes, ciphertext: Buffer, associated_data: bytes) -> bytes:
@@ -75,10 +79,16 @@ class Aead:
         Raises:
             AuthenticationError: if the tag does not verify.
         """
+        _require_nonce(nonce)
         try:
             return self._cipher.decrypt(nonce, ciphertext, associated_data)
         except InvalidTag:
             raise AuthenticationError from None
+
+
+def _require_nonce(nonce: bytes) -> None:
+    if len(nonce) != NONCE_BYTES:
+        raise UsageError(f"a nonce has {NONCE_BYTES} bytes")
 
 
 def _zero(out: Buffer) -> None:
