@@ -105,11 +105,15 @@ class HpkePrivateKey:
 
         Raises:
             AuthenticationError: if it does not open.
+            MalformedError: if it holds nothing; anybody can seal.
         """
         try:
-            return SecretKey(_SUITE.decrypt(sealed, self._key, info))
+            secret = _SUITE.decrypt(sealed, self._key, info)
         except (InvalidTag, ValueError):
             raise AuthenticationError from None
+        if not secret:
+            raise MalformedError("a sealed secret is empty")
+        return SecretKey(secret)
 
     def __repr__(self) -> str:
         return "<HpkePrivateKey>"
