@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sealift.crypto.hash import sha256, verify_equal
-from sealift.errors import IntegrityError, UsageError
+from sealift.errors import AuthenticationError, IntegrityError, UsageError
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -96,7 +96,7 @@ def verify_consistency(
     Raises:
         IntegrityError: if the second log is not a continuation of the first.
     """
-    if first > second:
+    if not 0 <= first <= second:
         raise IntegrityError("the log shrank", why=f"from {first} to {second} entries")
     if first == second:
         if proof:
@@ -163,5 +163,5 @@ def _trailing_ones(value: int) -> int:
 def _require_equal(computed: bytes, expected: bytes, what: str) -> None:
     try:
         verify_equal(computed, expected)
-    except Exception:
+    except AuthenticationError:
         raise IntegrityError(what, code="log-inconsistent") from None
