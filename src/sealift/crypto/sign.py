@@ -1,7 +1,8 @@
 """Ed25519 signatures (RFC 8032) over a label and a message.
 
 Every signature names its purpose: what is signed is the label, its length first, then
-the message, so a signature made for one purpose never verifies for another.
+the message, so a signature made for one purpose never verifies for another. Public
+keys of small order, under which one signature fits many messages, verify nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ from sealift.ids import Buffer
 
 SIGNATURE_BYTES = 64
 _PREFIX = "ed25519:"
+
+# The y coordinates of the eight points whose order divides 8, and the two encodings
+# beyond the prime of those among them (Chalkias et al., "Taming the many EdDSAs").
+_PRIME = 2**255 - 19
+_Y_OF_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = frozenset(
+    {0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _Y_OF_ORDER_8, _PRIME - _Y_OF_ORDER_8}
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,6 +66,8 @@ class PublicKey:
         Raises:
             AuthenticationError: if it does not verify.
         """
+        if _y_coordinate(self.raw) in _SMALL_ORDER:
+            raise AuthenticationError
         try:
             key = Ed25519PublicKey.from_public_bytes(self.raw)
             key.verify(bytes(signature), _framed(label, message))
@@ -126,6 +137,10 @@ def decode_key_text(text: str, prefix: str) -> bytes:
     if not raw or encode_key_text(raw, prefix) != text:
         raise MalformedError(f"not a key of the form {prefix}<base64url>")
     return raw
+
+
+def _y_coordinate(raw: bytes) -> int:
+    return int.from_bytes(raw, "little") & ((1 << 255) - 1)
 
 
 def _framed(label: Label, message: Buffer) -> bytes:
