@@ -10,8 +10,10 @@ Not promised: a weak passphrase stays weak.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import secrets
+import unicodedata
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -33,10 +35,11 @@ from sealift.errors import (
 )
 from sealift.ids import Buffer, check_name
 
-# scrypt cost: 32 MiB and about 0.1 s; OWASP's floor for interactive use is 2^17 / 2^15
-# with r = 8; files that hold long-lived keys get the larger one.
+# scrypt with r = 8 and p = 1: 64 MiB and about 0.2 s for each try. The file says its
+# own cost, so that a later version may raise it; a file may ask for 1 MiB to 1 GiB.
 SCRYPT_LOG2_N: Final = 16
 SCRYPT_R: Final = 8
+_LOG2_N_LIMITS: Final = range(10, 21)
 MIN_PASSPHRASE: Final = 8
 MAX_FILE_BYTES: Final = 1 << 16
 RECOVERY_BYTES: Final = 20
@@ -64,6 +67,13 @@ class _IdentityFile:
     salt: bytes
     nonce: bytes
     sealed: bytes
+
+    def __post_init__(self) -> None:
+        # Before any work: the cost is not authenticated until it has been paid.
+        if self.scrypt_log2_n not in _LOG2_N_LIMITS:
+            raise MalformedError("scrypt cost out of range", field="scrypt_log2_n")
+        if len(self.nonce) != NONCE_BYTES:
+            raise MalformedError(f"a nonce has {NONCE_BYTES} bytes", field="nonce")
 
 
 class Identity:
@@ -196,8 +206,6 @@ def _unlock(
     stored = decode(_IdentityFile, raw, max_bytes=MAX_FILE_BYTES)
     if stored.purpose != purpose:
         raise MalformedError(f"this is a {stored.purpose} file, not a {purpose} file")
-    if not 10 <= stored.scrypt_log2_n <= 20:
-        raise MalformedError("scrypt cost out of range", field="scrypt_log2_n")
     header = replace(stored, sealed=b"")
     aead = _file_aead(header, passphrase)
     try:
@@ -213,7 +221,9 @@ def _file_aead(header: _IdentityFile, passphrase: str) -> Aead:
     scrypt = Scrypt(
         salt=header.salt, length=KEY_BYTES, n=1 << header.scrypt_log2_n, r=SCRYPT_R, p=1
     )
-    stretched = SecretKey(scrypt.derive(passphrase.encode()))
+    # One normal form: the same characters are other code points on another keyboard.
+    normal = unicodedata.normalize("NFC", passphrase).encode(errors="surrogateescape")
+    stretched = SecretKey(scrypt.derive(normal))
     label = (
         Label.IDENTITY_FILE if header.purpose == "identity" else Label.IDENTITY_BACKUP
     )
@@ -222,25 +232,27 @@ def _file_aead(header: _IdentityFile, passphrase: str) -> Aead:
 
 def _create(path: Path, content: bytes) -> None:
     """Write a new file of mode 0600, whole or not at all; never replace one."""
-    if path.exists():
-        raise UsageError(
-            f"{path} exists", fix="Choose another name; keys are never overwritten"
-        )
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    partial = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        with os.fdopen(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-        ) as file:
+        with os.fdopen(os.open(partial, exclusive, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.link(partial, path)
+        # Takes the name, which the rename then fills; memory sticks know no links.
+        os.close(os.open(path, exclusive, 0o600))
+        partial.replace(path)
+    except FileExistsError:
+        raise UsageError(
+            f"{path} exists", fix="Choose another name; keys are never overwritten"
+        ) from None
     except OSError as error:
         raise UnavailableError(
             f"cannot write {path}", why=error.strerror or ""
         ) from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _read(path: Path) -> bytes:
