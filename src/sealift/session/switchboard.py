@@ -46,9 +46,14 @@ class _Route:
 
 
 class Switchboard:
-    """Who is registered, and which circuits are open between whom."""
+    """Who is registered, and which circuits are open between whom.
 
-    def __init__(self) -> None:
+    Args:
+        window_bytes: What one end of a circuit may have under way.
+    """
+
+    def __init__(self, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._window_bytes = window_bytes
         self._names: dict[str, int] = {}
         self._connections: dict[int, str] = {}
         self._routes: dict[bytes, _Route] = {}
@@ -150,7 +155,7 @@ class Switchboard:
         self, sender: int, route: _Route, envelope: Envelope, frame: bytes
     ) -> list[Delivery]:
         under_way = route.under_way.get(sender, 0)
-        if under_way >= WINDOW_BYTES:
+        if under_way >= self._window_bytes:
             return self._cut(route, envelope.circuit, "flooded")
         route.under_way[sender] = under_way + len(envelope.payload) + FRAME_COST_BYTES
         return [Delivery(route.other(sender), frame)]
