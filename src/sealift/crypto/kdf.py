@@ -54,7 +54,7 @@ class Label(StrEnum):
     IDENTITY_BACKUP = "sealift v1 identity backup"
     # results
     OUTPUT = "sealift v1 output"
-    WEIGHTS = "sealift v1 weights"
+    MANIFEST = "sealift v1 run manifest"
 
 
 def derive_bytes(

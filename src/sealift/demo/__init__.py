@@ -1,0 +1,1 @@
+"""All roles on this machine, real data, real cryptography: the first contact."""

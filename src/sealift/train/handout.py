@@ -1,0 +1,138 @@
+"""What the accelerator hands out: visit results, and at the end manifest and model.
+
+Everything passes the agreement's output rule here, whatever the orchestrator asks for
+(rule H8). A model that may not leave ends the job with the rule that forbids it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sealift import __version__
+from sealift.codec import encode
+from sealift.crypto.hash import sha256
+from sealift.errors import SealiftError
+from sealift.ids import Digest
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import Endpoint
+from sealift.session.session import Session
+from sealift.train.joint import JointTraining, mean_over_rows
+from sealift.train.manifest import RunManifest, sign_manifest
+from sealift.train.output import (
+    KEY_NAME,
+    MODEL_NAME,
+    OutputInfo,
+    check_complete,
+    seal_model,
+    split_output,
+    wrap_output_key,
+)
+from sealift.travel.accelerator import VisitRules
+from sealift.travel.messages import (
+    Failed,
+    JobFinished,
+    OfferVisit,
+    Output,
+    VisitEnded,
+    send_message,
+)
+
+
+class Handout:
+    """Applies the output rule for one job.
+
+    Args:
+        agreement: Its output rule and model owner.
+        endpoint: Ours; the instance key signs.
+        job: Name of the job.
+        rules: Counts verified visits.
+    """
+
+    def __init__(
+        self,
+        agreement: VerifiedAgreement,
+        endpoint: Endpoint,
+        job: str,
+        rules: VisitRules,
+    ) -> None:
+        self._agreement = agreement
+        self._rule = agreement.agreement.output
+        self._endpoint = endpoint
+        self._job = job
+        self._rules = rules
+        self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
+
+    def note(self, offer: OfferVisit, ended: VisitEnded) -> VisitEnded:
+        """Remember held-out numbers; return what the orchestrator may see."""
+        if offer.purpose == "heldout" and ended.outcome == "verified":
+            slices = self._heldout.setdefault(offer.resource, {})
+            slices[offer.first_row] = (offer.rows, ended.metrics)
+        if self._rule.audience == "owner":
+            return replace(ended, metrics={})
+        return ended
+
+    def send(self, control: Session, training: JointTraining) -> None:
+        """Send the model, if it may leave, and the signed manifest.
+
+        Raises:
+            PolicyError: code ``output-withheld``; the orchestrator is told first.
+        """
+        try:
+            visits = self._visits()
+            check_complete(self._rule, visits, training.rows_trained)
+        except SealiftError as error:
+            send_message(control, Failed(error.code, str(error)))
+            raise
+        for output in self._outputs(training):
+            send_message(control, output)
+        raw, signature = sign_manifest(
+            self._manifest(training, visits), self._endpoint.instance
+        )
+        send_message(control, JobFinished(raw, signature))
+
+    def _outputs(self, training: JointTraining) -> Iterator[Output]:
+        sealed, key = seal_model(training.state())
+        agreement = self._agreement.agreement
+        owner = agreement.party(agreement.model_owner)
+        info = OutputInfo(
+            kind="model",
+            job=self._job,
+            agreement=agreement.digest,
+            owner=owner.name,
+            weights=training.digest(),
+            sealed=Digest(sha256(sealed)),
+            instance=self._endpoint.instance.public_key,
+        )
+        wrapped = wrap_output_key(key, info, owner.hpke, self._endpoint.instance)
+        for name, content in ((KEY_NAME, encode(wrapped)), (MODEL_NAME, sealed)):
+            for part, last in split_output(content):
+                yield Output(name, part, last)
+
+    def _manifest(self, training: JointTraining, visits: dict[str, int]) -> RunManifest:
+        return RunManifest(
+            job=self._job,
+            agreement=self._agreement.digest,
+            level=self._agreement.accept[0].value,
+            plan="travel",
+            buffers=1,
+            sandbox="none",
+            software=f"sealift {__version__}",
+            instance=self._endpoint.instance.public_key,
+            weights=training.digest(),
+            steps=training.joint.step,
+            rows=training.rows_trained,
+            visits=visits,
+            metrics=self._metrics(),
+            model_released=True,
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        """Means over everybody's held-out rows; nobody's own number among them."""
+        parts = [part for slices in self._heldout.values() for part in slices.values()]
+        means = mean_over_rows(parts)
+        return {name: round(value, self._rule.digits) for name, value in means.items()}
+
+    def _visits(self) -> dict[str, int]:
+        owners = self._agreement.agreement.data_owners
+        return {owner: self._rules.trained.get(owner, 0) for owner in owners}

@@ -1,0 +1,181 @@
+"""What leaves the accelerator: metrics by the output rule, the model sealed (rule H8).
+
+The model is sealed under a key made here, which goes by HPKE to the model owner's key
+in the agreement, signed with the instance key (rule C9: a key for an output is never
+taken from a message). Nothing is pickled: the plaintext is safetensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from safetensors.torch import save
+from torch import Tensor
+
+from sealift.channel.header import HEADER_BYTES, sealed_bytes
+from sealift.channel.sealer import StreamSealer
+from sealift.channel.stream import StreamOpener
+from sealift.channel.trailer import TRAILER_BYTES
+from sealift.codec import decode, encode
+from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.sign import PublicKey, Signer
+from sealift.errors import PolicyError, UnavailableError
+from sealift.ids import Digest
+from sealift.release.agreement import OutputRule
+
+ALONE: Final = "alone"
+PART_BYTES: Final = 512 << 10
+RECORD_BYTES: Final = 256 << 10
+MODEL_NAME: Final = "model.sealed"
+KEY_NAME: Final = "model.key.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputInfo:
+    """What the sealed output is and whom it is for; HPKE's info."""
+
+    kind: Literal["model"]
+    job: str
+    agreement: Digest
+    owner: str
+    weights: Digest
+    sealed: Digest
+    instance: PublicKey
+
+
+@dataclass(frozen=True, slots=True)
+class OutputKey:
+    """The key of a sealed output, for its owner alone, signed by the accelerator."""
+
+    info: OutputInfo
+    wrapped: bytes
+    signature: bytes
+
+
+def let_out(metrics: Mapping[str, float], rule: OutputRule) -> dict[str, float]:
+    """The metrics that the output rule names, rounded to its digits.
+
+    ``alone.OWNER.NAME`` needs ``baseline_alone`` besides the name. Anything else, and
+    anything that is not finite, stays inside.
+    """
+    return {
+        name: round(value, rule.digits)
+        for name, value in metrics.items()
+        if _named(name, rule) and math.isfinite(value)
+    }
+
+
+def check_complete(rule: OutputRule, visits: Mapping[str, int], rows: int) -> None:
+    """May the model leave?
+
+    Args:
+        rule: From the agreement.
+        visits: Training visits per data owner, every owner included.
+        rows: Rows trained on.
+
+    Raises:
+        PolicyError: code ``output-withheld``, with the rule that is not met.
+    """
+    few = [owner for owner, count in visits.items() if count < rule.min_visits]
+    holders = sum(1 for count in visits.values() if count)
+    if few:
+        why = f"{few[0]} had {visits[few[0]]} visits of at least {rule.min_visits}"
+    elif holders < rule.min_holders:
+        why = f"{holders} holders of at least {rule.min_holders}"
+    elif rows < rule.min_rows:
+        why = f"{rows} rows of at least {rule.min_rows}"
+    else:
+        return
+    raise PolicyError(
+        "the model does not leave the accelerator",
+        why=why,
+        fix="Run the missing visits, or agree on another output rule",
+        code="output-withheld",
+    )
+
+
+def seal_model(state: dict[str, Tensor]) -> tuple[bytes, SecretKey]:
+    """Seal a model as safetensors under a fresh key: (sealed stream, key)."""
+    plaintext = memoryview(save(state))
+    key = SecretKey.generate()
+    sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
+    parts = [sealer.header_bytes]
+    parts += [sealer.seal(record) for record in _split(plaintext, RECORD_BYTES)]
+    parts.append(sealer.trailer())
+    sealer.close()
+    return b"".join(parts), key
+
+
+def wrap_output_key(
+    key: SecretKey, info: OutputInfo, recipient: HpkePublicKey, signer: Signer
+) -> OutputKey:
+    """Hide the key for its owner and sign; the key is wiped."""
+    info_bytes = encode(info)
+    wrapped = recipient.seal(info_bytes, key.reveal(TOKEN))
+    key.wipe()
+    signature = signer.sign(Label.OUTPUT, wrapped + info_bytes)
+    return OutputKey(info, wrapped, signature)
+
+
+def open_model(folder: Path, private: HpkePrivateKey, instance: PublicKey) -> bytes:
+    """The model of a run as safetensors bytes, for its owner.
+
+    Args:
+        folder: Holds ``model.sealed`` and ``model.key.json``.
+        private: The model owner's HPKE key.
+        instance: The accelerator's instance key, from the verified manifest.
+
+    Raises:
+        AuthenticationError: if the output or its key was not made by that instance.
+        UnavailableError: if a file cannot be read.
+    """
+    try:
+        key_bytes = (folder / KEY_NAME).read_bytes()
+        sealed = (folder / MODEL_NAME).read_bytes()
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot read the output in {folder}",
+            why=error.strerror or "",
+            code="no-file",
+        ) from None
+    output = decode(OutputKey, key_bytes)
+    info_bytes = encode(output.info)
+    instance.verify(Label.OUTPUT, output.wrapped + info_bytes, output.signature)
+    if Digest.of(sealed) != output.info.sealed:
+        raise PolicyError(
+            "model.sealed is not the one its key is for", code="other-output"
+        )
+    return _open_stream(sealed, private.open(info_bytes, output.wrapped))
+
+
+def split_output(content: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Pieces that fit a message, and whether each is the last."""
+    for start in range(0, max(1, len(content)), PART_BYTES):
+        end = start + PART_BYTES
+        yield content[start:end], end >= len(content)
+
+
+def _open_stream(sealed: bytes, key: SecretKey) -> bytes:
+    opener = StreamOpener(key, sealed[:HEADER_BYTES])
+    body = memoryview(sealed)[HEADER_BYTES : len(sealed) - TRAILER_BYTES]
+    records = [opener.open(part) for part in _split(body, sealed_bytes(RECORD_BYTES))]
+    opener.finish(sealed[len(sealed) - TRAILER_BYTES :])
+    opener.close()
+    return b"".join(records)
+
+
+def _split(content: memoryview, size: int) -> Iterator[memoryview]:
+    for start in range(0, max(1, len(content)), size):
+        yield content[start : start + size]
+
+
+def _named(name: str, rule: OutputRule) -> bool:
+    if name.startswith(f"{ALONE}."):
+        return rule.baseline_alone and name.rpartition(".")[2] in rule.metrics
+    return name in rule.metrics

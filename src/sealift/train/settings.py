@@ -1,0 +1,157 @@
+"""``job.toml``: what a person writes to run a job, validated strictly.
+
+An unknown field, a wrong type or a value out of range is one clear error with its path.
+Nothing here is signed: what counts for the parties stands in the agreement, and the
+accelerator holds the job to that.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from sealift.errors import MalformedError, UsageError
+from sealift.travel.orchestrator import TravelSettings
+
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
+]
+Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TrainingTable(_Strict):
+    """``[training]``: what every plan needs."""
+
+    epochs: int = Field(default=1, ge=1, le=100_000)
+    batch_rows: int = Field(default=32, ge=1, le=1 << 20)
+    seed: int = Field(default=0, ge=0, lt=1 << 53)
+    threads: int = Field(default=1, ge=1, le=1024)
+    evaluate_every: int = Field(default=0, ge=0)
+
+
+class TravelTable(_Strict):
+    """``[travel]``: how the accelerator travels."""
+
+    order: Literal["round-robin", "by-size"] = "round-robin"
+    buffer_bytes: int = Field(default=64 << 20, ge=1, le=1 << 40)
+    lease_s: Seconds = 60.0
+    work_s: Seconds = 3600.0
+    gather_s: Seconds = 120.0
+    meet_s: Seconds = 10.0
+    on_missing: Literal["skip", "wait"] = "skip"
+    wait_s: Seconds = 60.0
+    attempts: int = Field(default=5, ge=1, le=1000)
+
+
+class JobTable(_Strict):
+    """The whole file.
+
+    Attributes:
+        name: Of the job.
+        agreement: Path of the signed agreement, relative to the file.
+        plan: ``local`` or ``travel``.
+        bundle: Path of the code bundle's folder, relative to the file.
+        output: Path of the folder that gets the results, relative to the file.
+        orchestrator: ``host:port`` that every role dials.
+    """
+
+    name: Name
+    agreement: str
+    plan: Literal["local", "travel"] = "travel"
+    bundle: str
+    output: str = "run"
+    orchestrator: str = "127.0.0.1:7410"
+    training: TrainingTable = TrainingTable()
+    travel: TravelTable = TravelTable()
+
+    def travel_settings(self) -> TravelSettings:
+        """The settings in the form that ``travel`` takes."""
+        table = self.travel
+        return TravelSettings(
+            epochs=self.training.epochs,
+            order=table.order,
+            buffer_bytes=table.buffer_bytes,
+            lease_s=table.lease_s,
+            work_s=table.work_s,
+            gather_s=table.gather_s,
+            on_missing=table.on_missing,
+            wait_s=table.wait_s,
+            attempts=table.attempts,
+            evaluate_every=self.training.evaluate_every,
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the orchestrator."""
+        return parse_address(self.orchestrator)
+
+
+def read_job(path: Path) -> JobTable:
+    """Read ``job.toml``; its paths become absolute.
+
+    Raises:
+        UsageError: if the file cannot be read.
+        MalformedError: if it is not TOML, or a field does not fit; with its path.
+    """
+    try:
+        with path.open("rb") as file:
+            plain = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}", why=error.strerror or "", code="no-file"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise MalformedError(
+            f"{path.name} is not TOML", why=str(error), code="bad-toml"
+        ) from None
+    job = parse_job(plain, name=path.name)
+    folder = path.resolve().parent
+    places = {key: str(folder / getattr(job, key)) for key in _PATHS}
+    return job.model_copy(update=places)
+
+
+_PATHS = ("agreement", "bundle", "output")
+
+
+def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
+    """Validate a job that was written elsewhere.
+
+    Raises:
+        MalformedError: with the path of the first field that does not fit.
+    """
+    try:
+        return JobTable.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        unknown = first["type"] == "extra_forbidden"
+        raise MalformedError(
+            f"{name} has an unknown field" if unknown else f"{name} does not fit",
+            field=field,
+            why="" if unknown else first["msg"],
+            fix="`sealift train --help` names the page that lists the fields",
+            code="unknown-field" if unknown else "bad-field",
+        ) from None
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``host:port``.
+
+    Raises:
+        MalformedError: for anything else.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
+        raise MalformedError(
+            f"{text[:80]!r} is not an address",
+            fix="Write it as host:port",
+            code="bad-address",
+        )
+    return host, int(port)

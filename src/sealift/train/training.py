@@ -1,0 +1,158 @@
+"""The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
+
+Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
+epoch, resource, first row, step) alone, and slices come in the schedule's order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sealift.crypto.hash import sha256
+from sealift.data.loader import batch_from_rows, batch_order, check_rows, split_order
+from sealift.data.schema import Schema
+from sealift.errors import JobError
+from sealift.ids import Digest
+from sealift.train.recipe import Recipe, recipe_errors
+from sealift.train.streams import enter_stream
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """What the loop needs to know of a job.
+
+    Attributes:
+        seed: Of every order and random stream.
+        batch_rows: Rows of one optimizer step.
+        threads: CPU threads of one operation; part of bit-identity.
+    """
+
+    seed: int
+    batch_rows: int
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SliceId:
+    """Which rows of whose resource these are, in which epoch."""
+
+    epoch: int
+    resource: str
+    first_row: int
+
+
+class Training:
+    """A model, its optimizer, and how far they have come.
+
+    Args:
+        recipe: Builds model and optimizer.
+        settings: Seed, batch size, threads.
+    """
+
+    def __init__(self, recipe: Recipe, settings: LoopSettings) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        enter_stream(settings.seed, "build")
+        self.model: nn.Module = recipe.build()
+        self.optimizer = recipe.optimizer(self.model)
+        self.step = 0
+
+    def train_slice(
+        self, rows: Tensor, schema: Schema, slice_id: SliceId
+    ) -> dict[str, float]:
+        """Train once over the rows of one slice.
+
+        Args:
+            rows: ``uint8`` (rows, row_bytes).
+            schema: What a row is.
+            slice_id: Decides order and random streams.
+
+        Returns:
+            ``loss``: mean over the slice's rows.
+
+        Raises:
+            JobError: if the loss is not finite, or the recipe fails.
+        """
+        self.model.train()
+        total = 0.0
+        for batch_rows in self._batches(rows, slice_id):
+            seed = self._settings.seed
+            enter_stream(seed, "step", self.step, slice_id.resource)
+            batch = batch_from_rows(rows.index_select(0, batch_rows), schema)
+            total += self._optimize(batch) * len(batch_rows)
+            self.step += 1
+        return {"loss": total / len(rows)}
+
+    def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
+        """Means over the rows, by metric; no gradient, no random stream moves."""
+        self.model.eval()
+        sums: dict[str, float] = {}
+        with torch.no_grad():
+            for start in range(0, len(rows), self._settings.batch_rows):
+                part = rows[start : start + self._settings.batch_rows]
+                batch = batch_from_rows(part, schema)
+                for name, value in self._recipe.evaluate(self.model, batch).items():
+                    sums[name] = sums.get(name, 0.0) + value
+        return {name: value / len(rows) for name, value in sums.items()}
+
+    def forget_gradients(self) -> None:
+        """Overwrite gradients: they are derived from the last batch (rule H2)."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        """The model's state, detached, contiguous, on the CPU."""
+        return {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in self.model.state_dict().items()
+        }
+
+    def digest(self) -> Digest:
+        """Digest of the model's state: names, dtypes, shapes, bytes."""
+        return state_digest(self.state())
+
+    def _batches(self, rows: Tensor, slice_id: SliceId) -> Iterator[Tensor]:
+        order = batch_order(
+            len(rows),
+            seed=self._settings.seed,
+            epoch=slice_id.epoch,
+            scope=f"{slice_id.resource}/{slice_id.first_row}",
+        )
+        return split_order(order, self._settings.batch_rows)
+
+    def _optimize(self, batch: dict[str, Tensor]) -> float:
+        self.optimizer.zero_grad(set_to_none=False)
+        loss = self._recipe.loss(self.model, batch, self.step)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise JobError(
+                f"the loss is not finite at step {self.step}",
+                fix="Lower the learning rate, or check the data's ranges",
+                code="not-finite",
+            )
+        with recipe_errors():
+            loss.backward()
+            self.optimizer.step()
+        return value
+
+
+def state_digest(state: dict[str, Tensor]) -> Digest:
+    """Digest of named tensors, independent of how they are stored in a file."""
+    parts = []
+    for name in sorted(state):
+        tensor = state[name]
+        shape = "x".join(str(size) for size in tensor.shape)
+        content = bytes(tensor.reshape(-1).view(torch.uint8).numpy())
+        parts.append(f"{name}|{tensor.dtype}|{shape}".encode() + sha256(content))
+    return Digest.of(b"".join(parts))
+
+
+def check_cargo(rows: Tensor, schema: Schema) -> None:
+    """Demand that a party's rows fit their schema, before any step sees them."""
+    check_rows(rows, schema)

@@ -1,0 +1,1 @@
+"""GPU Travelling: one accelerator visits each holder; cargo, leases, pools, scrub."""

@@ -1,0 +1,162 @@
+"""A holder's process: waits for leases, brings cargo, keeps receipts, until the job ends.
+
+A visit that fails is reported and over; the holder waits for the next lease. It never
+learns more than that its own rows were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from sealift.codec import encode
+from sealift.crypto.sign import PublicKey
+from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.events import Sink, discard, emit
+from sealift.ids import Role
+from sealift.release.audit import SignedTreeHead
+from sealift.release.collect import request_consistency
+from sealift.release.files import write_whole
+from sealift.release.heads import HeadStore
+from sealift.release.receipt import SignedReceipt
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect
+from sealift.session.link import Link
+from sealift.travel.holder import HeldResource, Provisioning, check_lease
+from sealift.travel.lease import LeaseTerms, SignedLease
+from sealift.travel.messages import Finished, Granted, receive_message
+from sealift.travel.peers import (
+    ACCELERATOR,
+    ORCHESTRATOR,
+    expect_accelerator,
+    expect_broker,
+    expect_orchestrator,
+    link_name,
+)
+from sealift.travel.state import Clock
+
+ORCHESTRATOR_WAIT_S: Final = 60.0
+BROKER_WAIT_S: Final = 5.0
+
+
+class Attendance:
+    """One holder in one job.
+
+    Args:
+        link: To the relay, under the holder's name.
+        endpoint: With the party's identity.
+        agreement: Verified.
+        held: The party's sealed files, by resource.
+        heads: What this party remembers of every log.
+        receipts: Folder that gets the receipts.
+        job: Name of the job that leases must name.
+        clock: Monotonic seconds.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        held: Mapping[str, HeldResource],
+        heads: HeadStore,
+        receipts: Path,
+        job: str,
+        clock: Clock,
+        sink: Sink = discard,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._held = held
+        self._heads = heads
+        self._receipts = receipts
+        self._job = job
+        self._clock = clock
+        self._sink = sink
+        self._kept = 0
+
+    def serve(self) -> Finished:
+        """Attend until the orchestrator says that the job has ended.
+
+        Raises:
+            PeerError: if the orchestrator is gone.
+        """
+        circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
+        policy = expect_orchestrator(self._agreement)
+        with connect(circuit, self._endpoint, policy) as control:
+            emit(self._sink, "holder.ready", holder=self._endpoint.name)
+            while True:
+                order = receive_message(control, Granted, Finished, timeout_s=None)
+                if isinstance(order, Finished):
+                    return order
+                self._attend(order.lease)
+
+    def _attend(self, signed: SignedLease) -> None:
+        number = self._kept + 1
+        try:
+            receipt = self._provision(signed)
+            name = f"{number:05d}-{signed.lease.visit.to_text()}.receipt.json"
+            write_whole(self._receipts / name, encode(receipt))
+        except SealiftError as error:
+            emit(self._sink, "holder.failed", reason=error.code, line=str(error))
+            return
+        self._kept = number
+        emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
+
+    def _provision(self, signed: SignedLease) -> SignedReceipt:
+        held = check_lease(
+            signed, self._held, holder=self._endpoint.name, terms=self._terms(signed)
+        )
+        provisioning = Provisioning(
+            held,
+            signed,
+            clock=self._clock,
+            check_head=self._check_head,
+            sink=self._sink,
+        )
+        circuit = self._link.open(ACCELERATOR)
+        policy = expect_accelerator(self._agreement, signed.lease.accelerator)
+        with connect(circuit, self._endpoint, policy) as session:
+            return provisioning.provision(session)
+
+    def _terms(self, signed: SignedLease) -> LeaseTerms:
+        agreement = self._agreement.agreement
+        return LeaseTerms(
+            orchestrator=agreement.party(agreement.operator).sign,
+            job=self._job,
+            agreement=agreement.digest,
+            accelerator=signed.lease.accelerator,
+        )
+
+    def _check_head(self, head: SignedTreeHead) -> None:
+        self._owner_of(head.log)
+        self._heads.admit(head, self._prove)
+
+    def _prove(self, log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
+        """Ask the log's own broker for the proof that it only grew."""
+        owner = self._owner_of(log)
+        name = link_name(Role.BROKER, owner)
+        try:
+            circuit = self._link.open(name, wait_s=BROKER_WAIT_S)
+        except PeerError as error:
+            raise PeerError(
+                f"no consistency proof from the broker of {owner}",
+                why=str(error),
+                fix="No rows are brought before its log is shown to be a continuation",
+                code="no-consistency-proof",
+            ) from None
+        policy = expect_broker(self._agreement, owner)
+        with connect(circuit, self._endpoint, policy) as session:
+            return request_consistency(session, first, second)
+
+    def _owner_of(self, log: PublicKey) -> str:
+        parties = self._agreement.agreement.parties
+        found = next((party.name for party in parties if party.sign == log), None)
+        if found is None:
+            raise PolicyError("a tree head of a log of no party", code="other-log")
+        return found

@@ -1,0 +1,78 @@
+"""The orchestrator's door: greets whoever opens a circuit, and keeps the roster.
+
+Holders show their party's identity, accelerators evidence. Somebody who fails is turned
+away and told about in an event; the door stays open.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from sealift.errors import PeerError, SealiftError
+from sealift.events import Sink, emit
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.circuit import Circuit
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import accept
+from sealift.session.link import Link
+from sealift.travel.peers import ACCELERATOR, expect_accelerator, expect_data_owner
+from sealift.travel.roster import Roster
+
+
+class Doorkeeper:
+    """Accepts circuits in a thread of its own until the link is closed.
+
+    Args:
+        link: The orchestrator's own link.
+        endpoint: With the operator's identity.
+        agreement: Verified.
+        roster: Gets every established session.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        roster: Roster,
+        sink: Sink,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._roster = roster
+        self._sink = sink
+        self._thread = threading.Thread(
+            target=self._run, name="doorkeeper", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end; the link must be closed before."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                circuit = self._link.accept(None)
+            except PeerError:
+                return
+            threading.Thread(target=self._greet, args=(circuit,), daemon=True).start()
+
+    def _greet(self, circuit: Circuit) -> None:
+        is_accelerator = circuit.peer_name == ACCELERATOR
+        expect = expect_accelerator if is_accelerator else expect_data_owner
+        try:
+            session = accept(circuit, self._endpoint, expect(self._agreement))
+        except SealiftError as error:
+            name = circuit.peer_name
+            emit(self._sink, "role.refused", name=name, line=str(error))
+            return
+        self._roster.enter(session)
+        peer = session.peer
+        emit(self._sink, "role.arrived", role=peer.role.value, name=peer.name)

@@ -1,0 +1,211 @@
+"""The holder: brings its sealed records to the accelerator, and nothing else.
+
+It needs neither torch nor the data key: the records stay as they were sealed at home.
+It dials out, checks whom it meets (evidence, instance key, agreement), checks every
+log's head against the last one that it kept, stops sending when its own count of the
+lease has run out, and keeps the signed receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import SecretKey
+from sealift.errors import PolicyError, StaleError
+from sealift.events import Sink, discard, emit
+from sealift.ids import Buffer
+from sealift.release.agreement import Resource
+from sealift.release.audit import SignedTreeHead
+from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
+from sealift.travel.frame import build_frame, placement, record_range
+from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
+from sealift.travel.load import VisitSession
+from sealift.travel.messages import (
+    LEAVES_PER_MESSAGE,
+    Cargo,
+    Credit,
+    Leaves,
+    Present,
+    Ready,
+    Receipted,
+    VisitPhase,
+    receive_message,
+    send_message,
+)
+from sealift.travel.state import Clock
+
+DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
+
+
+class SealedSource(Protocol):
+    """A sealed file without its key (``channel.sealedfile.RawSealedFile``)."""
+
+    @property
+    def header_bytes(self) -> bytes:
+        """The stream header."""
+        ...
+
+    def record(self, index: int) -> Buffer:
+        """One sealed record: ciphertext and tag."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResource:
+    """A resource as its holder has it.
+
+    Attributes:
+        resource: As the agreement binds it.
+        source: The sealed file.
+        leaves: Keyed hashes of its plaintext records, from ``data seal``.
+    """
+
+    resource: Resource
+    source: SealedSource
+    leaves: tuple[bytes, ...]
+
+
+class Provisioning:
+    """One visit from the holder's side.
+
+    Args:
+        held: The resource that the lease names.
+        signed: The lease, checked by ``check_lease``.
+        clock: Monotonic seconds.
+        check_head: Raises if a log's head is no continuation of the last one kept.
+        receipt_wait_s: How long to wait for the receipt after the cargo.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self,
+        held: HeldResource,
+        signed: SignedLease,
+        *,
+        clock: Clock,
+        check_head: Callable[[SignedTreeHead], None],
+        receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
+        sink: Sink = discard,
+    ) -> None:
+        self._held = held
+        self._signed = signed
+        self._lease = signed.lease
+        self._clock = clock
+        self._deadline = clock() + signed.lease.lease_s
+        self._check_head = check_head
+        self._receipt_wait_s = receipt_wait_s
+        self._sink = sink
+
+    def provision(self, session: VisitSession) -> SignedReceipt:
+        """Bring the cargo and return the verified receipt.
+
+        Raises:
+            RefusedError: if a head, the lease or the receipt does not hold.
+            PeerError: if the accelerator is gone or refuses.
+        """
+        self._introduce(session)
+        ready = receive_message(session, Ready, timeout_s=self._remaining_s())
+        for head in ready.heads:
+            self._check_head(head)
+        frames = self._send_records(session, ready.window)
+        send_message(session, Cargo(frames, self._lease.cargo_bytes))
+        return self._receive_receipt(session)
+
+    def _introduce(self, session: VisitSession) -> None:
+        leaves = self._held.leaves
+        header = self._held.source.header_bytes
+        send_message(session, Present(self._signed, header, len(leaves)))
+        for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
+            batch = Leaves(tuple(leaves[start : start + LEAVES_PER_MESSAGE]))
+            send_message(session, batch)
+
+    def _send_records(self, session: VisitSession, window: int) -> int:
+        visit_key = session.export(Label.VISIT_FRAME, self._lease.digest.raw)
+        try:
+            return self._send_frames(session, visit_key, window)
+        finally:
+            visit_key.wipe()
+
+    def _send_frames(
+        self, session: VisitSession, visit_key: SecretKey, window: int
+    ) -> int:
+        record_bytes = self._held.resource.record_bytes
+        acknowledged, total = 0, len(record_range(self._lease, record_bytes))
+        for sequence in range(total):
+            while sequence - acknowledged >= window:
+                acknowledged = self._credit(session)
+            self._remaining_s()
+            place = placement(self._lease, sequence, record_bytes)
+            record = self._held.source.record(place.record)
+            session.send_raw(build_frame(visit_key, self._lease, place, record))
+            emit(self._sink, "holder.frame", sealed_bytes=len(record))
+        while acknowledged < total:
+            acknowledged = self._credit(session)
+        return total
+
+    def _credit(self, session: VisitSession) -> int:
+        return receive_message(session, Credit, timeout_s=self._remaining_s()).frames
+
+    def _receive_receipt(self, session: VisitSession) -> SignedReceipt:
+        while True:
+            answer = receive_message(
+                session, Receipted, VisitPhase, timeout_s=self._receipt_wait_s
+            )
+            if isinstance(answer, Receipted):
+                self._check_receipt(verify_receipt(answer.receipt))
+                return answer.receipt
+            emit(self._sink, "holder.phase", phase=answer.phase)
+
+    def _check_receipt(self, receipt: Receipt) -> None:
+        lease = self._lease
+        expected = (lease.visit, lease.accelerator, lease.content, lease.agreement)
+        told = (receipt.visit, receipt.instance, receipt.content, receipt.agreement)
+        if told != expected or receipt.cargo_bytes != lease.cargo_bytes:
+            raise PolicyError(
+                "the receipt is for another visit", code="foreign-receipt"
+            )
+
+    def _remaining_s(self) -> float:
+        left = self._deadline - self._clock()
+        if left <= 0:
+            raise StaleError(
+                "the lease has expired",
+                fix="Ask for a longer lease_s if the link is slow",
+                code="lease-expired",
+            )
+        return left
+
+
+def check_lease(
+    signed: SignedLease,
+    held: Mapping[str, HeldResource],
+    *,
+    holder: str,
+    terms: LeaseTerms,
+) -> HeldResource:
+    """The resource that a lease asks for, if the lease is ours to serve.
+
+    The instance key in ``terms`` is the lease's own: the handshake that follows demands
+    evidence that binds this very key.
+
+    Raises:
+        PolicyError: if it names another holder, resource, content or size.
+        AuthenticationError: if the orchestrator did not sign it.
+    """
+    lease = verify_lease(signed, terms)
+    if lease.holder != holder or lease.resource not in held:
+        raise PolicyError("the lease is for another holder", code="foreign-lease")
+    resource = held[lease.resource].resource
+    if (lease.content, lease.purpose) != (resource.content, resource.part):
+        raise PolicyError("the lease is for another content", code="foreign-lease")
+    _check_rows(lease, resource)
+    return held[lease.resource]
+
+
+def _check_rows(lease: Lease, resource: Resource) -> None:
+    rows, row_bytes = lease.shape
+    if row_bytes != resource.row_bytes or lease.first_row + rows > resource.rows:
+        raise PolicyError("the lease asks for rows that are not there", code="bad-rows")

@@ -1,0 +1,302 @@
+"""What orchestrator, accelerator and holders say to each other inside their sessions.
+
+Each message is a frozen dataclass in canonical JSON behind its name:
+``{"body": {...}, "type": "offer-visit"}``. A reader names the messages that it expects;
+any other is refused. ``Failed`` may stand in for every answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn, Protocol, TypeVar, overload
+
+from sealift.codec import encode, from_plain, parse
+from sealift.errors import MalformedError, PeerError
+from sealift.ids import Digest, Handle, VisitId
+from sealift.release.audit import SignedTreeHead
+from sealift.release.receipt import SignedReceipt
+from sealift.travel.lease import Purpose, SignedLease
+
+MAX_MESSAGE_BYTES: Final = 1 << 20
+LEAVES_PER_MESSAGE: Final = 8192
+M = TypeVar("M")
+N = TypeVar("N")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The peer could not do it: an error's stable name and its one line."""
+
+    code: str
+    line: str
+
+
+# orchestrator -> accelerator, and its answers
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Open a job.
+
+    Attributes:
+        settings: Settings of the training loop, canonical JSON.
+    """
+
+    job: str
+    settings: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JobReady:
+    """The accelerator holds the agreement, the code and every key.
+
+    Attributes:
+        level: Assurance level of its evidence.
+        keys: Number of data keys released to it.
+    """
+
+    level: str
+    keys: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferVisit:
+    """Ask the accelerator for a buffer for a visit."""
+
+    visit: VisitId
+    number: int
+    epoch: int
+    holder: str
+    resource: str
+    purpose: Purpose
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferOffered:
+    """A scrubbed buffer, by handle."""
+
+    visit: VisitId
+    handle: Handle
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The signed lease, to accelerator and holder alike."""
+
+    lease: SignedLease
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The offered visit will not be granted: its holder is gone."""
+
+    visit: VisitId
+
+
+@dataclass(frozen=True, slots=True)
+class VisitPhase:
+    """Where the visit stands; for progress only."""
+
+    visit: VisitId
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitEnded:
+    """A visit's end.
+
+    Attributes:
+        outcome: ``verified`` or ``failed``.
+        reason: Stable name of what went wrong, or empty.
+        line: The one line that goes with it.
+        sealed_bytes: Ciphertext that crossed.
+        phases_s: Seconds by phase.
+        metrics: What the output rule lets out.
+        scrubbed_bytes: Bytes overwritten and read back as zero.
+        fatal: Whether the job cannot go on (the recipe failed).
+    """
+
+    visit: VisitId
+    outcome: str
+    reason: str = ""
+    line: str = ""
+    sealed_bytes: int = 0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    scrubbed_bytes: int = 0
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob:
+    """No more visits; hand out what the output rule allows."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One piece of the sealed output; the last one is marked."""
+
+    name: str
+    part: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """The accelerator's own account of the job, canonical JSON, and its signature."""
+
+    manifest: bytes
+    signature: bytes
+
+
+# holder -> accelerator, and its answers
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A holder's first word in a visit."""
+
+    lease: SignedLease
+    header: bytes
+    num_leaves: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Keyed hashes of the sealed file's plaintext records, in order."""
+
+    hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Send; at most ``window`` frames ahead. The heads are of every log that released."""
+
+    window: int
+    heads: tuple[SignedTreeHead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Frames opened, checked and placed so far."""
+
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """The holder's count at the end of the cargo."""
+
+    frames: int
+    cargo_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipted:
+    """The signed receipt, after the scrub was read back, and the holder's own numbers."""
+
+    receipt: SignedReceipt
+    metrics: dict[str, float]
+
+
+# orchestrator -> holder
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The job has ended."""
+
+    outcome: str
+    agreement: Digest
+
+
+ANY: Final[tuple[type, ...]] = (
+    Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitPhase,
+    VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready, Credit, Cargo,
+    Receipted, Finished,
+)  # fmt: skip
+
+
+def message_name(kind: type) -> str:
+    """``OfferVisit`` -> ``offer-visit``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+
+
+_KIND_FOR_NAME: Final[Mapping[str, type]] = {message_name(kind): kind for kind in ANY}
+
+
+class MessageSession(Protocol):
+    """The part of ``session.Session`` that messages need."""
+
+    def send(self, message: bytes) -> None:
+        """Seal and send."""
+        ...
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """Receive and open."""
+        ...
+
+
+def send_message(session: MessageSession, message: object) -> None:
+    """Send one message."""
+    name = message_name(type(message))
+    session.send(encode({"type": name, "body": message}))
+
+
+@overload
+def receive_message(
+    session: MessageSession, kind: type[M], /, *, timeout_s: float | None
+) -> M: ...
+@overload
+def receive_message(
+    session: MessageSession,
+    kind: type[M],
+    other: type[N],
+    /,
+    *,
+    timeout_s: float | None,
+) -> M | N: ...
+def receive_message(
+    session: MessageSession, /, *kinds: type, timeout_s: float | None
+) -> object:
+    """Receive one of one or two kinds.
+
+    Raises:
+        PeerError: if the peer said ``Failed`` and that is none of them; with its line.
+        MalformedError: for any other message.
+    """
+    message = parse_message(session.receive(timeout_s), (*kinds, Failed))
+    if isinstance(message, Failed) and Failed not in kinds:
+        _raise_failed(message)
+    return message
+
+
+def parse_message(raw: bytes, kinds: tuple[type, ...]) -> object:
+    """Parse one of ``kinds``.
+
+    Raises:
+        MalformedError: if it is none of them.
+    """
+    plain = parse(raw, max_bytes=MAX_MESSAGE_BYTES)
+    if not isinstance(plain, dict) or set(plain) != {"type", "body"}:
+        raise MalformedError("not a message", code="bad-message")
+    kind = _KIND_FOR_NAME.get(str(plain["type"]))
+    if kind not in kinds:
+        expected = ", ".join(message_name(k) for k in kinds)
+        raise MalformedError(
+            f"unexpected message {str(plain['type'])[:40]!r}",
+            why=f"expected {expected}",
+            code="bad-message",
+        )
+    return from_plain(kind, plain["body"], "body")
+
+
+def _raise_failed(failed: Failed) -> NoReturn:
+    raise PeerError(f"the peer refused: {failed.line[:300]}", code="peer-failed")

@@ -1,0 +1,360 @@
+"""The orchestrator: who is visited when, under which lease. It sees no data and no key.
+
+It is trusted for progress only: what counts (visits per holder, distinct holders, what
+leaves) is enforced by the accelerator, and it signs nothing but leases (rules H8, M4).
+A holder that is dead, stalled or misbehaving loses its visit; the job says whether it
+is waited for or skipped, and the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sealift.crypto.sign import Signer
+from sealift.errors import JobError, PeerError, SealiftError
+from sealift.events import Sink, emit
+from sealift.ids import Role, VisitId
+from sealift.release.agreement import Resource
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.session import Session
+from sealift.travel.lease import Lease, Purpose, SignedLease, sign_lease
+from sealift.travel.messages import (
+    BufferOffered,
+    Failed,
+    Finished,
+    FinishJob,
+    Granted,
+    JobFinished,
+    JobReady,
+    OfferVisit,
+    Output,
+    StartJob,
+    VisitEnded,
+    VisitPhase,
+    Withdrawn,
+    receive_message,
+    send_message,
+)
+from sealift.travel.roster import Roster
+from sealift.travel.schedule import Cargo, Order, Stop, plan_epoch
+from sealift.travel.state import Clock
+
+ANSWER_WAIT_S: Final = 60.0
+WriteOutput = Callable[[Output], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TravelSettings:
+    """How a job travels.
+
+    Attributes:
+        epochs: Rounds over all training rows.
+        order: In which order holders are visited.
+        buffer_bytes: Largest cargo of one visit.
+        lease_s: Seconds that a holder has for its cargo.
+        work_s: Longest time that one visit's training may take.
+        gather_s: How long to wait for all roles at the start.
+        on_missing: Skip a holder that is missing or fails, or wait for it.
+        wait_s: How long to wait for it, with ``wait``.
+        attempts: Most visits to one holder for one cargo, with ``wait``.
+        evaluate_every: Evaluate after every so many epochs; 0 means at the end.
+    """
+
+    epochs: int = 1
+    order: Order = "round-robin"
+    buffer_bytes: int = 64 << 20
+    lease_s: float = 60.0
+    work_s: float = 3600.0
+    gather_s: float = 120.0
+    on_missing: Literal["skip", "wait"] = "skip"
+    wait_s: float = 60.0
+    attempts: int = 5
+    evaluate_every: int = 0
+
+    def evaluates(self, epoch: int) -> bool:
+        """Whether held-out rows are visited after this epoch; always after the last."""
+        every = self.evaluate_every
+        return epoch == self.epochs - 1 or (every > 0 and (epoch + 1) % every == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run ended.
+
+    Attributes:
+        visits: Verified visits.
+        skipped: Planned visits that were skipped.
+        finished: The accelerator's signed account.
+    """
+
+    visits: int
+    skipped: int
+    finished: JobFinished
+
+
+class Orchestrator:
+    """Runs one job over the roles in its roster.
+
+    Args:
+        agreement: Verified; names parties, resources and rules.
+        settings: How the job travels.
+        roster: Live sessions.
+        signer: The operator's identity; signs leases.
+        job: Name of the job.
+        clock: Monotonic seconds.
+        sink: Where progress goes.
+    """
+
+    def __init__(
+        self,
+        agreement: VerifiedAgreement,
+        settings: TravelSettings,
+        *,
+        roster: Roster,
+        signer: Signer,
+        job: str,
+        clock: Clock,
+        sink: Sink,
+    ) -> None:
+        self._agreement = agreement
+        self._settings = settings
+        self._roster = roster
+        self._signer = signer
+        self._job = job
+        self._clock = clock
+        self._sink = sink
+        self._number = 0
+        self._verified = 0
+        self._skipped = 0
+
+    def run(self, start: StartJob, write_output: WriteOutput) -> RunSummary:
+        """Gather the roles, run every planned visit, collect the output.
+
+        Raises:
+            PeerError: if the accelerator is missing or gone.
+            JobError: if the recipe failed.
+        """
+        outcome = "failed"
+        try:
+            self._gather()
+            self._start(start)
+            self._visit_all()
+            finished = self._finish(write_output)
+            outcome = "finished"
+        finally:
+            self._dismiss(outcome)
+        return RunSummary(self._verified, self._skipped, finished)
+
+    def _gather(self) -> None:
+        deadline = self._clock() + self._settings.gather_s
+        self._accelerator(self._settings.gather_s)
+        for holder in self._holders():
+            left = max(0.0, deadline - self._clock())
+            try:
+                self._roster.wait_for(Role.HOLDER, holder, left)
+            except PeerError as error:
+                if self._settings.on_missing == "wait":
+                    raise
+                emit(self._sink, "holder.missing", holder=holder, line=str(error))
+        emit(self._sink, "job.gathered", holders=len(self._holders()))
+
+    def _start(self, start: StartJob) -> None:
+        accelerator = self._accelerator()
+        send_message(accelerator, start)
+        ready = receive_message(
+            accelerator, JobReady, timeout_s=self._settings.gather_s + ANSWER_WAIT_S
+        )
+        emit(self._sink, "job.ready", level=ready.level, keys=ready.keys)
+
+    def _visit_all(self) -> None:
+        for epoch in range(self._settings.epochs):
+            for stop in self._plan(epoch, "train"):
+                self._attend(stop)
+            if self._settings.evaluates(epoch):
+                for stop in self._plan(epoch, "heldout"):
+                    self._attend(stop)
+
+    def _plan(self, epoch: int, purpose: Purpose) -> tuple[Stop, ...]:
+        cargo = [
+            Cargo(resource.owner, resource.name, resource.rows, resource.row_bytes)
+            for resource in self._resources(purpose)
+        ]
+        return plan_epoch(
+            cargo,
+            epoch=epoch,
+            purpose=purpose,
+            order=self._settings.order,
+            buffer_bytes=self._settings.buffer_bytes,
+        )
+
+    def _attend(self, stop: Stop) -> None:
+        """Visit a holder, again if the job waits for it, or skip it."""
+        deadline = self._clock() + self._settings.wait_s
+        waits = self._settings.on_missing == "wait"
+        for _attempt in range(self._settings.attempts if waits else 1):
+            left = max(0.0, deadline - self._clock()) if waits else 0.0
+            try:
+                holder = self._roster.wait_for(Role.HOLDER, stop.holder, left)
+            except PeerError as error:
+                self._skip(stop, str(error))
+                return
+            ended = self._visit(stop, holder)
+            if ended.outcome == "verified":
+                self._verified += 1
+                return
+            if ended.fatal:
+                raise JobError("the job failed", why=ended.line, code=ended.reason)
+        self._skip(stop, "its visits failed")
+
+    def _visit(self, stop: Stop, holder: Session) -> VisitEnded:
+        accelerator = self._accelerator()
+        offer = self._offer(stop)
+        send_message(accelerator, offer)
+        offered = receive_message(
+            accelerator, BufferOffered, Failed, timeout_s=ANSWER_WAIT_S
+        )
+        if isinstance(offered, Failed):
+            return self._refused(offer, offered)
+        signed = sign_lease(self._lease(offer, offered, accelerator), self._signer)
+        self._grant(signed, holder, accelerator)
+        limit_s = self._settings.lease_s + self._settings.work_s
+        while True:
+            told = receive_message(
+                accelerator, VisitPhase, VisitEnded, timeout_s=limit_s
+            )
+            if isinstance(told, VisitEnded):
+                self._emit_end(offer, told)
+                return told
+            emit(self._sink, "visit.phase", **_names(offer), phase=told.phase)
+
+    def _refused(self, offer: OfferVisit, failed: Failed) -> VisitEnded:
+        """The accelerator makes no offer: no key for it, or too many visits."""
+        ended = VisitEnded(
+            visit=offer.visit, outcome="failed", reason=failed.code, line=failed.line
+        )
+        self._emit_end(offer, ended)
+        return ended
+
+    def _grant(
+        self, signed: SignedLease, holder: Session, accelerator: Session
+    ) -> None:
+        """The holder first: if it is gone, the accelerator need not wait for it."""
+        try:
+            send_message(holder, Granted(signed))
+        except PeerError:
+            self._roster.leave(holder)
+            send_message(accelerator, Withdrawn(signed.lease.visit))
+        else:
+            send_message(accelerator, Granted(signed))
+
+    def _offer(self, stop: Stop) -> OfferVisit:
+        self._number += 1
+        offer = OfferVisit(
+            visit=VisitId.generate(),
+            number=self._number,
+            epoch=stop.epoch,
+            holder=stop.holder,
+            resource=stop.resource,
+            purpose=stop.purpose,
+            first_row=stop.first_row,
+            rows=stop.rows,
+        )
+        emit(self._sink, "visit.offered", **_names(offer), rows=offer.rows)
+        return offer
+
+    def _lease(
+        self, offer: OfferVisit, offered: BufferOffered, accelerator: Session
+    ) -> Lease:
+        resource = self._resource(offer.resource)
+        return Lease(
+            job=self._job,
+            visit=offer.visit,
+            agreement=self._agreement.digest,
+            accelerator=accelerator.peer.instance,
+            holder=offer.holder,
+            resource=offer.resource,
+            purpose=offer.purpose,
+            handle=offered.handle,
+            offset=0,
+            max_bytes=offer.rows * resource.row_bytes,
+            dtype="uint8",
+            shape=(offer.rows, resource.row_bytes),
+            first_row=offer.first_row,
+            mode="write-only",
+            lease_s=self._settings.lease_s,
+            content=resource.content,
+        )
+
+    def _finish(self, write_output: WriteOutput) -> JobFinished:
+        accelerator = self._accelerator()
+        send_message(accelerator, FinishJob(self._job))
+        while True:
+            told = receive_message(
+                accelerator, Output, JobFinished, timeout_s=ANSWER_WAIT_S
+            )
+            if isinstance(told, JobFinished):
+                return told
+            write_output(told)
+
+    def _dismiss(self, outcome: str) -> None:
+        for session in self._roster.sessions(Role.HOLDER):
+            try:
+                send_message(session, Finished(outcome, self._agreement.digest))
+            except SealiftError:
+                self._roster.leave(session)
+
+    def _skip(self, stop: Stop, line: str) -> None:
+        self._skipped += 1
+        emit(
+            self._sink,
+            "visit.skipped",
+            holder=stop.holder,
+            resource=stop.resource,
+            epoch=stop.epoch,
+            line=line,
+        )
+
+    def _emit_end(self, offer: OfferVisit, ended: VisitEnded) -> None:
+        phases = {f"{name}_s": seconds for name, seconds in ended.phases_s.items()}
+        metrics = {f"metric.{name}": value for name, value in ended.metrics.items()}
+        emit(
+            self._sink,
+            "visit.ended",
+            **_names(offer),
+            outcome=ended.outcome,
+            reason=ended.reason,
+            line=ended.line,
+            rows=offer.rows,
+            sealed_bytes=ended.sealed_bytes,
+            scrubbed_bytes=ended.scrubbed_bytes,
+            **phases,
+            **metrics,
+        )
+
+    def _accelerator(self, timeout_s: float = 0.0) -> Session:
+        return self._roster.wait_for(Role.ACCELERATOR, "accelerator", timeout_s)
+
+    def _holders(self) -> Sequence[str]:
+        return tuple(
+            dict.fromkeys(r.owner for r in self._agreement.agreement.resources)
+        )
+
+    def _resources(self, purpose: Purpose) -> tuple[Resource, ...]:
+        resources = self._agreement.agreement.resources
+        return tuple(resource for resource in resources if resource.part == purpose)
+
+    def _resource(self, name: str) -> Resource:
+        resources = self._agreement.agreement.resources
+        return next(resource for resource in resources if resource.name == name)
+
+
+def _names(offer: OfferVisit) -> dict[str, str | int]:
+    return {
+        "visit": offer.visit.to_text(),
+        "number": offer.number,
+        "epoch": offer.epoch,
+        "holder": offer.holder,
+        "purpose": offer.purpose,
+    }

@@ -1,0 +1,70 @@
+"""Who may talk to whom: peer policies from the agreement, and names on the relay.
+
+Names on the relay only route; who is there is settled by the handshake.
+"""
+
+from __future__ import annotations
+
+from sealift.crypto.sign import PublicKey
+from sealift.ids import Role
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import PeerPolicy
+from sealift.travel.lease import Lease
+
+ORCHESTRATOR = "orchestrator"
+ACCELERATOR = "accelerator"
+
+
+def link_name(role: Role, party: str = "") -> str:
+    """The name of a process on the relay: ``holder-north``, ``accelerator``."""
+    return f"{role.value}-{party}" if party else role.value
+
+
+def expect_orchestrator(agreement: VerifiedAgreement) -> PeerPolicy:
+    """The orchestrator signs with the operator's identity."""
+    operator = agreement.agreement.operator
+    return _party(agreement, Role.ORCHESTRATOR, operator)
+
+
+def expect_broker(agreement: VerifiedAgreement, owner: str) -> PeerPolicy:
+    """An owner's broker signs with the owner's identity."""
+    return _party(agreement, Role.BROKER, owner)
+
+
+def expect_holder(agreement: VerifiedAgreement, lease: Lease) -> PeerPolicy:
+    """The holder that a lease names."""
+    return _party(agreement, Role.HOLDER, lease.holder)
+
+
+def expect_accelerator(
+    agreement: VerifiedAgreement, instance: PublicKey | None = None
+) -> PeerPolicy:
+    """An accelerator whose evidence the agreement accepts, of one instance key."""
+    return PeerPolicy(
+        roles=frozenset({Role.ACCELERATOR}),
+        require_evidence=True,
+        accept=agreement.accept,
+        references=agreement.agreement.reference_values(),
+        names=frozenset({ACCELERATOR}),
+        instance=instance,
+    )
+
+
+def expect_data_owner(agreement: VerifiedAgreement) -> PeerPolicy:
+    """A holder of any data owner."""
+    owners = agreement.agreement.data_owners
+    return PeerPolicy(
+        roles=frozenset({Role.HOLDER}),
+        identities={name: agreement.party(name).sign for name in owners},
+        require_identity=True,
+        names=frozenset(owners),
+    )
+
+
+def _party(agreement: VerifiedAgreement, role: Role, name: str) -> PeerPolicy:
+    return PeerPolicy(
+        roles=frozenset({role}),
+        identities={name: agreement.party(name).sign},
+        require_identity=True,
+        names=frozenset({name}),
+    )

@@ -1,0 +1,38 @@
+"""Seconds by phase, of one visit, by a clock that the caller passes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sealift.travel.state import Clock
+
+# Our phases beside the five that the travelling-GPU prototype reports: grab_gpu is
+# handshake, import_key is release (once a job), buffer_read and gpu_write are load,
+# export_key has no counterpart: no key leaves the accelerator.
+PHASES = ("offer", "handshake", "load", "train", "scrub", "receipt")
+
+
+class PhaseTimer:
+    """Accumulates seconds by phase.
+
+    Args:
+        clock: Monotonic seconds.
+        tell: Called with each phase as it begins.
+    """
+
+    def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._tell = tell
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what runs inside."""
+        self._tell(name)
+        started = self._clock()
+        try:
+            yield
+        finally:
+            spent = self._clock() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent

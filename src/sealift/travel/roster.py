@@ -1,0 +1,82 @@
+"""Who is here: the live sessions of an orchestrator, by role and name. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from sealift.errors import PeerError
+from sealift.ids import Role
+from sealift.session.session import Session
+from sealift.travel.state import Clock
+
+Key = tuple[Role, str]
+
+
+class Roster:
+    """Sessions by (role, name); a newcomer with the same key replaces the old session.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._sessions: dict[Key, Session] = {}
+        self._changed = threading.Condition()
+
+    def enter(self, session: Session) -> None:
+        """A peer arrived, or came back."""
+        key = (session.peer.role, session.peer.name)
+        with self._changed:
+            former = self._sessions.get(key)
+            self._sessions[key] = session
+            self._changed.notify_all()
+        if former is not None:
+            former.close()
+
+    def leave(self, session: Session) -> None:
+        """A peer is gone; a session that was replaced already is left alone."""
+        key = (session.peer.role, session.peer.name)
+        with self._changed:
+            if self._sessions.get(key) is session:
+                del self._sessions[key]
+                self._changed.notify_all()
+
+    def find(self, role: Role, name: str) -> Session | None:
+        """The live session, if there is one."""
+        with self._changed:
+            return self._sessions.get((role, name))
+
+    def wait_for(self, role: Role, name: str, timeout_s: float) -> Session:
+        """The session of a peer, once it is here.
+
+        Raises:
+            PeerError: if it does not arrive in time.
+        """
+        deadline = self._clock() + timeout_s
+        with self._changed:
+            while (role, name) not in self._sessions:
+                left = deadline - self._clock()
+                if left <= 0:
+                    raise PeerError(
+                        f"{role} {name} did not arrive within {timeout_s:g} s",
+                        fix="Start it, and check that it reaches the orchestrator's port",
+                        code="peer-missing",
+                    )
+                self._changed.wait(left)
+            return self._sessions[role, name]
+
+    def sessions(self, role: Role) -> tuple[Session, ...]:
+        """Every live session of one role."""
+        with self._changed:
+            items: Iterable[tuple[Key, Session]] = self._sessions.items()
+            return tuple(session for key, session in items if key[0] is role)
+
+    def close(self) -> None:
+        """Close every session."""
+        with self._changed:
+            sessions = tuple(self._sessions.values())
+            self._sessions.clear()
+        for session in sessions:
+            session.close()

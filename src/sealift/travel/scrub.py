@@ -1,0 +1,71 @@
+"""Scrub: overwrite a visit's memory and read it back.
+
+What is reported was read after the overwrite; a "done" flag is never believed (the
+vendor's own scrub semaphores are unprotected). The report is a statement of the
+attested accelerator, not a proof (rule H2). Freed memory of libraries cannot be listed
+on a CPU; the allocator overwrites it if the process was started so, and the report
+says whether it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from sealift.channel.quarantine import scrub as overwrite
+from sealift.errors import IntegrityError
+from sealift.release.receipt import ScrubbedPart, ScrubSummary
+
+CHUNK_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(CHUNK_BYTES)
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+# Any non-zero byte makes glibc overwrite what is freed; 165 is 0xA5.
+ALLOCATOR_ENVIRONMENT: Final = {
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=165",
+    "PYTHONMALLOC": "malloc",
+}
+
+
+def count_nonzero(region: memoryview) -> int:
+    """How many bytes of a region are not zero."""
+    found = 0
+    for start in range(0, len(region), CHUNK_BYTES):
+        chunk = region[start : start + CHUNK_BYTES]
+        # memcmp in place first: counting makes a copy, which only a failure deserves.
+        address = ctypes.addressof(ctypes.c_char.from_buffer(chunk))
+        if _memcmp(address, _ZEROS, len(chunk)):
+            found += len(chunk) - bytes(chunk).count(0)
+    return found
+
+
+def scrub(
+    regions: Mapping[str, memoryview],
+    *,
+    write: Callable[[memoryview], None] = overwrite,
+    environment: Mapping[str, str] = os.environ,
+) -> ScrubSummary:
+    """Overwrite every region, read it back, and report.
+
+    Raises:
+        IntegrityError: if anything but zeros was read back.
+    """
+    for region in regions.values():
+        write(region)
+    found = tuple(
+        ScrubbedPart(name, len(region), count_nonzero(region))
+        for name, region in regions.items()
+    )
+    left = sum(region.nonzero_bytes for region in found)
+    if left:
+        raise IntegrityError(
+            "the scrub did not hold", why=f"{left} bytes were not zero", code="scrub"
+        )
+    return ScrubSummary(found, allocator_overwrites(environment), verified=True)
+
+
+def allocator_overwrites(environment: Mapping[str, str]) -> bool:
+    """Whether this process was started so that freed memory is overwritten."""
+    return all(environment.get(k) == v for k, v in ALLOCATOR_ENVIRONMENT.items())
