@@ -28,6 +28,7 @@ from typing import Final, Self
 from sealift.channel.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     Deadline,
+    check_announced_bytes,
     check_frame_bytes,
     peer_closed,
     peer_timeout,
@@ -195,12 +196,7 @@ class MemfdTransport:
             self._wait(self._incoming.full, timeout_s)
         start = self._slot_start(self._incoming)
         length = int.from_bytes(self._memory[start : start + 4], "big")
-        if length > self.max_frame_bytes:
-            raise MalformedError(
-                f"the peer announced a frame of {length} bytes",
-                why=f"the limit is {self.max_frame_bytes}",
-                code="frame-too-long",
-            )
+        check_announced_bytes(length, self.max_frame_bytes)
         self._borrowed = True
         return self._room(self._incoming, length)
 

@@ -17,6 +17,7 @@ from sealift.channel.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     CopyingSlots,
     Deadline,
+    check_announced_bytes,
     check_frame_bytes,
     peer_closed,
     peer_timeout,
@@ -125,7 +126,9 @@ class MemoryTransport(CopyingSlots):
         """The next frame."""
         if self._closed:
             raise peer_closed()
-        return self._incoming_line.get(timeout_s)
+        frame = self._incoming_line.get(timeout_s)
+        check_announced_bytes(len(frame), self.max_frame_bytes)
+        return frame
 
     def close(self) -> None:
         """Close both directions."""

@@ -18,11 +18,12 @@ from sealift.channel.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     CopyingSlots,
     Deadline,
+    check_announced_bytes,
     check_frame_bytes,
     peer_closed,
     peer_timeout,
 )
-from sealift.errors import MalformedError, PeerError, UnavailableError
+from sealift.errors import PeerError, UnavailableError
 from sealift.ids import Buffer
 
 LENGTH_BYTES: Final = 4
@@ -136,12 +137,7 @@ class TcpTransport(CopyingSlots):
                 self._expect(LENGTH_BYTES, in_body=False)
                 return memoryview(self._body)[: self._last_frame_bytes]
             length = int.from_bytes(self._body[:LENGTH_BYTES], "big")
-            if length > self.max_frame_bytes:
-                raise MalformedError(
-                    f"the peer announced a frame of {length} bytes",
-                    why=f"the limit is {self.max_frame_bytes}",
-                    code="frame-too-long",
-                )
+            check_announced_bytes(length, self.max_frame_bytes)
             self._expect(length, in_body=True)
 
     def _expect(self, wanted: int, *, in_body: bool) -> None:

@@ -13,7 +13,7 @@ import time
 from typing import Final, Protocol
 
 from sealift.channel.quarantine import scrub
-from sealift.errors import PeerError, UsageError
+from sealift.errors import MalformedError, PeerError, UsageError
 from sealift.ids import Buffer
 
 DEFAULT_MAX_FRAME_BYTES: Final = 8 << 20
@@ -144,5 +144,19 @@ def check_frame_bytes(frame_bytes: int, max_frame_bytes: int) -> None:
     if frame_bytes > max_frame_bytes:
         raise UsageError(
             f"a frame of {frame_bytes} bytes is above the limit of {max_frame_bytes}",
+            code="frame-too-long",
+        )
+
+
+def check_announced_bytes(frame_bytes: int, max_frame_bytes: int) -> None:
+    """Refuse to take a frame above the limit.
+
+    Raises:
+        MalformedError: if it is.
+    """
+    if frame_bytes > max_frame_bytes:
+        raise MalformedError(
+            f"the peer announced a frame of {frame_bytes} bytes",
+            why=f"the limit is {max_frame_bytes}",
             code="frame-too-long",
         )

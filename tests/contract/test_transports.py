@@ -1,0 +1,184 @@
+"""Every transport keeps the same promises."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from sealift.channel.memfd import memfd_pair
+from sealift.channel.memory import memory_pair
+from sealift.channel.pipeline import receive_stream, send_stream
+from sealift.channel.spool import SpoolTransport
+from sealift.channel.stream import StreamOpener, StreamSealer
+from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, PeerError, UsageError
+
+KEY = SecretKey.from_bytes(b"k" * 32)
+LIMIT_BYTES = 64 << 10
+
+
+def tcp_pair():
+    listener = TcpListener()
+    here = TcpTransport.dial(*listener.address)
+    there = listener.accept(5)
+    listener.close()
+    here.max_frame_bytes = there.max_frame_bytes = LIMIT_BYTES
+    return here, there
+
+
+def spool_pair(folder):
+    one, two = folder / "one", folder / "two"
+    return (
+        SpoolTransport(one, two, max_frame_bytes=LIMIT_BYTES),
+        SpoolTransport(two, one, max_frame_bytes=LIMIT_BYTES),
+    )
+
+
+@pytest.fixture(params=["tcp", "memfd", "memory", "spool"])
+def ends(request, tmp_path):
+    makers = {
+        "tcp": tcp_pair,
+        "memfd": lambda: memfd_pair(slot_bytes=LIMIT_BYTES, num_slots=4),
+        "memory": lambda: memory_pair(max_frame_bytes=LIMIT_BYTES),
+        "spool": lambda: spool_pair(tmp_path),
+    }
+    here, there = makers[request.param]()
+    yield here, there
+    here.close()
+    there.close()
+
+
+def code_of(error_type, attempt):
+    with pytest.raises(error_type) as caught:
+        attempt()
+    return caught.value.code
+
+
+def test_frames_arrive_whole_and_in_order_in_both_directions(ends):
+    here, there = ends
+    for frame in (b"", b"x", os.urandom(1000)):
+        here.send(frame)
+        there.send(frame[::-1])
+        assert there.receive(5) == frame
+        assert here.receive(5) == frame[::-1]
+
+
+def test_several_frames_may_wait(ends):
+    here, there = ends
+    frames = [os.urandom(n) for n in (5, 0, 700)]
+    for frame in frames:
+        here.send(frame)
+    assert [there.receive(5) for _ in frames] == frames
+
+
+def test_any_buffer_can_be_sent(ends):
+    here, there = ends
+    for frame in (b"bytes", bytearray(b"array"), memoryview(b"long view")[5:]):
+        here.send(frame)
+        assert there.receive(5) == bytes(frame)
+
+
+def test_the_longest_frame_passes_and_a_longer_one_is_refused(ends):
+    here, there = ends
+    frame = os.urandom(LIMIT_BYTES)
+    sender = threading.Thread(target=here.send, args=(frame,))
+    sender.start()
+    assert there.receive(5) == frame
+    sender.join()
+    attempt = lambda: here.send(bytes(LIMIT_BYTES + 1))  # noqa: E731
+    assert code_of(UsageError, attempt) == "frame-too-long"
+    here.send(b"the transport lives on")
+    assert there.receive(5) == b"the transport lives on"
+
+
+def test_an_announced_frame_above_the_limit_is_malformed(ends):
+    here, there = ends
+    there.max_frame_bytes = 100
+    here.send(bytes(101))
+    assert code_of(MalformedError, lambda: there.receive(5)) == "frame-too-long"
+
+
+def test_a_timeout_loses_nothing(ends):
+    here, there = ends
+    assert code_of(PeerError, lambda: there.receive(0.01)) == "peer-timeout"
+    here.send(b"late")
+    assert there.receive(5) == b"late"
+
+
+def test_frames_sent_before_the_end_arrive_then_the_end_is_known(ends):
+    here, there = ends
+    here.send(b"last words")
+    here.close()
+    assert there.receive(5) == b"last words"
+    assert code_of(PeerError, lambda: there.receive(5)) == "peer-closed"
+    assert code_of(PeerError, lambda: there.receive(5)) == "peer-closed"
+
+
+def test_a_closed_end_refuses_and_closes_twice(ends):
+    here, _ = ends
+    here.close()
+    here.close()
+    assert code_of(PeerError, lambda: here.send(b"x")) == "peer-closed"
+    assert code_of(PeerError, lambda: here.receive(0.1)) == "peer-closed"
+
+
+def test_closing_wakes_a_thread_that_waits(ends):
+    here, _ = ends
+    errors = []
+
+    def wait():
+        try:
+            here.receive(30)
+        except PeerError as error:
+            errors.append(error.code)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    here.close()
+    waiting.join(10)
+    assert errors == ["peer-closed"]
+
+
+def test_lent_memory_carries_frames_too(ends):
+    here, there = ends
+    for frame in (b"one", b"", os.urandom(500)):
+        here.reserve(len(frame))[:] = frame
+        here.commit()
+        assert bytes(there.borrow(5)) == frame
+        there.give_back()
+
+
+def test_a_reservation_is_committed_before_the_next(ends):
+    here, _ = ends
+    here.reserve(1)
+    with pytest.raises(UsageError):
+        here.reserve(1)
+    here.commit()
+    with pytest.raises(UsageError):
+        here.commit()
+
+
+def test_a_sealed_stream_passes(ends):
+    here, there = ends
+    plaintext, got = os.urandom(300_000), bytearray()
+    sealer = StreamSealer(KEY, total_bytes=len(plaintext), record_bytes=32 << 10)
+    sender = threading.Thread(target=send_stream, args=(here, (plaintext,), sealer))
+    sender.start()
+    receive_stream(there, KEY, got.extend, timeout_s=20)
+    sender.join()
+    assert bytes(got) == plaintext
+
+
+def test_sealed_messages_pass(ends):
+    here, there = ends
+    sealer = StreamSealer(KEY, total_bytes=None, record_bytes=1024)
+    here.send(sealer.header_bytes)
+    opener = StreamOpener(KEY, there.receive(5))
+    for message in (b"", b"hello", os.urandom(1024)):
+        here.send(sealer.seal_frame(message))
+        assert opener.open_frame(there.receive(5)) == message
