@@ -8,6 +8,7 @@ from sealift import codec
 from sealift.attest import Level
 from sealift.crypto.aead import Suite
 from sealift.crypto.kdf import Label
+from sealift.crypto.kem import X25519_BYTES
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
@@ -191,6 +192,14 @@ def test_a_failed_step_ends_the_handshake(cast: Cast) -> None:
         initiator.answer(b"{}")
     with pytest.raises(UsageError):
         initiator.answer(reply)
+
+
+def test_low_order_points_are_refused(cast: Cast) -> None:
+    hello = codec.decode(Hello, cast.initiator().hello())
+    exchange = bytes(X25519_BYTES) + hello.params.exchange[X25519_BYTES:]
+    low = Hello(replace(hello.params, exchange=exchange))
+    with pytest.raises(AuthenticationError):
+        cast.responder().reply(codec.encode(low))
 
 
 @pytest.mark.parametrize("message", [b"", b"{}", b"null", b"[" * 1000, bytes(1 << 21)])
