@@ -46,5 +46,9 @@ def test_trust_core_loads_nothing_heavy(room: str) -> None:
     assert not loaded_by(f"sealift.{room}.**") & HEAVY
 
 
+def test_a_holder_loads_nothing_heavy() -> None:
+    assert not loaded_by("sealift.travel.holder") & HEAVY
+
+
 def test_the_measure_notices_a_heavy_import() -> None:
     assert "numpy" in loaded_by("numpy")
