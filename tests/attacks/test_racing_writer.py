@@ -1,0 +1,123 @@
+"""H3: somebody writes to the memory that a record is opened from.
+
+Some code paths of AES-GCM read the ciphertext twice, once for the tag and once for the
+plaintext. A writer in between makes the tag pass and the plaintext another. Bytes that
+others can write are therefore copied before they are opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sealift.channel.cpu import CpuBackend
+from sealift.channel.opener import Place, RecordOpener
+from sealift.channel.record import StreamOptions
+from sealift.channel.stream import StreamSealer
+from sealift.crypto.keys import SecretKey
+
+RACING = Path(__file__).parents[1] / "sim" / "racing.py"
+# What OpenSSL may use: everything; no AVX2, AVX-512, VAES; neither AES nor CLMUL.
+CODE_PATHS = {
+    "all": "",
+    "plain-aes-ni": ":0",
+    "no-aes-ni": "~0x200000200000000:0",
+}
+KEY = SecretKey.from_bytes(b"k" * 32)
+
+
+def run_race(folder, mode, capabilities, seconds):
+    environment = dict(os.environ, OPENSSL_ia32cap=capabilities)
+    if not capabilities:
+        del environment["OPENSSL_ia32cap"]
+    done = subprocess.run(
+        [sys.executable, str(RACING), str(folder), mode, str(seconds)],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("code_path", list(CODE_PATHS))
+def test_a_copied_record_is_never_another_than_the_tag_says(tmp_path, code_path):
+    counts = run_race(tmp_path, "copied", CODE_PATHS[code_path], 1.5)
+    assert counts["wrong"] == 0
+    assert counts["accepted"] + counts["refused"] > 10
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2,
+    reason="this machine lacks a second core to race on",
+)
+def test_opening_in_place_loses_the_race(tmp_path):
+    """The positive control: the same race without the copy yields wrong plaintext."""
+    seen = {}
+    for name in ("no-aes-ni", "plain-aes-ni"):
+        seen[name] = run_race(tmp_path, "in-place", CODE_PATHS[name], 20)
+        if seen[name]["wrong"]:
+            return
+    pytest.fail(f"the writer never won, so this race proves nothing: {seen}")
+
+
+class TwiceReadingCipher:
+    """An engine that reads the ciphertext twice, with a writer exactly in between."""
+
+    def __init__(self, inner, write_between):
+        self._inner = inner
+        self._write_between = write_between
+
+    def open_into(self, nonce, ciphertext, associated_data, out):
+        first = bytes(ciphertext)
+        written = self._inner.open_into(nonce, first, associated_data, out)
+        self._write_between()
+        changed = (a ^ b for a, b in zip(first, bytes(ciphertext), strict=True))
+        out[:written] = bytes(p ^ d for p, d in zip(out, changed, strict=False))
+        return written
+
+
+class TwiceReadingBackend(CpuBackend):
+    def __init__(self, write_between):
+        self._write_between = write_between
+
+    def cipher(self, suite, key):
+        return TwiceReadingCipher(super().cipher(suite, key), self._write_between)
+
+
+@pytest.mark.parametrize(("private", "wrong"), [(False, False), (True, True)])
+def test_a_writer_exactly_between_two_reads(private, wrong):
+    """The same without luck: copied it is right, in place (the mutant) it is wrong."""
+    sealer = StreamSealer(KEY, total_bytes=64, record_bytes=64)
+    shared = bytearray(sealer.seal(b"p" * 64))
+
+    def write_between():
+        shared[7] ^= 0xFF
+
+    options = StreamOptions(TwiceReadingBackend(write_between))
+    opener = RecordOpener(KEY, sealer.header_bytes, options=options)
+    out = bytearray(64)
+    opener.open_at(Place(0, 0, final=True), memoryview(shared), out, private=private)
+    assert (bytes(out) != b"p" * 64) == wrong
+
+
+def test_a_sealed_file_is_read_not_mapped(tmp_path):
+    """Its reader opens private bytes: a change after the read cannot be seen."""
+    from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+
+    card = write_sealed_file(
+        tmp_path / "x", [b"p" * 64], key=KEY, total_bytes=64, record_bytes=64
+    )
+
+    def write_between():
+        raw = bytearray(card.path.read_bytes())
+        raw[127] ^= 0xFF
+        card.path.write_bytes(raw)
+
+    with SealedFileReader(card.path, KEY) as reader:
+        keys = reader._opener.keys
+        number, cipher, mask = keys._segment_of(0)
+        keys._segment = (number, TwiceReadingCipher(cipher, write_between), mask)
+        assert reader.open_record(0) == b"p" * 64
