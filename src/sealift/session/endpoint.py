@@ -113,12 +113,15 @@ class Established:
         peer: The verified peer.
         suite: Number of the AEAD suite of the session's streams.
         hpke: Our private half; the peer has the public one.
+        shown: Canonical bytes of what the peer showed, for receipts; see
+            ``shownproof.py``.
     """
 
     side: Side
     peer: VerifiedPeer
     suite: int
     hpke: HpkePrivateKey
+    shown: bytes = field(repr=False)
     keys: KeySchedule = field(repr=False)
 
     @property
@@ -137,3 +140,8 @@ class Established:
     def export(self, label: Label, context: bytes = b"") -> SecretKey:
         """The same key on both ends, for the purpose ``label``."""
         return self.keys.export(label, context)
+
+    def wipe(self) -> None:
+        """Forget the keys; nothing can be derived or sent to us any more."""
+        self.keys.wipe()
+        self.hpke.seed.wipe()

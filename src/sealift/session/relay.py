@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 from sealift.channel.memory import memory_pair
@@ -144,6 +145,8 @@ class Relay:
         """Serve one more connection."""
         with self._lock:
             if self._closed or len(self._connections) >= MAX_CONNECTIONS:
+                with suppress(SealiftError):
+                    transport.send(refuse(NO_CIRCUIT, "relay-full"))
                 transport.close()
                 return
             self._count += 1

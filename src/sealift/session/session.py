@@ -33,6 +33,7 @@ from sealift.session.transcript import Side
 
 T = TypeVar("T")
 REKEY_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 2.0
 MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
 _LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
 
@@ -170,11 +171,19 @@ class Session:
                 self._renew(renewal.finish(done))
 
     def close(self) -> None:
-        """Send the final record, wipe the keys, close the transport. Safe to repeat."""
+        """Send the final record, wipe the keys, close the transport. Safe to repeat.
+
+        Takes at most about ``CLOSE_TIMEOUT_S``: a peer that takes nothing any more gets
+        no final record.
+        """
+        impatience = threading.Timer(CLOSE_TIMEOUT_S, self._transport.close)
+        impatience.daemon = True
+        impatience.start()
         with self._send_lock:
             if not self._life.over:
                 with suppress(SealiftError):
                     self._sending.send(MessageType.CLOSE, b"", final=True)
+            impatience.cancel()
             self._life.end(PeerError("the session is closed", code="session-closed"))
 
     def __enter__(self) -> Session:
@@ -202,7 +211,7 @@ class Session:
     def _wipe(self) -> None:
         self._sending.close()
         self._receiving.close()
-        self._established.keys.wipe()
+        self._established.wipe()
 
     def _wipe_and_close(self) -> None:
         self._wipe()

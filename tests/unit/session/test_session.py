@@ -23,9 +23,10 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.session import Incoming, Session, accept, connect
+from sealift.session import session as session_module
 from sealift.session.frames import FrameKind, MessageType, pack
 from sealift.session.halves import MAX_MESSAGE_BYTES
-from tests.sim.attested import Cast, both
+from tests.sim.attested import Cast, both, run_handshake
 
 Pair = tuple[Session, Session]
 
@@ -124,6 +125,40 @@ def test_closing_is_told_apart_from_truncation(cast: Cast) -> None:
     with pytest.raises(PeerError) as refusal:
         there.receive(1)
     assert refusal.value.code == "session-truncated"
+
+
+class Stuck:
+    """A transport whose peer takes nothing: sending waits until it is closed."""
+
+    max_frame_bytes = 8 << 20
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def send(self, frame: object) -> None:
+        assert self.closed.wait(20)
+        raise PeerError("closed", code="peer-closed")
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        raise PeerError("closed", code="peer-closed")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_close_does_not_wait_for_a_stuck_peer(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "CLOSE_TIMEOUT_S", 0.05)
+    here, _ = run_handshake(cast.initiator(), cast.responder())
+    stuck = Stuck()
+    session = Session(stuck, here, endpoint=cast.holder, policy=cast.of_accelerator)
+    sender = threading.Thread(target=swallow, args=(lambda: session.send(b"x"),))
+    sender.start()
+    session.close()
+    sender.join(10)
+    assert not sender.is_alive()
+    assert stuck.closed.is_set()
 
 
 def test_what_was_sent_before_leaving_can_still_be_read(cast: Cast) -> None:
