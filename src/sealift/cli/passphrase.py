@@ -1,12 +1,15 @@
-"""Ask for a passphrase: from a file that the user names, or at the terminal.
+"""Ask for a passphrase: from a file, from the environment, or at the terminal.
 
-Never from an argument or the environment: other processes can read those.
+Never from an argument: every process of the machine can read those. The environment is
+for machines without a terminal; the variable is removed once read, so that no process
+that we start inherits it.
 """
 
 from __future__ import annotations
 
 import argparse
 import getpass
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -14,6 +17,7 @@ from typing import Final
 from sealift.errors import MalformedError, UsageError
 from sealift.release.files import read_whole
 
+VARIABLE: Final = "SEALIFT_PASSPHRASE"
 MAX_PASSPHRASE_BYTES: Final = 1024
 
 
@@ -23,38 +27,60 @@ def add_passphrase_argument(parser: argparse.ArgumentParser) -> None:
         "--passphrase-file",
         type=Path,
         metavar="FILE",
-        help="read the identity's passphrase from the first line of FILE; "
-        "without it the terminal is asked",
+        help="read the identity's passphrase from the first line of FILE; without it "
+        f"{VARIABLE} is used, or the terminal is asked",
     )
 
 
-def read_passphrase(file: Path | None, *, prompt: str) -> str:
+def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> str:
     """The passphrase, without its line end.
 
+    Args:
+        file: Where it stands, if the user named a file.
+        prompt: What the terminal shows.
+        twice: Ask the terminal twice, for a passphrase that is being chosen.
+
     Raises:
-        UsageError: without a file and without a terminal.
+        UsageError: without file, variable and terminal, or if two answers differ.
         UnavailableError: if the file cannot be read.
         MalformedError: if its first line is empty or not UTF-8.
     """
-    if file is None:
-        return _ask(prompt)
+    if file is not None:
+        return read_secret_line(file)
+    if VARIABLE in os.environ:
+        return os.environ.pop(VARIABLE)
+    passphrase = ask_terminal(prompt)
+    if twice and ask_terminal(f"{prompt}, once more") != passphrase:
+        raise UsageError(
+            "the two passphrases differ", fix="Try again", code="passphrases-differ"
+        )
+    return passphrase
+
+
+def read_secret_line(file: Path) -> str:
+    """The first line of a file; raises like ``read_passphrase``."""
     lines = read_whole(file, MAX_PASSPHRASE_BYTES).splitlines()
     try:
-        passphrase = lines[0].decode("utf-8") if lines else ""
+        line = lines[0].decode("utf-8") if lines else ""
     except UnicodeDecodeError:
         raise MalformedError(
             f"{file} is not UTF-8", code="bad-passphrase-file"
         ) from None
-    if not passphrase:
+    if not line:
         raise MalformedError(
             f"the first line of {file} is empty",
             fix="Put the passphrase there",
             code="bad-passphrase-file",
         )
-    return passphrase
+    return line
 
 
-def _ask(prompt: str) -> str:
+def ask_terminal(prompt: str) -> str:
+    """Ask without echo.
+
+    Raises:
+        UsageError: ``no-terminal``.
+    """
     if not sys.stdin.isatty():
         raise UsageError(
             "a passphrase is needed and there is no terminal to ask",

@@ -207,6 +207,14 @@ class Agreement:
     def __post_init__(self) -> None:
         check_name(self.name, what="agreement name")
         parse_accept(self.accept)
+        if (
+            Level.DEVELOPMENT in self.accept
+            and not self.references.development_attesters
+        ):
+            raise _bad(
+                "development evidence needs an attester's key",
+                "references.development_attesters",
+            )
         self._check_line()
         self._check_parties()
         self._check_resources()

@@ -183,6 +183,15 @@ def read_entries(path: Path) -> Iterator[LogEntry]:
         connection.close()
 
 
+def read_head(path: Path) -> SignedTreeHead:
+    """The latest head that a log file claims; nothing is verified."""
+    connection = open_database(path, APPLICATION_ID, read_only=True)
+    try:
+        return _last_head(connection, path)
+    finally:
+        connection.close()
+
+
 def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
     """Check a log file: every entry parses, every signed head fits.
 

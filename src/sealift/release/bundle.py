@@ -21,6 +21,7 @@ from sealift.release.files import unreadable
 MAX_FILES: Final = 4096
 MAX_BUNDLE_BYTES: Final = 64 << 20
 SKIPPED_FOLDERS: Final = frozenset({"__pycache__"})
+NO_LINE_END: Final = "\\ No newline at end of file"
 Files = Mapping[str, bytes]
 
 
@@ -108,14 +109,20 @@ def _diff(name: str, before: bytes | None, after: bytes | None) -> Iterator[str]
         "/dev/null" if after is None else f"b/{name}",
     )
     for line in difflib.unified_diff(left, right, *labels, lineterm=""):
-        yield visible(line)
+        yield from map(visible, line.split("\n"))
 
 
 def _lines(content: bytes | None) -> list[str] | None:
+    """Lines without their ends; None if it is not text."""
     try:
-        return (content or b"").decode("utf-8").split("\n")
+        lines = (content or b"").decode("utf-8").split("\n")
     except UnicodeDecodeError:
         return None
+    if lines[-1]:
+        lines[-1] += f"\n{NO_LINE_END}"
+    else:
+        lines.pop()
+    return lines
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sealift.channel.outputfile import open_output, write_failed
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 
-__all__ = ["read_whole", "unreadable", "write_failed", "write_whole"]
+__all__ = ["locked", "read_whole", "unreadable", "write_failed", "write_whole"]
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:
@@ -39,6 +43,20 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     with open_output(path, replace=True) as output:
         output.write(content)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time, among those that ask; the lock dies with its process."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def unreadable(path: Path, error: OSError) -> SealiftError:

@@ -15,7 +15,7 @@ from typing import Final
 
 from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError
+from sealift.errors import MalformedError, PolicyError
 from sealift.release.audit import SignedTreeHead, verify_growth, verify_head
 from sealift.release.files import read_whole, write_whole
 
@@ -86,14 +86,28 @@ class HeadStore:
         self._kept = _Kept(heads)
 
 
-def load_head(path: Path) -> SignedTreeHead:
-    """Read one signed head from a file.
+def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
+    """The head of a log in a file: a single head, or a store of many.
 
     Raises:
-        UnavailableError: if it cannot be read.
-        MalformedError: if it is no head.
+        UnavailableError: if the file cannot be read.
+        MalformedError: if it is neither.
+        PolicyError: ``no-head``, if it holds no head of this log.
     """
-    return decode(SignedTreeHead, read_whole(path, MAX_FILE_BYTES))
+    raw = read_whole(path, MAX_FILE_BYTES)
+    try:
+        kept = decode(_Kept, raw).heads
+    except MalformedError:
+        single = decode(SignedTreeHead, raw)
+        kept = {single.log.to_text(): single}
+    if log.to_text() not in kept:
+        raise PolicyError(
+            f"{path} holds no head of this log",
+            why=f"the log's owner is {log}",
+            fix="Use the file in which you keep heads",
+            code="no-head",
+        )
+    return kept[log.to_text()]
 
 
 def _load(path: Path) -> _Kept:

@@ -10,23 +10,33 @@ Source: spec/release.md section Receipt.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import appraise
-from sealift.codec import encode
+from sealift.codec import decode, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
-from sealift.errors import AuthenticationError, PolicyError, RefusedError
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    PolicyError,
+    RefusedError,
+)
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement import Part
 from sealift.release.audit import SignedTreeHead, verify_head
+from sealift.release.files import read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
 
 SealMode = Literal["at-rest", "visit"]
-ONE_BUFFER = "one buffer: these rows were scrubbed before the next holder was met"
+MAX_RECEIPT_BYTES: Final = 4 << 20
+ONE_BUFFER: Final = (
+    "one buffer: these rows were scrubbed before the next holder was met"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,32 @@ def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
     """Sign with the instance key that the receipt names."""
     assert receipt.instance == instance.public_key, "a receipt names its signer"
     return SignedReceipt(receipt, instance.sign(Label.RECEIPT, encode(receipt)))
+
+
+def load_receipt(path: Path) -> SignedReceipt:
+    """Read what a holder kept; nothing in it is verified yet.
+
+    Raises:
+        UnavailableError: if the file cannot be read.
+        MalformedError: if it is no receipt.
+    """
+    raw = read_whole(path, MAX_RECEIPT_BYTES)
+    try:
+        return decode(SignedReceipt, raw, max_bytes=MAX_RECEIPT_BYTES)
+    except MalformedError as error:
+        raise MalformedError(
+            f"{path} is not a receipt: {error.what}",
+            why=error.why,
+            field=error.field,
+            offset=error.offset,
+            fix="Use the file as the holder wrote it",
+            code="bad-receipt",
+        ) from None
+
+
+def save_receipt(signed: SignedReceipt, path: Path) -> None:
+    """Keep a receipt, whole or not at all."""
+    write_whole(path, encode(signed))
 
 
 def verify_receipt(

@@ -110,11 +110,7 @@ def verify(signed: SignedAgreement) -> VerifiedAgreement:
         PolicyError: ``agreement-unsigned``, naming who has not signed.
         IntegrityError: ``agreement-altered``, naming whose signature does not fit.
     """
-    _require_known_signers(signed)
-    message = encode(signed.agreement)
-    for party in signed.agreement.parties:
-        if party.name in signed.signatures:
-            _verify_one(party, message, signed.signatures[party.name])
+    verify_signatures(signed)
     if signed.missing:
         raise PolicyError(
             "the agreement is not signed by everybody",
@@ -123,6 +119,21 @@ def verify(signed: SignedAgreement) -> VerifiedAgreement:
             code="agreement-unsigned",
         )
     return VerifiedAgreement(signed.agreement, _VERIFIED)
+
+
+def verify_signatures(signed: SignedAgreement) -> SignedAgreement:
+    """Return ``signed`` if every signature that is there fits; some may be missing.
+
+    Raises:
+        IntegrityError: ``agreement-altered``, naming whose signature does not fit.
+        MalformedError: if somebody signed who is no party.
+    """
+    _require_known_signers(signed)
+    message = encode(signed.agreement)
+    for party in signed.agreement.parties:
+        if party.name in signed.signatures:
+            _verify_one(party, message, signed.signatures[party.name])
+    return signed
 
 
 def verify_successor(successor: VerifiedAgreement, previous: Agreement) -> None:

@@ -1,0 +1,231 @@
+"""`sealift agreement`: what the parties agree on, in their words and in signed bytes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealift.cli.agreementnew import add_starter_parser, write_starter
+from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.codec import to_plain
+from sealift.errors import UsageError
+from sealift.release.agreement import Agreement
+from sealift.release.bundle import load_bundle, visible
+from sealift.release.codereview import review_code
+from sealift.release.explain import explain
+from sealift.release.files import locked
+from sealift.release.signed import (
+    SignedAgreement,
+    add_signature,
+    load_signed,
+    save_signed,
+    verify,
+    verify_signatures,
+    verify_successor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_HELP = "agreement.toml, or the signed agreement.json"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `agreement`."""
+    noun = subparsers.add_parser(
+        "agreement", help="new, check, show, sign and verify what the parties agree on"
+    )
+    noun.set_defaults(run=run)
+    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    add_starter_parser(verbs)
+    _add_check(verbs)
+    _add_show(verbs)
+    _add_sign(verbs)
+    _add_verify(verbs)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; the exit code."""
+    verbs = {
+        "new": write_starter,
+        "check": _check,
+        "show": _show,
+        "sign": _sign,
+        "verify": _verify,
+    }
+    verbs[args.verb](args)
+    return 0
+
+
+def _add_check(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "check", help="say in plain words what each party gives and receives"
+    )
+    parser.add_argument("file", type=Path, help=FILE_HELP)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def _add_show(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "show",
+        help="print what is signed; with --code, the code that it approves",
+        description="--code lists the bundle's files, and what became of each since the "
+        "predecessor. With the folders, it prints the diff.",
+    )
+    parser.add_argument("file", type=Path, help=FILE_HELP)
+    parser.add_argument(
+        "--code", action="store_true", help="the code instead of the document"
+    )
+    parser.add_argument(
+        "--bundle", type=Path, metavar="DIR", help="the agreed code, checked first"
+    )
+    parser.add_argument(
+        "--predecessor", type=Path, metavar="FILE", help="the agreement before"
+    )
+    parser.add_argument(
+        "--predecessor-bundle", type=Path, metavar="DIR", help="its code, checked first"
+    )
+
+
+def _add_sign(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "sign",
+        help="add your signature",
+        description="From agreement.toml: write the canonical JSON beside it, with your "
+        "signature. From agreement.json: add your signature to it.",
+    )
+    parser.add_argument("file", type=Path, help=FILE_HELP)
+    parser.add_argument("--key", type=Path, required=True, help="your identity")
+    add_passphrase_argument(parser)
+
+
+def _add_verify(verbs: Any) -> None:
+    parser = verbs.add_parser("verify", help="check that everybody signed")
+    parser.add_argument("file", type=Path, help="the signed agreement.json")
+    parser.add_argument(
+        "--predecessor",
+        type=Path,
+        metavar="FILE",
+        help="check that it follows this one",
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    signed = _load(args.file)
+    agreement = signed.agreement
+    meaning = explain(agreement)
+    names = [
+        party.name for party in agreement.parties if party.name in signed.signatures
+    ]
+    if args.json:
+        facts = {"name": agreement.name, "digest": agreement.digest}
+        facts |= {"signed": names, "missing": signed.missing}
+        print(json.dumps(to_plain({**facts, **to_plain(meaning)})))
+        return
+    print(f"agreement  {agreement.name}, number {agreement.number}")
+    print(f"digest     {agreement.digest}")
+    print(f"signed by  {', '.join(names) or 'nobody yet'}")
+    print(f"missing    {', '.join(signed.missing) or 'nobody'}\n")
+    for line in meaning.lines():
+        print(visible(line))
+
+
+def _show(args: argparse.Namespace) -> None:
+    agreement = _load(args.file).agreement
+    if args.code:
+        for line in _code(args, agreement):
+            print(line)
+        return
+    print(json.dumps(to_plain(agreement), indent=2, sort_keys=True))
+
+
+def _code(args: argparse.Namespace, agreement: Agreement) -> Iterator[str]:
+    before = load_signed(args.predecessor).agreement if args.predecessor else None
+    if before is not None and agreement.predecessor != before.digest:
+        raise UsageError(
+            f"{args.predecessor} is not the predecessor",
+            why=f"the agreement names {agreement.predecessor or 'none'}",
+            code="other-agreement",
+        )
+    if args.predecessor_bundle and before is None:
+        raise UsageError("--predecessor-bundle needs --predecessor")
+    files = load_bundle(args.bundle, agreement.code) if args.bundle else None
+    files_before = (
+        load_bundle(args.predecessor_bundle, before.code)
+        if before and args.predecessor_bundle
+        else None
+    )
+    return review_code(
+        agreement.code,
+        before=before.code if before else None,
+        files=files,
+        files_before=files_before,
+    )
+
+
+def _sign(args: argparse.Namespace) -> None:
+    target = _target(args.file)
+    agreement = _load(args.file).agreement
+    _say(f"you are signing {agreement.name}, number {agreement.number}")
+    _say(
+        f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it"
+    )
+    passphrase = read_passphrase(
+        args.passphrase_file, prompt=f"Passphrase of {args.key}"
+    )
+    from sealift.crypto.identity import load_identity
+
+    identity = load_identity(args.key, passphrase)
+    with locked(target.parent):
+        signed = add_signature(_current(target, agreement), identity)
+        save_signed(signed, target)
+    print(f"{'signed':<7}  {target}\n{'digest':<7}  {agreement.digest}")
+    print(f"missing  {', '.join(signed.missing) or 'nobody'}")
+
+
+def _verify(args: argparse.Namespace) -> None:
+    verified = verify(load_signed(args.file))
+    if args.predecessor:
+        verify_successor(verified, load_signed(args.predecessor).agreement)
+    agreement = verified.agreement
+    names = ", ".join(party.name for party in agreement.parties)
+    print(f"agreement  {agreement.name}, number {agreement.number}")
+    print(f"digest     {verified.digest}")
+    print(f"signed by  {names}")
+
+
+def _load(path: Path) -> SignedAgreement:
+    """From TOML, without signatures, or from JSON, with signatures that fit."""
+    if path.suffix != ".toml":
+        return verify_signatures(load_signed(path))
+    from sealift.data.card import read_card
+    from sealift.release.document import compile_document
+
+    agreement = compile_document(path, lambda card: read_card(card).resource)
+    return SignedAgreement(agreement)
+
+
+def _target(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _current(target: Path, agreement: Agreement) -> SignedAgreement:
+    """What stands in the target: the same agreement, or nothing yet."""
+    if not target.exists():
+        return SignedAgreement(agreement)
+    signed = verify_signatures(load_signed(target))
+    if signed.agreement.digest != agreement.digest:
+        raise UsageError(
+            f"{target} holds another agreement",
+            why="the document, a card or the code changed since it was first signed",
+            fix="Sign that file itself, or remove it and have everybody sign again",
+            code="other-agreement",
+        )
+    return signed
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)

@@ -1,0 +1,88 @@
+"""`sealift audit`: verify and show a broker's log of releases and refusals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sealift.codec import to_plain
+from sealift.release.audit import LogEntry
+from sealift.release.auditlog import LogReport, read_entries, read_head, verify_log
+from sealift.release.heads import find_head
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `audit`."""
+    noun = subparsers.add_parser(
+        "audit", help="verify and show a broker's log of releases and refusals"
+    )
+    noun.set_defaults(run=run)
+    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verify = verbs.add_parser(
+        "verify",
+        help="check that a log holds together and continues a head that you kept",
+        description="Without --head the owner's own word is all there is: the log is "
+        "self-consistent, and could still be another one than it was.",
+    )
+    verify.add_argument("log", type=Path)
+    verify.add_argument(
+        "--head",
+        type=Path,
+        metavar="FILE",
+        help="a signed head, or the file of heads that a holder keeps",
+    )
+    verify.add_argument("--json", action="store_true", help="print one line of JSON")
+    show = verbs.add_parser("show", help="print every entry, without checking it")
+    show.add_argument("log", type=Path)
+    show.add_argument("--json", action="store_true", help="one line of JSON per entry")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; the exit code."""
+    {"verify": _verify, "show": _show}[args.verb](args)
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> None:
+    outside = None
+    if args.head is not None:
+        outside = find_head(args.head, read_head(args.log).log)
+    report = verify_log(args.log, outside)
+    if args.json:
+        print(json.dumps({**to_plain(report), "statement": report.statement}))
+        return
+    _print_report(report)
+    if outside is None:
+        print(
+            "sealift: compare with a head that somebody else kept: --head FILE",
+            file=sys.stderr,
+        )
+
+
+def _print_report(report: LogReport) -> None:
+    print(f"owner     {report.owner}")
+    print(f"entries   {report.size}")
+    print(f"releases  {report.releases}")
+    print(f"refusals  {report.refusals}")
+    print(f"root      {report.root}")
+    print(f"verified  {report.statement}")
+
+
+def _show(args: argparse.Namespace) -> None:
+    for index, entry in enumerate(read_entries(args.log)):
+        if args.json:
+            print(json.dumps({"index": index, **to_plain(entry)}))
+        else:
+            print(_line(index, entry))
+
+
+def _line(index: int, entry: LogEntry) -> str:
+    about = " ".join(word for word in (entry.resource, entry.purpose) if word)
+    peer = " ".join(word for word in (entry.role, entry.peer, entry.level) if word)
+    words = [f"{index:>6}", f"{entry.at_s}", f"{entry.kind:<9}", about]
+    words += [f"to {peer}" if peer else "", entry.rule and f"rule {entry.rule}"]
+    words.append(f"under {entry.agreement.short}")
+    return "  ".join(word for word in words if word)

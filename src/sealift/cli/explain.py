@@ -1,0 +1,59 @@
+"""`sealift explain NAME`: what an error's name means, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import textwrap
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sealift.errors import UsageError
+
+WIDTH = 80
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `explain`."""
+    parser = subparsers.add_parser(
+        "explain", help="what an error's name in brackets means, and what to do"
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "name", nargs="?", help="as it stands in brackets; without it, all names"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation; the exit code."""
+    if args.name is None:
+        for name in sorted(explanations()):
+            print(name)
+        return 0
+    name = args.name.strip("[]")
+    entry = explanations().get(name)
+    if entry is None:
+        raise UsageError(
+            f"there is no error of the name {name[:60]!r}",
+            fix=_suggestion(name),
+            code="no-explanation",
+        )
+    for part in (entry["what"], entry["do"]):
+        print(textwrap.fill(part, WIDTH))
+    return 0
+
+
+@cache
+def explanations() -> dict[str, dict[str, str]]:
+    """What each name means (``what``) and what to do (``do``)."""
+    text = files("sealift.cli").joinpath("explanations.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def _suggestion(name: str) -> str:
+    close = difflib.get_close_matches(name, explanations(), n=1)
+    if close:
+        return f"Did you mean {close[0]}?"
+    return "`sealift explain` lists all names"

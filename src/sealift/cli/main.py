@@ -1,0 +1,116 @@
+"""`sealift`: find the noun, run it, and turn whatever happens into an exit code.
+
+0 success; 2-7 by the error tree; 1 a bug of ours, whose traceback goes to a log file
+and never to the screen; 130 and 143 for SIGINT and SIGTERM. stdout is the result,
+stderr the talk. A noun's module is loaded only when it is used, so that `sealift key`
+does not load torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+import sealift
+from sealift.cli.buglog import record_bug
+from sealift.cli.nouns import NOUNS, module_name
+from sealift.cli.signals import StopRequested, install_stop_signals
+from sealift.errors import SealiftError, UnavailableError, UsageError
+from sealift.release.bundle import visible
+
+EXIT_BUG = 1
+EXIT_PIPE = 128 + signal.SIGPIPE
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports mistakes as one line, through the same door as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise UsageError(message, fix=f"`{self.prog} --help` says how it is used")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    install_stop_signals()
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words)
+        _flush()
+        return code
+    except SystemExit as leaving:  # argparse after --help and --version
+        return int(leaving.code or 0)
+    except SealiftError as error:
+        return _report(error)
+    except StopRequested as stop:
+        _say(f"stopped by {stop}")
+        return stop.exit_code
+    except BrokenPipeError:
+        _forget_stdout()
+        return EXIT_PIPE
+    except MemoryError:
+        fix = "Free some memory, or use smaller buffers"
+        return _report(UnavailableError("out of memory", fix=fix, code="no-memory"))
+    except Exception as error:
+        _say(record_bug(error))
+        return EXIT_BUG
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser: all nouns by name, the one that ``words`` ask for in full."""
+    parser = Parser(
+        prog="sealift",
+        description="Train one model over several parties' sealed data.",
+        epilog="Errors end with a name in brackets: `sealift explain NAME` says more.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"sealift {sealift.__version__}"
+    )
+    nouns = parser.add_subparsers(dest="noun", required=True, metavar="NOUN")
+    asked = next((word for word in words if not word.startswith("-")), "")
+    for noun, summary in NOUNS.items():
+        if noun == asked:
+            importlib.import_module(module_name(noun)).add_parser(nouns)
+        else:
+            nouns.add_parser(noun, help=summary)
+    return parser
+
+
+def _run(words: Sequence[str]) -> int:
+    args = build_parser(words).parse_args(words)
+    code: int = args.run(args)
+    return code
+
+
+def _report(error: SealiftError) -> int:
+    _say(f"{error} [{error.code}]")
+    return error.exit_code
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody may be listening; the exit code still says it
+        print(f"sealift: {visible(line)}", file=sys.stderr, flush=True)
+
+
+def _flush() -> None:
+    """Notice a full disk behind stdout while an exit code can still say so."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget_stdout()
+        raise UnavailableError(
+            "cannot write the output", why=error.strerror or "", code="cannot-write"
+        ) from None
+
+
+def _forget_stdout() -> None:
+    """Let the interpreter's own flush at exit find a place that takes everything."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,27 @@
+"""Which nouns `sealift` knows. A noun is a module of this folder, loaded when it is used.
+
+To add one: write ``cli/NOUN.py`` with ``add_parser(subparsers)`` and ``run(args)``,
+and add its line here. Dashes in a noun are underscores in its module's name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOUNS: Final[dict[str, str]] = {
+    "accelerator": "train: the process that owns the device",
+    "agreement": "new, check, show, sign and verify what the parties agree on",
+    "audit": "verify and show a broker's log of releases and refusals",
+    "broker": "release this owner's keys by the agreement",
+    "data": "seal a table, inspect a sealed file",
+    "explain": "what an error's name in brackets means, and what to do",
+    "join": "take part in a job with this owner's sealed data",
+    "key": "make, back up and restore an identity",
+    "orchestrator": "run a job: relay, leases, progress",
+    "receipt": "verify the receipt of a visit",
+}
+
+
+def module_name(noun: str) -> str:
+    """The module that a noun lives in."""
+    return f"sealift.cli.{noun.replace('-', '_')}"

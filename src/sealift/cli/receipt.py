@@ -1,0 +1,85 @@
+"""`sealift receipt`: verify the receipt of a visit. Needs no torch and no network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sealift.attest.level import Level
+from sealift.codec import to_plain
+from sealift.release.receipt import Receipt, load_receipt, verify_receipt
+from sealift.release.signed import load_signed, verify
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `receipt`."""
+    noun = subparsers.add_parser("receipt", help="verify the receipt of a visit")
+    noun.set_defaults(run=run)
+    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    parser = verbs.add_parser(
+        "verify",
+        help="check signature, evidence, content and log heads",
+        description="With --agreement everything is checked. Without it only that "
+        "whoever holds the receipt's instance key signed it.",
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument(
+        "--agreement", type=Path, metavar="FILE", help="the signed agreement"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; the exit code."""
+    signed = load_receipt(args.file)
+    verified = verify(load_signed(args.agreement)) if args.agreement else None
+    receipt = verify_receipt(signed, verified)
+    statement = _statement(receipt, complete=verified is not None)
+    if args.json:
+        print(json.dumps({**to_plain(receipt), "statement": statement}))
+    else:
+        _print(receipt, statement)
+    if verified is None:
+        _say("check evidence, content and log heads as well: --agreement FILE")
+    return 0
+
+
+def _statement(receipt: Receipt, *, complete: bool) -> str:
+    if not complete:
+        return "signature only: not whose key it is"
+    if receipt.level is Level.DEVELOPMENT:
+        return "signature, evidence, content, heads; development keeps nobody out"
+    return "signature, evidence, content, heads"
+
+
+def _print(receipt: Receipt, statement: str) -> None:
+    scrub = receipt.scrub
+    phases = ", ".join(f"{name} {s:.3f}" for name, s in receipt.phases_s.items())
+    last = receipt.first_row + receipt.rows - 1
+    rows = {
+        "visit": receipt.visit,
+        "job": receipt.job,
+        "agreement": receipt.agreement,
+        "holder": receipt.holder,
+        "resource": f"{receipt.resource} ({receipt.purpose}), "
+        f"rows {receipt.first_row} to {last}",
+        "content": receipt.content,
+        "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
+        "seconds": phases,
+        "mode": receipt.mode,
+        "buffers": receipt.buffers,
+        "level": receipt.level,
+        "scrub": f"{scrub.scrubbed_bytes} bytes in {len(scrub.regions)} regions, "
+        f"{scrub.nonzero_bytes} not zero when read back",
+        "log heads": ", ".join(str(head.size) for head in receipt.heads) or "none",
+        "verified": statement,
+    }
+    for name, value in rows.items():
+        print(f"{name:<9}  {value}")
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)

@@ -1,0 +1,135 @@
+"""The commented TOML that `sealift agreement new` writes for people to edit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.crypto.sign import PublicKey
+from sealift.ids import Digest
+
+LEASE_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """What the starter document is made from.
+
+    Attributes:
+        name: Name of the line of agreements.
+        number: Number in the line.
+        predecessor: Digest of the agreement before.
+        party_cards: (path as written, party name).
+        resource_cards: (path as written, owner).
+        bundle: Path of the code folder as written.
+        entry: The recipe inside it.
+        model_owner: Party that gets the model.
+        operator: Party whose key signs leases.
+        attesters: Keys whose development evidence is genuine.
+    """
+
+    name: str
+    number: int = 1
+    predecessor: Digest | None = None
+    party_cards: Sequence[tuple[str, str]]
+    resource_cards: Sequence[tuple[str, str]]
+    bundle: str
+    entry: str
+    model_owner: str
+    operator: str
+    attesters: Sequence[PublicKey]
+
+    def to_toml(self) -> str:
+        """The document."""
+        parts = (
+            self._heading(),
+            *map(self._party, self.party_cards),
+            *map(self._resource, self.resource_cards),
+            self._code(),
+            self._output(),
+        )
+        return "\n".join(parts)
+
+    def _heading(self) -> str:
+        before = (
+            f"predecessor = {_text(str(self.predecessor))}"
+            if self.predecessor
+            else '# predecessor = "sha256:..."   # digest of the agreement before'
+        )
+        return f"""\
+# What you agree on. Edit it, then:
+#   sealift agreement check FILE    says in plain words what each party gives and gets
+#   sealift agreement sign FILE     writes the canonical JSON of this, which is signed
+# Paths are relative to this file. What the cards and the code folder hold at the first
+# signature is what counts; this file itself is not signed.
+
+name = {_text(self.name)}
+number = {self.number}
+{before}
+# "development" keeps nobody out and stands alone; real levels: tee, gpu-tee,
+# attested-host, untrusted-gpu. In order of preference.
+accept = ["development"]
+model_owner = {_text(self.model_owner)}     # gets the model
+operator = {_text(self.operator)}        # starts the machines; its key signs leases
+"""
+
+    def _party(self, card: tuple[str, str]) -> str:
+        path, name = card
+        return f"""\
+[[parties]]  # {name}
+card = {_text(path)}
+roles = {json.dumps(self._roles(name))}
+"""
+
+    def _roles(self, name: str) -> list[str]:
+        owners = {owner for _, owner in self.resource_cards}
+        roles = ["data_owner"] if name in owners else []
+        roles += ["model_owner", "code_owner"] if name == self.model_owner else []
+        return roles + (["operator"] if name == self.operator else [])
+
+    def _resource(self, card: tuple[str, str]) -> str:
+        path, owner = card
+        return f"""\
+[[resources]]  # of {owner}
+card = {_text(path)}
+"""
+
+    def _code(self) -> str:
+        keys = "".join(f"    {_text(key.to_text())},\n" for key in self.attesters)
+        return f"""\
+[code]
+bundle = {_text(self.bundle)}   # every file in it is named by its digest
+entry = {_text(self.entry)}
+
+[references]
+# Keys whose development evidence counts: the accelerator's attester.
+development_attesters = [
+{keys}]
+"""
+
+    def _output(self) -> str:
+        owners = len({owner for _, owner in self.resource_cards})
+        return f"""\
+[output]                  # nothing else leaves the accelerator
+metrics = ["loss", "accuracy"]
+digits = 3                # decimal places
+values_per_visit = 16     # most values of one metric from one visit
+audience = "everyone"     # or "owner": only the owner of the rows sees its numbers
+min_visits = 1            # to every holder, before a model leaves
+max_visits = 1000         # to one holder
+min_holders = {owners}           # distinct holders, before a model leaves
+min_rows = 1              # rows trained on, before a model leaves
+baseline_alone = false    # also train on each owner's rows alone, to compare
+recipe_text = false       # let the recipe's prints and exception text out
+
+[travel]
+buffers = 1               # rows of one owner are gone before the next is met
+lease_s = {LEASE_S}
+"""
+
+
+def _text(text: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's."""
+    return json.dumps(text)
