@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -29,6 +28,7 @@ from sealift.session.link import Link
 from sealift.session.session import Session
 from sealift.train.handout import Handout
 from sealift.train.joint import Cargo, JointTraining
+from sealift.train.messages import AcceleratorSettings
 from sealift.train.output import let_out
 from sealift.train.receipts import ReceiptWriter
 from sealift.train.recipe import Recipe
@@ -66,23 +66,6 @@ from sealift.travel.state import Clock
 BROKER_WAIT_S: Final = 20.0
 GRANT_WAIT_S: Final = 120.0
 TIMEOUT: Final = peer_timeout().code
-
-
-@dataclass(frozen=True, slots=True)
-class AcceleratorSettings:
-    """What the orchestrator tells about a job; the agreement limits all of it.
-
-    Attributes:
-        seed: Of orders and random streams.
-        batch_rows: Rows of one optimizer step.
-        threads: CPU threads.
-        meet_s: How long a holder may take to come after its lease was granted.
-    """
-
-    seed: int
-    batch_rows: int
-    threads: int
-    meet_s: float
 
 
 class Accelerator:

@@ -50,6 +50,14 @@ class RunManifest:
     model_released: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SignedManifest:
+    """Canonical bytes of a manifest and the instance key's signature, not verified."""
+
+    manifest: bytes
+    signature: bytes
+
+
 def sign_manifest(manifest: RunManifest, signer: Signer) -> tuple[bytes, bytes]:
     """(canonical bytes, signature by the instance key)."""
     raw = encode(manifest)

@@ -27,7 +27,7 @@ class DigitReader(nn.Module):
         """(N, 64) pixels from 0 to 16 -> (N, 10) logits."""
         return self.layers(pixels.reshape(-1, 1, 8, 8) / 16.0)
 
-    def training_step(self, batch: dict, step: int) -> torch.Tensor:
+    def training_step(self, batch: dict[str, torch.Tensor], step: int) -> torch.Tensor:
         """Cross entropy of one batch."""
         return F.cross_entropy(self(batch["pixels"]), batch["label"])
 
@@ -41,7 +41,7 @@ def build() -> nn.Module:
     return DigitReader()
 
 
-def evaluate(model: nn.Module, batch: dict) -> dict[str, float]:
+def evaluate(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, float]:
     """Sums over the batch; they are divided by its rows later."""
     logits = model(batch["pixels"])
     right = (logits.argmax(dim=1) == batch["label"]).sum()

@@ -1,0 +1,90 @@
+"""``sealift accelerator``: owns the device; model and cargo live in this process alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sealift import __version__
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.cli.roles import add_role_arguments, set_up_role
+from sealift.errors import PolicyError
+from sealift.ids import Role
+from sealift.release.bundle import load_bundle
+from sealift.session.endpoint import Endpoint
+from sealift.session.link import Link
+from sealift.travel.peers import ACCELERATOR
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, allocator_overwrites
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "accelerator",
+        help="train: the process that owns the device",
+        description="Dials the orchestrator, proves itself with the host's attester key, "
+        "collects one key from each owner's broker, and trains what holders bring.",
+    )
+    parser.set_defaults(run=run)
+    add_role_arguments(parser)
+    parser.add_argument(
+        "--keep-freed-memory",
+        action="store_true",
+        help="do not make the allocator overwrite freed memory (receipts will say so)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve one job."""
+    if not args.keep_freed_memory:
+        _restart_overwriting()
+    setup = set_up_role(args)
+    agreement = setup.agreement.agreement
+    if setup.identity.public_key not in agreement.references.development_attesters:
+        raise PolicyError(
+            "the agreement does not accept this host's attester key",
+            fix="Put it into references.development_attesters, or use the named host",
+            code="attester-unknown",
+        )
+    files = load_bundle(Path(setup.job.bundle), agreement.code)
+    attester = DevelopmentAttester(
+        setup.identity,
+        role=Role.ACCELERATOR,
+        code_bundle=agreement.code.digest,
+        software=f"sealift {__version__}",
+    )
+    endpoint = Endpoint(
+        role=Role.ACCELERATOR,
+        name=ACCELERATOR,
+        agreement=setup.agreement.digest,
+        attester=attester,
+    )
+    # Everything that can be refused was; torch is worth its second only now.
+    from sealift.train.accelerator import Accelerator
+
+    with Link.dial(setup.address, ACCELERATOR) as link:
+        Accelerator(
+            link,
+            endpoint,
+            setup.agreement,
+            files=files,
+            clock=_boot_clock,
+            sink=setup.sink,
+        ).serve()
+    return 0
+
+
+def _boot_clock() -> float:
+    """Seconds that also count while the machine sleeps (rule H5)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _restart_overwriting() -> None:
+    """The allocator reads its settings when a process starts, so start again with them."""
+    if not allocator_overwrites(os.environ):
+        os.environ.update(ALLOCATOR_ENVIRONMENT)
+        os.execv(sys.executable, [sys.executable, "-m", "sealift", *sys.argv[1:]])  # noqa: S606 - ourselves

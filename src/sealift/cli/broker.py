@@ -1,0 +1,84 @@
+"""``sealift broker``: an owner's own small broker; releases keys and logs that it did."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
+from sealift.ids import Role
+from sealift.release.auditlog import AuditLog
+from sealift.release.brokerserver import Broker
+from sealift.release.vault import Vault
+from sealift.session.endpoint import Endpoint
+from sealift.session.link import Link
+from sealift.travel.brokerage import Brokerage
+from sealift.travel.peers import link_name
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "broker",
+        help="release this owner's keys by the agreement",
+        description="Dials the orchestrator and answers accelerators that show evidence "
+        "which the agreement accepts. Every release and refusal is logged first.",
+    )
+    parser.set_defaults(run=run)
+    add_role_arguments(parser)
+    add_store_arguments(parser)
+
+
+def add_store_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the owner's vault and log."""
+    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--log",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="made if it is not there",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until the orchestrator is gone or a signal comes."""
+    setup = set_up_role(args)
+    require_party(setup, setup.identity.name, "broker")
+    with (
+        closing(Vault.open(args.vault, setup.identity)) as vault,
+        closing(open_log(args.log, setup)) as log,
+        Link.dial(setup.address, link_name(Role.BROKER, setup.identity.name)) as link,
+    ):
+        broker = Broker(
+            setup.agreement,
+            setup.identity,
+            vault=vault,
+            log=log,
+            clock=_wall_clock,
+            sink=setup.sink,
+        )
+        endpoint = Endpoint(
+            role=Role.BROKER,
+            name=setup.identity.name,
+            agreement=setup.agreement.digest,
+            identity=setup.identity,
+        )
+        Brokerage(
+            link, endpoint, setup.agreement, broker=broker, sink=setup.sink
+        ).serve()
+    return 0
+
+
+def open_log(path: Path, setup: RoleSetup) -> AuditLog:
+    """The owner's log; a first broker makes it."""
+    make = AuditLog.open if path.exists() else AuditLog.create
+    return make(path, setup.identity, _wall_clock)
+
+
+def _wall_clock() -> float:
+    """For people who read the log; nothing is decided by it."""
+    return time.time()  # noqa: TID251 - the log's timestamps

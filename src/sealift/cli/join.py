@@ -1,0 +1,175 @@
+"""``sealift join``: take part in a job as a data owner: a broker, and a holder beside it."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.channel.rawfile import RawSealedFile
+from sealift.cli.broker import add_store_arguments
+from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
+from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.errors import JobError, MalformedError, UnavailableError
+from sealift.ids import Role
+from sealift.release.heads import HeadStore
+from sealift.session.endpoint import Endpoint
+from sealift.session.link import Link
+from sealift.travel.attendance import Attendance
+from sealift.travel.holder import HeldResource
+from sealift.travel.peers import link_name
+
+STOP_S: Final = 10.0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "join",
+        help="take part in a job with this owner's sealed data",
+        description="Runs this owner's broker and holder until the job ends. Both dial "
+        "out to the orchestrator; nothing listens here.",
+    )
+    parser.set_defaults(run=run)
+    add_role_arguments(parser)
+    add_store_arguments(parser)
+    parser.add_argument(
+        "--sealed",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="sealed files and cards",
+    )
+    parser.add_argument(
+        "--receipts", type=Path, required=True, metavar="DIR", help="gets the receipts"
+    )
+    parser.add_argument(
+        "--heads",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="last heads of all logs",
+    )
+    parser.add_argument(
+        "--holder-only", action="store_true", help="the broker runs elsewhere"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Attend until the job ends."""
+    setup = set_up_role(args)
+    require_party(setup, setup.identity.name, "holder")
+    held = load_held(setup, args.sealed)
+    make_folder(args.receipts)
+    with _broker_beside(args), holder_link(setup) as link:
+        finished = make_attendance(args, setup, link, held).serve()
+    if finished.outcome != "finished":
+        raise JobError("the job failed", why="the orchestrator's output says how")
+    return 0
+
+
+def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
+    """This owner's sealed files, each compared with the agreement.
+
+    Raises:
+        UnavailableError: if one is missing.
+        MalformedError: if one is not the agreed one, or not whole.
+    """
+    held = {}
+    for resource in setup.agreement.agreement.resources_of(setup.identity.name):
+        card = read_card(folder / f"{resource.name}{CARD_SUFFIX}")
+        if card.resource != resource:
+            raise MalformedError(
+                f"{resource.name} is not sealed as the agreement says",
+                why="its card differs",
+                fix="Use the files that the agreement was made with",
+                code="other-resource",
+            )
+        source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")
+        held[resource.name] = HeldResource(resource, source, card.leaves)
+    return held
+
+
+def holder_link(setup: RoleSetup) -> Link:
+    """Dial the relay under the holder's name."""
+    return Link.dial(setup.address, link_name(Role.HOLDER, setup.identity.name))
+
+
+def make_attendance(
+    args: argparse.Namespace,
+    setup: RoleSetup,
+    link: Link,
+    held: dict[str, HeldResource],
+) -> Attendance:
+    """The holder of this command line."""
+    endpoint = Endpoint(
+        role=Role.HOLDER,
+        name=setup.identity.name,
+        agreement=setup.agreement.digest,
+        identity=setup.identity,
+    )
+    return Attendance(
+        link,
+        endpoint,
+        setup.agreement,
+        held=held,
+        heads=HeadStore(args.heads),
+        receipts=args.receipts,
+        job=setup.job.name,
+        clock=time.monotonic,
+        sink=setup.sink,
+    )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder if it is not there.
+
+    Raises:
+        UnavailableError: if it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot make {path}", why=error.strerror or "", code="disk"
+        ) from None
+
+
+@contextmanager
+def _broker_beside(args: argparse.Namespace) -> Iterator[None]:
+    """The broker in a process of its own, unless it runs elsewhere."""
+    if args.holder_only:
+        yield
+        return
+    if args.passphrase_file is None:
+        raise UnavailableError(
+            "the broker beside the holder needs a passphrase file",
+            fix="Name one with --passphrase-file, or run `sealift broker` and "
+            "`sealift join --holder-only`",
+            code="no-terminal",
+        )
+    command = [sys.executable, "-m", "sealift", "broker", str(args.job)]
+    for name in ("key", "passphrase_file", "orchestrator", "vault", "log"):
+        value = getattr(args, name)
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    process = subprocess.Popen(command)  # noqa: S603 - ourselves
+    try:
+        yield
+    finally:
+        stop_process(process)
+
+
+def stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Ask a child to stop, wait, and end it if it does not."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

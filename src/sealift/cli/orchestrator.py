@@ -1,0 +1,95 @@
+"""``sealift orchestrator``: listen, relay, grant visits. Sees no data and no key."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
+from sealift.cli.rundir import RunFolder
+from sealift.codec import encode
+from sealift.events import emit
+from sealift.ids import Role
+from sealift.session.endpoint import Endpoint
+from sealift.session.relay import Relay
+from sealift.train.messages import AcceleratorSettings
+from sealift.travel.doorkeeper import Doorkeeper
+from sealift.travel.messages import StartJob
+from sealift.travel.orchestrator import Orchestrator
+from sealift.travel.roster import Roster
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "orchestrator",
+        help="run a job: relay, leases, progress",
+        description="Listens on the job's address, waits for the accelerator and the "
+        "holders, and runs every planned visit. Needs the operator's identity.",
+    )
+    parser.set_defaults(run=run)
+    add_role_arguments(parser)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where results go, not the job's place",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job; the result goes to stdout as JSON."""
+    setup = set_up_role(args)
+    operator = setup.agreement.agreement.operator
+    require_party(setup, operator, "orchestrator")
+    folder = RunFolder(args.output or Path(setup.job.output))
+    with ExitStack() as stack:
+        summary = _orchestrate(setup, folder, stack)
+    print(json.dumps(summary))
+    return 0
+
+
+def _orchestrate(
+    setup: RoleSetup, folder: RunFolder, stack: ExitStack
+) -> dict[str, Any]:
+    host, port = setup.address
+    relay = stack.enter_context(Relay.listen(host, port, sink=setup.sink))
+    listening = relay.address
+    emit(setup.sink, "orchestrator.listening", host=listening[0], port=listening[1])
+    endpoint = Endpoint(
+        role=Role.ORCHESTRATOR,
+        name=setup.identity.name,
+        agreement=setup.agreement.digest,
+        identity=setup.identity,
+    )
+    roster = Roster(clock=time.monotonic)
+    link = stack.enter_context(relay.local_link())
+    stack.callback(roster.close)
+    door = Doorkeeper(link, endpoint, setup.agreement, roster=roster, sink=setup.sink)
+    door.start()
+    orchestrator = Orchestrator(
+        setup.agreement,
+        setup.job.travel_settings(),
+        roster=roster,
+        signer=setup.identity,
+        job=setup.job.name,
+        clock=time.monotonic,
+        sink=setup.sink,
+    )
+    summary = orchestrator.run(_start(setup), folder.write_output)
+    return folder.finish(summary)
+
+
+def _start(setup: RoleSetup) -> StartJob:
+    training, travel = setup.job.training, setup.job.travel
+    settings = AcceleratorSettings(
+        seed=training.seed,
+        batch_rows=training.batch_rows,
+        threads=training.threads,
+        meet_s=travel.meet_s,
+    )
+    return StartJob(setup.job.name, encode(settings))

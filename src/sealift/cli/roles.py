@@ -1,0 +1,81 @@
+"""What the long-running commands share: the job, the identity, the link, the endpoint."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealift.cli.eventlog import add_events_argument, open_events
+from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.crypto.identity import Identity, load_identity
+from sealift.errors import PolicyError
+from sealift.events import Sink
+from sealift.release.signed import VerifiedAgreement, load_signed, verify
+from sealift.train.settings import JobTable, parse_address, read_job
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSetup:
+    """A role before it dials: everything that can be wrong at home was checked.
+
+    Attributes:
+        job: From ``job.toml``.
+        agreement: Signed by everybody.
+        identity: Unlocked.
+        sink: Where events go.
+        address: Of the orchestrator.
+    """
+
+    job: JobTable
+    agreement: VerifiedAgreement
+    identity: Identity
+    sink: Sink
+    address: tuple[str, int]
+
+
+def add_role_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every role takes."""
+    parser.add_argument("job", type=Path, metavar="JOB", help="the job, a TOML file")
+    parser.add_argument(
+        "--key", type=Path, required=True, metavar="FILE", help="identity file"
+    )
+    parser.add_argument(
+        "--orchestrator",
+        metavar="HOST:PORT",
+        help="where the orchestrator listens, instead of what the job says",
+    )
+    add_passphrase_argument(parser)
+    add_events_argument(parser)
+
+
+def set_up_role(args: argparse.Namespace) -> RoleSetup:
+    """Read and verify everything that a role starts from.
+
+    Raises:
+        SealiftError: the first thing that is wrong, before anything is started.
+    """
+    job = read_job(args.job)
+    agreement = verify(load_signed(Path(job.agreement)))
+    prompt = f"passphrase of {args.key.name}"
+    identity = load_identity(
+        args.key, read_passphrase(args.passphrase_file, prompt=prompt)
+    )
+    address = parse_address(args.orchestrator) if args.orchestrator else job.address
+    return RoleSetup(job, agreement, identity, open_events(args.events), address)
+
+
+def require_party(setup: RoleSetup, name: str, role: str) -> None:
+    """The identity must be the party that the agreement gives this role to.
+
+    Raises:
+        PolicyError: code ``other-key`` or ``not-a-party``.
+    """
+    party = setup.agreement.party(name)
+    if party.sign != setup.identity.public_key:
+        raise PolicyError(
+            f"this identity is not the agreement's {name}",
+            why=f"it is {setup.identity.name}",
+            fix=f"The {role} runs with the key of {name}",
+            code="other-key",
+        )

@@ -1,0 +1,230 @@
+"""Make the demo's world: parties, keys, sealed data, one agreement signed by all, a job.
+
+Everything is what users would make with the commands: the same functions, real files,
+each party's secrets in its own folder. Passphrases are random and lie beside the keys,
+which only a demo may do.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from sealift.codec import encode
+from sealift.crypto.identity import Identity, create_identity, save_identity
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import read_card
+from sealift.data.digits import CLASSES_OF, write_digits
+from sealift.data.schemafile import load_schema
+from sealift.data.seal import seal_table
+from sealift.errors import UsageError
+from sealift.release.document import compile_document
+from sealift.release.files import write_whole
+from sealift.release.signed import SignedAgreement, add_signature, save_signed
+from sealift.release.starter import Starter
+from sealift.release.vault import Vault
+
+OWNERS: Final = tuple(CLASSES_OF)
+MODEL_OWNER: Final = "lab"
+OPERATOR: Final = "cloud"
+HOST: Final = "gpu-host"
+ROW_BYTES: Final = 264
+EPOCHS: Final = 12
+VISITS_PER_EPOCH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One party's own folder."""
+
+    path: Path
+
+    @property
+    def key(self) -> Path:
+        """Its identity file."""
+        return self.path / "identity.key"
+
+    @property
+    def card(self) -> Path:
+        """Its public card."""
+        return self.path / "party.card.json"
+
+    @property
+    def passphrase(self) -> Path:
+        """Where a demo keeps what people keep in their heads."""
+        return self.path / "passphrase"
+
+    @property
+    def vault(self) -> Path:
+        """The owner's data keys, wrapped."""
+        return self.path / "vault.db"
+
+    @property
+    def log(self) -> Path:
+        """The owner's audit log."""
+        return self.path / "audit.db"
+
+    @property
+    def heads(self) -> Path:
+        """The last head seen of every log."""
+        return self.path / "heads.json"
+
+    @property
+    def sealed(self) -> Path:
+        """Sealed files and their cards."""
+        return self.path / "sealed"
+
+    @property
+    def receipts(self) -> Path:
+        """Signed receipts."""
+        return self.path / "receipts"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The demo's folder."""
+
+    path: Path
+
+    def home(self, party: str) -> Home:
+        """A party's folder."""
+        return Home(self.path / party)
+
+    @property
+    def job(self) -> Path:
+        """``job.toml``."""
+        return self.path / "job.toml"
+
+    @property
+    def agreement(self) -> Path:
+        """The signed agreement."""
+        return self.path / "agreement.json"
+
+    @property
+    def run(self) -> Path:
+        """The results."""
+        return self.path / "run"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
+
+def make_world(path: Path) -> World:
+    """Make everything that a job starts from.
+
+    Raises:
+        UsageError: if the folder exists and is not empty.
+        UnavailableError: without scikit-learn, or if the disk refuses.
+    """
+    if path.exists() and any(path.iterdir()):
+        raise UsageError(
+            f"{path} is not empty",
+            fix="Name another folder with --output",
+            code="exists",
+        )
+    world = World(path)
+    identities = {name: _settle(world.home(name), name) for name in _names()}
+    tables = path / "tables"
+    write_digits(tables)
+    for owner in OWNERS:
+        _seal(world.home(owner), identities[owner], tables / owner)
+    recipe = resources.files("sealift.demo") / "digits" / "recipe.py"
+    bundle = path / "recipe"
+    bundle.mkdir()
+    with resources.as_file(recipe) as source:
+        shutil.copyfile(source, bundle / "recipe.py")
+    _agree(world, identities)
+    world.job.write_text(_job_toml(), encoding="utf-8")
+    return world
+
+
+def _names() -> tuple[str, ...]:
+    return (*OWNERS, MODEL_OWNER, OPERATOR, HOST)
+
+
+def _settle(home: Home, name: str) -> Identity:
+    """A party's folder with a fresh identity."""
+    home.path.mkdir(parents=True)
+    home.sealed.mkdir()
+    identity, passphrase = create_identity(name), secrets.token_urlsafe(18)
+    home.passphrase.touch(mode=0o600)
+    home.passphrase.write_text(passphrase + "\n", encoding="utf-8")
+    save_identity(identity, home.key, passphrase)
+    write_whole(home.card, encode(identity.card))
+    return identity
+
+
+def _seal(home: Home, identity: Identity, tables: Path) -> None:
+    schema = load_schema(tables / "schema.toml")
+    with closing(Vault.create(home.vault, identity)) as vault:
+        for part in ("train", "heldout"):
+            name, key = f"{identity.name}-{part}", SecretKey.generate()
+            vault.store(name, key)
+            seal_table(
+                tables / f"{part}.npz",
+                schema,
+                name=name,
+                part="train" if part == "train" else "heldout",
+                owner=identity.name,
+                key=key,
+                out_dir=home.sealed,
+                record_bytes=64 << 10,
+            )
+
+
+def _agree(world: World, identities: dict[str, Identity]) -> None:
+    parties = (*OWNERS, MODEL_OWNER, OPERATOR)
+    starter = Starter(
+        name="digits",
+        party_cards=[(f"{name}/party.card.json", name) for name in parties],
+        resource_cards=[
+            (f"{owner}/sealed/{owner}-{part}.resource.json", owner)
+            for owner in OWNERS
+            for part in ("train", "heldout")
+        ],
+        bundle="recipe",
+        entry="recipe.py",
+        model_owner=MODEL_OWNER,
+        operator=OPERATOR,
+        attesters=[identities[HOST].public_key],
+    )
+    document = world.path / "agreement.toml"
+    text = starter.to_toml().replace("baseline_alone = false", "baseline_alone = true")
+    document.write_text(text, encoding="utf-8")
+    agreement = compile_document(document, lambda path: read_card(path).resource)
+    signed = SignedAgreement(agreement)
+    for name in parties:
+        signed = add_signature(signed, identities[name])
+    save_signed(signed, world.agreement)
+
+
+def _job_toml() -> str:
+    rows = 480 // VISITS_PER_EPOCH
+    return f"""\
+name = "digits"
+agreement = "agreement.json"
+bundle = "recipe"
+output = "run"
+orchestrator = "127.0.0.1:0"
+
+[training]
+epochs = {EPOCHS}
+batch_rows = 16
+seed = 7
+threads = 1
+evaluate_every = 4
+
+[travel]
+buffer_bytes = {rows * ROW_BYTES}
+lease_s = 20.0
+meet_s = 5.0
+on_missing = "wait"
+wait_s = 20.0
+"""
