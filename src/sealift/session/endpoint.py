@@ -113,15 +113,12 @@ class Established:
         peer: The verified peer.
         suite: Number of the AEAD suite of the session's streams.
         hpke: Our private half; the peer has the public one.
-        shown: Canonical bytes of what the peer showed, for receipts; see
-            ``shownproof.py``.
     """
 
     side: Side
     peer: VerifiedPeer
     suite: int
     hpke: HpkePrivateKey
-    shown: bytes = field(repr=False)
     keys: KeySchedule = field(repr=False)
 
     @property

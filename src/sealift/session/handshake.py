@@ -33,7 +33,6 @@ from sealift.session.messages import (
     Reply,
 )
 from sealift.session.proof import make_proof, screen_params, verify_peer
-from sealift.session.shownproof import ShownProof
 from sealift.session.transcript import (
     KeySchedule,
     Side,
@@ -104,15 +103,10 @@ class _Party:
         screen_params(self._policy, params, self._endpoint.agreement)
 
     def _establish(
-        self, peer: VerifiedPeer, suite: int, keys: KeySchedule, shown: ShownProof
+        self, side: Side, peer: VerifiedPeer, suite: int, keys: KeySchedule
     ) -> Established:
         return Established(
-            side=shown.side.other,
-            peer=peer,
-            suite=suite,
-            hpke=self._hpke,
-            shown=shown.encode(),
-            keys=keys,
+            side=side, peer=peer, suite=suite, hpke=self._hpke, keys=keys
         )
 
 
@@ -144,7 +138,6 @@ class Initiator(_Party):
         self._peer = verify_peer(
             self._policy, reply.params, reply.proof, side=Side.RESPONDER, th1=th1
         )
-        self._shown = ShownProof(self._own, reply.params, Side.RESPONDER, reply.proof)
         shared = self._offer.finish(reply.params.exchange)
         proof = make_proof(self._endpoint, Side.INITIATOR, th1)
         self._keys = KeySchedule(shared, hash_proofs(th1, proof, reply.proof))
@@ -161,7 +154,7 @@ class Initiator(_Party):
         self._leave(_Step.PROVEN)
         done = codec.decode(Done, message, max_bytes=MAX_HANDSHAKE_BYTES)
         self._keys.verify_finished(Side.RESPONDER, done.finished)
-        return self._establish(self._peer, self._suite, self._keys, self._shown)
+        return self._establish(Side.INITIATOR, self._peer, self._suite, self._keys)
 
 
 class Responder(_Party):
@@ -180,7 +173,7 @@ class Responder(_Party):
         self._suite = _choose_suite(hello.params, self._suites)
         exchange, self._shared = kem.respond(hello.params.exchange)
         own = self._params((self._suite,), exchange)
-        self._initiator, self._own = hello.params, own
+        self._initiator = hello.params
         self._th1 = hash_params(hello.params, own)
         self._proof: Proof = make_proof(self._endpoint, Side.RESPONDER, self._th1)
         self._step = _Step.SENT
@@ -207,8 +200,7 @@ class Responder(_Party):
         )
         keys.verify_finished(Side.INITIATOR, answer.finished)
         done = codec.encode(Done(keys.finished(Side.RESPONDER)))
-        shown = ShownProof(self._initiator, self._own, Side.INITIATOR, answer.proof)
-        return done, self._establish(peer, self._suite, keys, shown)
+        return done, self._establish(Side.RESPONDER, peer, self._suite, keys)
 
 
 def _require_version(params: Params) -> None:
