@@ -11,6 +11,7 @@ from sealift.channel.tcp import TcpTransport
 from sealift.errors import MalformedError, PeerError, UnavailableError, UsageError
 from sealift.events import Event
 from sealift.session import Link, Relay, Session
+from sealift.session import relay as relay_module
 from sealift.session.circuit import Circuit
 from sealift.session.envelope import (
     FRAME_COST_BYTES,
@@ -303,6 +304,32 @@ def test_a_stranger_cannot_speak_on_a_circuit(
         stranger.open("accelerator").close()  # the relay has seen both by now
     here.send(b"genuine")
     assert there.receive(5) == b"genuine"
+
+
+def test_a_connection_that_takes_nothing_is_dropped(
+    relay: Relay, links: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "MAX_OUTBOX_BYTES", 1 << 20)
+    stalled = TcpTransport.dial(*relay.address)
+    stalled.send(Envelope(EnvelopeKind.REGISTER, name="stalled").encode())
+    wait_until(lambda: "stalled" in relay.names)
+    circuits = [links[0].open("stalled") for _ in range(MAX_OPENED - 1)]
+    with pytest.raises(PeerError) as refusal:
+        [send_mebibytes(circuit, WINDOW_BYTES >> 20) for circuit in circuits]
+    assert refusal.value.code == "peer-gone"
+    assert "stalled" not in relay.names
+    links[0].open("accelerator").send(b"x")
+    assert links[1].accept(5).receive(5) == b"x"
+    stalled.close()
+
+
+def test_a_full_relay_says_so(
+    relay: Relay, links: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "MAX_CONNECTIONS", 2)
+    with pytest.raises(PeerError) as refusal:
+        Link.dial(relay.address, "third")
+    assert refusal.value.code == "relay-full"
 
 
 def test_frames_have_a_limit(links: tuple[Link, Link]) -> None:

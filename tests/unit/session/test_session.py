@@ -11,8 +11,6 @@ from sealift.attest import Level
 from sealift.channel.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.aead import Suite
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN
-from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     AuthenticationError,
     MalformedError,
@@ -26,7 +24,7 @@ from sealift.session import Incoming, Session, accept, connect
 from sealift.session import session as session_module
 from sealift.session.frames import FrameKind, MessageType, pack
 from sealift.session.halves import MAX_MESSAGE_BYTES
-from tests.sim.attested import Cast, both, run_handshake
+from tests.sim.attested import Cast, run_handshake
 
 Pair = tuple[Session, Session]
 
@@ -269,99 +267,9 @@ def test_a_forged_abort_is_only_a_hint(cast: Cast) -> None:
     assert "\x1b" not in str(refusal.value)
 
 
-def rekey_then_send(session: Session, message: bytes) -> None:
-    session.rekey(5)
-    session.send(message)
-
-
-def test_rekey_replaces_everything(pair: Pair) -> None:
-    here, there = pair
-    th2, hpke, old = here.th2, here.peer.hpke, here.established
-    exported = here.export(Label.VISIT_FRAME).reveal(TOKEN)
-    there.send(b"on its way meanwhile")
-    there.send_raw(b"and raw")
-    _, received = both(
-        lambda: rekey_then_send(here, b"after"), lambda: there.receive(5)
-    )
-    assert received == b"after"
-    assert here.th2 == there.th2 != th2
-    assert here.key_epoch == there.key_epoch == 1
-    assert here.export(Label.VISIT_FRAME).reveal(TOKEN) != exported
-    assert here.peer.hpke != hpke
-    with pytest.raises(UsageError):  # the old keys are wiped
-        old.export(Label.VISIT_FRAME)
-    assert here.receive(1) == b"on its way meanwhile"
-    assert here.receive_raw(1) == b"and raw"
-
-
-def test_rekey_again_and_again(pair: Pair) -> None:
-    here, there = pair
-    for number in range(1, 4):
-        both(lambda: rekey_then_send(here, b"x"), lambda: there.receive(5))
-        there.send(b"%d" % number)
-        assert here.receive(1) == b"%d" % number
-    assert here.key_epoch == 3
-
-
-def test_only_the_initiator_rekeys(pair: Pair) -> None:
-    _, there = pair
-    with pytest.raises(UsageError):
-        there.rekey()
-
-
-def test_rekey_without_an_answer_ends_the_session(pair: Pair) -> None:
-    here, _ = pair
-    with pytest.raises(PeerError) as refusal:
-        here.rekey(0.05)
-    assert refusal.value.code == "peer-timeout"
-    with pytest.raises(PeerError):
-        here.send(b"")
-
-
-def test_rekey_wants_evidence_again(cast: Cast) -> None:
-    """Whoever holds the traffic keys but cannot prove itself is not renewed (C7)."""
-    here, there = cast.sessions()
-    there._endpoint = replace(cast.accelerator, attester=None)
-    with pytest.raises(SealiftError):
-        both(lambda: here.rekey(2), lambda: there.receive(2))
-    with pytest.raises(PeerError):
-        here.send(b"")
-
-
-@pytest.mark.parametrize("change", ["instance", "name"])
-def test_rekey_keeps_the_peer(cast: Cast, change: str) -> None:
-    """Another genuine process cannot take a live session over."""
-    here, there = cast.sessions()
-    swap = (
-        {"instance": SigningKey.generate()}
-        if change == "instance"
-        else {"name": "accelerator-2"}
-    )
-    there._endpoint = replace(cast.accelerator, **swap)  # type: ignore[arg-type]
-    refusal = renewal_error(here, there)
-    assert isinstance(refusal, PolicyError)
-    assert refusal.code == "rekey-peer-differs"
-
-
-def renewal_error(here: Session, there: Session) -> SealiftError:
-    thread = threading.Thread(target=swallow, args=(lambda: there.receive(2),))
-    thread.start()
-    with pytest.raises(SealiftError) as refusal:
-        here.rekey(2)
-    thread.join(10)
-    return refusal.value
-
-
 def swallow(call: Callable[[], object]) -> None:
     with suppress(SealiftError):
         call()
-
-
-def test_rekey_steps_out_of_turn_are_refused(pair: Pair) -> None:
-    here, there = pair
-    here._sending.send(MessageType.REKEY_DONE, b"", final=True)
-    with pytest.raises(MalformedError):
-        there.receive(1)
 
 
 def test_a_stream_ends_only_where_it_may(pair: Pair) -> None:
