@@ -5,7 +5,8 @@ together with four counters (eventfd); the accepting end checks who is there (pe
 credentials), that the file is anonymous and that its size cannot change. Nobody else
 can write it, so frames may be sealed into it and opened from it in place (rule H3):
 the sender could only spoil its own records.
-Not here: named shared memory, which others can open: never use it for this.
+Not here: protection from processes of the same user, who can trace this one anyway; and
+named shared memory, which others can open: never use it for this.
 Layout: two rings (one per direction) of slots; a slot is a u32 length, 28 bytes of
 padding, and room for one frame.
 """
@@ -93,12 +94,21 @@ class MemfdTransport:
         *,
         slot_bytes: int = DEFAULT_SLOT_BYTES,
         num_slots: int = DEFAULT_SLOTS,
+        expected_uid: int | None = None,
     ) -> Self:
         """Make the memory file and hand it to the other end of a Unix socket.
 
+        Args:
+            sock: A connected Unix socket; this object owns it from now on.
+            slot_bytes: Longest frame.
+            num_slots: Frames that may wait, per direction.
+            expected_uid: User that the other end must run as; this one's by default.
+
         Raises:
+            RefusedError: if somebody else is there.
             UnavailableError: if this system has no memory files, or no memory.
         """
+        _check_peer(sock, expected_uid)
         slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         descriptors = _make_descriptors(_file_bytes(slot_bytes, num_slots), num_slots)
         offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, num_slots)
@@ -125,7 +135,7 @@ class MemfdTransport:
             RefusedError: if somebody else is there, or others may map the memory.
             PeerError: if no offer came.
         """
-        _check_peer(sock, os.geteuid() if expected_uid is None else expected_uid)
+        _check_peer(sock, expected_uid)
         offer, descriptors = _receive_offer(sock, timeout_s)
         try:
             slot_bytes, num_slots = _parse_offer(offer, descriptors)
@@ -298,7 +308,9 @@ def _make_descriptors(file_bytes: int, num_slots: int) -> list[int]:
     return made
 
 
-def _check_peer(sock: socket.socket, expected_uid: int) -> None:
+def _check_peer(sock: socket.socket, expected_uid: int | None) -> None:
+    if expected_uid is None:
+        expected_uid = os.geteuid()
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     _, uid, _ = _PEER.unpack(raw)
     if uid != expected_uid:

@@ -98,13 +98,21 @@ class StreamOpener:
             final = self.header.is_final(self._index)
             place = self._next_place(sequence, lane, final=final)
             written = self._records.open_at(place, record, out)
-            self._accept(place, len(record) - TAG_BYTES)
+            self._accept(place, written)
             return written
 
     def open_frame(self, frame: Buffer, *, private: bool = False) -> bytes:
-        """Open the next frame: a prefix and a record, as ``seal_frame`` made it."""
-        slot = self._records.own_slot(max(0, len(frame) - PREFIX_BYTES - TAG_BYTES))
-        return bytes(self.open_frame_in(slot, frame, private=private))
+        """Open the next frame: a prefix and a record, as ``seal_frame`` made it.
+
+        Raises:
+            AuthenticationError: if it is not exactly the next record.
+            StaleError: if it was opened before.
+            MalformedError: if its lengths are wrong, or the stream ended before.
+        """
+        with self._life:
+            longest = max(0, len(frame) - PREFIX_BYTES - TAG_BYTES)
+            slot = self._records.own_slot(longest)
+            return bytes(self._open_frame(slot, frame, private=private))
 
     def open_frame_in(
         self, slot: Slot, frame: Buffer, *, private: bool = False
@@ -115,15 +123,7 @@ class StreamOpener:
         frame: the record is then opened where it lies (rule H3).
         """
         with self._life:
-            view = memoryview(frame)
-            prefix = FramePrefix.parse(bytes(view[:PREFIX_BYTES]), len(view))
-            place = self._next_place(prefix.sequence, prefix.lane, final=prefix.final)
-            # bytes cannot change; a view of them does not show that to the opener.
-            private = private or isinstance(frame, bytes)
-            record = view[PREFIX_BYTES:]
-            released = self._records.open_in(slot, place, record, private=private)
-            self._accept(place, len(record) - TAG_BYTES)
-            return released
+            return self._open_frame(slot, frame, private=private)
 
     def finish(self, trailer: Buffer) -> None:
         """Verify the trailer; the stream is whole.
@@ -150,6 +150,17 @@ class StreamOpener:
         """Scrub the opener's memory and forget the keys."""
         self._life.dead = True
         self._records.close()
+
+    def _open_frame(self, slot: Slot, frame: Buffer, *, private: bool) -> memoryview:
+        view = memoryview(frame)
+        prefix = FramePrefix.parse(bytes(view[:PREFIX_BYTES]), len(view))
+        place = self._next_place(prefix.sequence, prefix.lane, final=prefix.final)
+        # bytes cannot change; a view of them does not show that to the opener.
+        private = private or isinstance(frame, bytes)
+        record = view[PREFIX_BYTES:]
+        released = self._records.open_in(slot, place, record, private=private)
+        self._accept(place, len(released))
+        return released
 
     def _check_finished(self) -> None:
         if not self._finished:

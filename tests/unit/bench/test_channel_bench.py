@@ -1,0 +1,38 @@
+"""The channel benchmark runs, and writes what every benchmark writes."""
+
+from __future__ import annotations
+
+import json
+
+from sealift.bench import channel
+from sealift.bench.report import start_report
+
+FIELDS = [
+    "bench",
+    "commit",
+    "machine",
+    "real",
+    "modelled",
+    "recorded",
+    "rows",
+    "ratios",
+]
+
+
+def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(channel, "SIZES_BYTES", (2 << 20,))
+    target = tmp_path / "channel.json"
+    assert channel.main(["--quick", "--json", str(target)]) == 0
+    report = json.loads(target.read_text())
+    assert list(report) == FIELDS
+    assert {row["where"] for row in report["rows"]} == {"one core", "memfd", "tcp"}
+    assert {"seal_vs_memcpy", "sealed_vs_plain", "sealed_vs_plain_tcp"} <= set(
+        report["ratios"]
+    )
+    assert all(ratio > 0 for ratio in report["ratios"].values())
+    assert "sealed_vs_plain" in capsys.readouterr().out
+
+
+def test_a_report_names_its_machine():
+    machine = start_report("x").machine
+    assert {"system", "processor", "cores", "python"} <= set(machine)

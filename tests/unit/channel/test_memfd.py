@@ -1,0 +1,173 @@
+"""The private memory file: who may be at the other end, and what may be offered."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from sealift.channel.memfd import MemfdTransport, memfd_pair
+from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
+
+SLOT_BYTES, NUM_SLOTS = 1024, 2
+FILE_BYTES = 2 * NUM_SLOTS * (32 + SLOT_BYTES)
+OFFER = struct.pack(">8sQI", b"SEALRNG\x01", SLOT_BYTES, NUM_SLOTS)
+ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@pytest.fixture
+def sockets():
+    here, there = socket.socketpair()
+    yield here, there
+    here.close()
+    there.close()
+
+
+def memory_file(seals=ALL_SEALS, size=FILE_BYTES):
+    descriptor = os.memfd_create("offered", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def offer(sock, descriptor, head=OFFER, counters=4):
+    descriptors = [descriptor, *(os.eventfd(0) for _ in range(counters))]
+    rights = array.array("i", descriptors).tobytes()
+    sock.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    for each in descriptors:
+        os.close(each)
+
+
+def refusal(sock):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((RefusedError, MalformedError)) as caught:
+        MemfdTransport.accept(sock, timeout_s=5)
+    assert len(os.listdir("/proc/self/fd")) == before, "no descriptor was kept"
+    return caught.value
+
+
+def test_a_good_offer_is_accepted(sockets):
+    # The control for the refusals below.
+    offer(sockets[0], memory_file())
+    MemfdTransport.accept(sockets[1]).close()
+
+
+@pytest.mark.parametrize(
+    "seals", [0, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW]
+)
+def test_memory_whose_size_can_change_is_refused(sockets, seals):
+    # It could be cut while it is read, which kills the reader (SIGBUS).
+    offer(sockets[0], memory_file(seals))
+    assert refusal(sockets[1]).code == "memory-not-private"
+
+
+def test_memory_with_a_name_is_refused(sockets, tmp_path):
+    path = tmp_path / "named"
+    path.write_bytes(bytes(FILE_BYTES))
+    offer(sockets[0], os.open(path, os.O_RDWR))
+    assert refusal(sockets[1]).code == "memory-not-private"
+
+
+def test_memory_of_another_size_is_refused(sockets):
+    offer(sockets[0], memory_file(size=FILE_BYTES + 4096))
+    assert refusal(sockets[1]).code == "memory-not-private"
+
+
+def test_something_that_is_not_memory_is_refused(sockets):
+    offer(sockets[0], os.open("/dev/zero", os.O_RDWR))
+    assert refusal(sockets[1]).code == "memory-not-private"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"SEALRNG\x02" + OFFER[8:],
+        struct.pack(">8sQI", b"SEALRNG\x01", SLOT_BYTES, 0),
+        struct.pack(">8sQI", b"SEALRNG\x01", 2**63, 2),
+    ],
+)
+def test_a_malformed_offer_is_refused(sockets, head):
+    offer(sockets[0], memory_file(), head=head)
+    assert isinstance(refusal(sockets[1]), MalformedError)
+
+
+def test_an_offer_with_too_few_descriptors_is_refused(sockets):
+    offer(sockets[0], memory_file(), counters=3)
+    assert isinstance(refusal(sockets[1]), MalformedError)
+
+
+def test_another_user_is_refused_by_both_ends(sockets):
+    stranger = os.geteuid() + 1
+    for attempt in (MemfdTransport.offer, MemfdTransport.accept):
+        with pytest.raises(RefusedError) as caught:
+            attempt(sockets[0], expected_uid=stranger)
+        assert caught.value.code == "wrong-peer-user"
+
+
+def test_no_offer_is_a_timeout_and_a_closed_socket_an_end(sockets):
+    here, there = sockets
+    with pytest.raises(PeerError) as caught:
+        MemfdTransport.accept(there, timeout_s=0.01)
+    assert caught.value.code == "peer-timeout"
+    here.close()
+    with pytest.raises(PeerError) as caught:
+        MemfdTransport.accept(there)
+    assert caught.value.code == "peer-closed"
+
+
+def test_a_full_ring_waits_for_the_reader():
+    here, there = memfd_pair(slot_bytes=64, num_slots=2)
+    for _ in range(2):
+        here.send(b"x")
+    with pytest.raises(PeerError) as caught:
+        here.reserve(1, timeout_s=0.01)
+    assert caught.value.code == "peer-timeout"
+    there.receive(1)
+    here.send(b"y")
+    here.close()
+    there.close()
+
+
+def test_a_borrowed_frame_is_given_back_once():
+    here, there = memfd_pair(slot_bytes=64, num_slots=2)
+    here.send(b"x")
+    there.borrow(1)
+    with pytest.raises(UsageError):
+        there.borrow(1)
+    there.give_back()
+    with pytest.raises(UsageError):
+        there.give_back()
+    here.close()
+    there.close()
+
+
+ECHO = """
+import socket, sys
+from sealift.channel.memfd import MemfdTransport
+transport = MemfdTransport.accept(socket.socket(fileno=int(sys.argv[1])))
+while (frame := transport.receive(30)) != b"stop":
+    transport.send(frame[::-1])
+"""
+
+
+def test_two_processes_exchange_frames_and_a_dead_one_is_noticed(sockets):
+    here, there = sockets
+    command = [sys.executable, "-c", ECHO, str(there.fileno())]
+    with subprocess.Popen(command, pass_fds=[there.fileno()]) as child:
+        there.close()
+        transport = MemfdTransport.offer(here, slot_bytes=4096, num_slots=2)
+        for n in range(9):
+            frame = os.urandom(n * 400)
+            transport.send(frame)
+            assert transport.receive(30) == frame[::-1]
+        child.kill()
+        with pytest.raises(PeerError) as caught:
+            transport.receive(30)
+        assert caught.value.code == "peer-closed"
+        transport.close()
