@@ -12,12 +12,14 @@ from typing import Any
 from sealift import __version__
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.cli.roles import add_role_arguments, set_up_role
+from sealift.cli.signals import on_second_signal
 from sealift.errors import PolicyError
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.travel.peers import ACCELERATOR
+from sealift.travel.pool import overwrite_live_pools
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, allocator_overwrites
 
 
@@ -42,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve one job."""
     if not args.keep_freed_memory:
         _restart_overwriting()
+    on_second_signal(overwrite_live_pools)
     setup = set_up_role(args)
     agreement = setup.agreement.agreement
     if setup.identity.public_key not in agreement.references.development_attesters:

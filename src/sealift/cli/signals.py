@@ -1,15 +1,18 @@
 """SIGTERM and SIGINT: stop taking work, scrub, exit; a second one exits at once.
 
 The first signal raises ``StopRequested`` in the main thread, so every ``finally`` on the
-way out runs: pools are scrubbed, sessions closed. The second one ends the process; what
-it leaves in memory is the kernel's, which hands out zeroed pages only.
+way out runs: pools are scrubbed, sessions closed. The second one runs what was handed
+to ``on_second_signal`` (the accelerator scrubs its pools) and ends the process.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType
+
+_LAST_ACTS: list[Callable[[], None]] = []
 
 
 class StopRequested(BaseException):
@@ -26,6 +29,11 @@ def install_stop_signals() -> None:
         signal.signal(number, _first)
 
 
+def on_second_signal(act: Callable[[], None]) -> None:
+    """Run ``act`` before a second signal ends the process; it must be quick."""
+    _LAST_ACTS.append(act)
+
+
 def _first(number: int, frame: FrameType | None) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, _second)
@@ -33,4 +41,6 @@ def _first(number: int, frame: FrameType | None) -> None:
 
 
 def _second(number: int, frame: FrameType | None) -> None:
+    for act in _LAST_ACTS:
+        act()
     os._exit(128 + number)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from sealift.channel.quarantine import scrub as overwrite
 from sealift.errors import UnavailableError
 from sealift.ids import Handle
 
 PAGE_BYTES: Final = mmap.PAGESIZE
+_LIVE: weakref.WeakSet[CPUPool] = weakref.WeakSet()
 
 
 class Pool(Protocol):
@@ -72,6 +75,7 @@ class CPUPool:
         self._map.madvise(mmap.MADV_DONTFORK)
         self.locked = _lock(self._map)
         self._views = self._slice()
+        _LIVE.add(self)
 
     @property
     def buffer(self) -> memoryview:
@@ -89,6 +93,7 @@ class CPUPool:
 
     def close(self) -> None:
         """Unmap, or drop the pages where a tensor of the recipe still points here."""
+        _LIVE.discard(self)
         try:
             for view in self._views.values():
                 view.release()
@@ -102,6 +107,13 @@ class CPUPool:
             views[name] = whole[start : start + size]
             start += _page_up(size)
         return views
+
+
+def overwrite_live_pools() -> None:
+    """Overwrite every pool of this process: the last act of a second signal."""
+    for pool in list(_LIVE):
+        for region in pool.regions().values():
+            overwrite(region)
 
 
 def _page_up(size: int) -> int:
