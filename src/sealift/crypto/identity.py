@@ -233,15 +233,12 @@ def _file_aead(header: _IdentityFile, passphrase: str) -> Aead:
 def _create(path: Path, content: bytes) -> None:
     """Write a new file of mode 0600, whole or not at all; never replace one."""
     partial = path.parent / f".{path.name}.{secrets.token_hex(4)}"
-    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        with os.fdopen(os.open(partial, exclusive, 0o600), "wb") as file:
+        with os.fdopen(_open_exclusive(partial), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # Takes the name, which the rename then fills; memory sticks know no links.
-        os.close(os.open(path, exclusive, 0o600))
-        partial.replace(path)
+        _fill_unused_name(path, partial)
     except FileExistsError:
         raise UsageError(
             f"{path} exists", fix="Choose another name; keys are never overwritten"
@@ -253,6 +250,20 @@ def _create(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
+
+
+def _fill_unused_name(path: Path, partial: Path) -> None:
+    """Take the name, then rename over it; a memory stick has no hard links."""
+    os.close(_open_exclusive(path))
+    try:
+        partial.replace(path)
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _open_exclusive(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _read(path: Path) -> bytes:
