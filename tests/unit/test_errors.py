@@ -1,0 +1,91 @@
+"""The tree of errors: exit codes, stable names, one printable line each."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from sealift import errors
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    RefusedError,
+    SealiftError,
+    UsageError,
+)
+
+CLASSES = {
+    name: kind
+    for name, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, SealiftError)
+}
+EXPECTED = {  # class: (exit code, default code)
+    "SealiftError": (1, "error"),
+    "UsageError": (2, "usage"),
+    "UnavailableError": (3, "unavailable"),
+    "PeerError": (4, "peer"),
+    "RefusedError": (5, "refused"),
+    "AuthenticationError": (5, "authentication"),
+    "EvidenceError": (5, "evidence"),
+    "PolicyError": (5, "policy"),
+    "StaleError": (5, "stale"),
+    "IntegrityError": (5, "integrity"),
+    "MalformedError": (6, "malformed"),
+    "JobError": (7, "job"),
+}
+
+
+def test_exit_and_default_codes() -> None:
+    found = {n: (k.exit_code, k.default_code) for n, k in CLASSES.items()}
+    assert found == EXPECTED
+
+
+def drawn_tree() -> dict[str, tuple[str, int]]:
+    """Class -> (parent, exit code), read from the drawing in the module's docstring."""
+    tree: dict[str, tuple[str, int]] = {}
+    above = [("SealiftError", 1)]
+    line = re.compile(r"^ {4}([│ ]*)[├└]─ (\w+)(?:.*?exit (\d))?", re.MULTILINE)
+    for indent, name, code in line.findall(errors.__doc__ or ""):
+        depth = len(indent) // 3 + 1
+        parent, inherited = above[depth - 1]
+        tree[name] = (parent, int(code or inherited))
+        above[depth:] = [(name, int(code or inherited))]
+    return tree
+
+
+def test_docstring_draws_the_classes() -> None:
+    real = {n: (k.__base__.__name__, k.exit_code) for n, k in CLASSES.items()}
+    del real["SealiftError"]
+    assert drawn_tree() == real
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UsageError("no job"), "no job"),
+        (UsageError("no job", why="none given"), "no job: none given"),
+        (UsageError("no job", fix="Name one"), "no job. Name one"),
+        (UsageError("a", why="b", fix="C"), "a: b. C"),
+        (UsageError("a\n  b", why="c\r\nd\te"), "a b: c d e"),
+        (UsageError("red \x1b[31m", why="bell\x07"), "red ?[31m: bell?"),
+        (MalformedError("bad", field="a.b"), "bad (at field a.b)"),
+        (MalformedError("bad", offset=0), "bad (at offset 0)"),
+        (MalformedError("bad", field="a", offset=7), "bad (at field a, offset 7)"),
+        (MalformedError("bad", field="a\nb\x1b"), "bad (at field a b?)"),
+    ],
+)
+def test_one_printable_line(error: SealiftError, line: str) -> None:
+    assert str(error) == line
+
+
+def test_own_code_wins_over_the_default() -> None:
+    assert RefusedError("no", code="wrong-passphrase").code == "wrong-passphrase"
+    assert RefusedError("no").code == "refused"
+
+
+def test_authentication_error_takes_no_detail() -> None:
+    with pytest.raises(TypeError):
+        AuthenticationError("tag of record 7")  # type: ignore[call-arg]
+    assert str(AuthenticationError()) == str(AuthenticationError())
