@@ -12,6 +12,7 @@ NOUNS: Final[dict[str, str]] = {
     "accelerator": "train: the process that owns the device",
     "agreement": "new, check, show, sign and verify what the parties agree on",
     "audit": "verify and show a broker's log of releases and refusals",
+    "bench": "measure this machine",
     "broker": "release this owner's keys by the agreement",
     "data": "seal a table, inspect a sealed file",
     "explain": "what an error's name in brackets means, and what to do",

@@ -1,0 +1,51 @@
+"""`sealift bench`: measure, and say beside each figure what was real."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.errors import UsageError
+
+BENCHES: Final = {
+    "channel": "sealing beside memcpy, sealed beside plain transfers",
+    "handshake": "a session's handshake, in memory and through the relay",
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure this machine",
+        description="Prints medians of interleaved repeats in one run. "
+        + " ".join(f"{name}: {what}." for name, what in BENCHES.items()),
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("name", nargs="*", help="default: all of them")
+    parser.add_argument(
+        "--quick", action="store_true", help="the same definitions, fewer repeats"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the report of one bench there"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the named benches, or all."""
+    names = args.name or list(BENCHES)
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        known = ", ".join(BENCHES)
+        raise UsageError(f"there is no bench {unknown[0]!r}", fix=f"There are: {known}")
+    if args.json is not None and len(names) != 1:
+        raise UsageError("--json takes the report of one bench", fix="Name one bench")
+    for name in names:
+        module = importlib.import_module(f"sealift.bench.{name}")
+        report = module.run(quick=args.quick)
+        module.print_report(report)
+        if args.json is not None:
+            report.write(args.json)
+    return 0
