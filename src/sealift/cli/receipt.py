@@ -10,6 +10,7 @@ from typing import Any
 
 from sealift.attest.level import Level
 from sealift.codec import to_plain
+from sealift.release.explain import count
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 from sealift.release.signed import load_signed, verify
 
@@ -72,7 +73,7 @@ def _print(receipt: Receipt, statement: str) -> None:
         "mode": receipt.mode,
         "buffers": receipt.buffers,
         "level": receipt.level,
-        "scrub": f"{scrub.scrubbed_bytes} bytes in {len(scrub.regions)} regions, "
+        "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
         f"{scrub.nonzero_bytes} not zero when read back",
         "log heads": ", ".join(str(head.size) for head in receipt.heads) or "none",
         "verified": statement,

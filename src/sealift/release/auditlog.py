@@ -78,11 +78,13 @@ class AuditLog:
             UsageError: if the file exists.
             UnavailableError: if it cannot be written.
         """
-        connection = create_database(path, _SCHEMA, APPLICATION_ID)
-        log = cls(connection, path, signer, clock)
-        with transaction(connection, path):
+
+        def fill(connection: sqlite3.Connection) -> None:
+            log = cls(connection, path, signer, clock)
             log._store_head(log._sign(0, log._tree.root()))
-        return log
+
+        connection = create_database(path, _SCHEMA, APPLICATION_ID, fill)
+        return cls(connection, path, signer, clock)
 
     @classmethod
     def open(cls, path: Path, signer: Signer, clock: Clock) -> AuditLog:

@@ -9,8 +9,9 @@ Source: sqlite.org/pragma.html#pragma_synchronous.
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -21,31 +22,42 @@ from sealift.release.files import unreadable, write_failed
 BUSY_TIMEOUT_S: Final = 10.0
 
 
-def create_database(path: Path, schema: str, application_id: int) -> sqlite3.Connection:
-    """A fresh database file of mode 0600.
+def _nothing(connection: sqlite3.Connection) -> None:
+    """The content of a database that may be empty."""
+
+
+def create_database(
+    path: Path,
+    schema: str,
+    application_id: int,
+    fill: Callable[[sqlite3.Connection], None] = _nothing,
+) -> sqlite3.Connection:
+    """A fresh database file of mode 0600; it appears with its first content or never.
+
+    Args:
+        path: The file.
+        schema: SQL, run first.
+        application_id: Marks the kind of file.
+        fill: Writes what the file must never be without.
 
     Raises:
         UsageError: if the file exists.
         UnavailableError: if it cannot be written.
     """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        _fill_database(partial, path, f"{_mark(application_id)}; {schema}", fill)
+        os.link(partial, path)
     except FileExistsError:
         raise UsageError(
             f"{path} exists already", fix="Choose another name", code="output-exists"
         ) from None
     except OSError as error:
         raise write_failed(path, error) from None
-    try:
-        with database_errors(path):
-            connection = _connect(path, read_only=False)
-            connection.executescript(
-                f"BEGIN; PRAGMA application_id = {application_id}; {schema}; COMMIT;"
-            )
-    except SealiftError:
-        path.unlink(missing_ok=True)
-        raise
-    return connection
+    finally:
+        partial.unlink(missing_ok=True)
+    return open_database(path, application_id)
 
 
 def open_database(
@@ -96,6 +108,23 @@ def database_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _translated(path, error) from None
+
+
+def _fill_database(
+    partial: Path, path: Path, script: str, fill: Callable[[sqlite3.Connection], None]
+) -> None:
+    with database_errors(path):
+        connection = _connect(partial, read_only=False)
+        try:
+            connection.executescript(f"BEGIN; {script};")
+            fill(connection)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+
+
+def _mark(application_id: int) -> str:
+    return f"PRAGMA application_id = {application_id}"
 
 
 def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:

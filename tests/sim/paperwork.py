@@ -1,0 +1,95 @@
+"""What a small run leaves on disk: logs, kept heads, a receipt, a signed agreement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.level import Level
+from sealift.crypto.sign import SigningKey
+from sealift.ids import Role, VisitId
+from sealift.release.audit import SignedTreeHead
+from sealift.release.collect import collect_release
+from sealift.release.heads import HeadStore
+from sealift.release.receipt import (
+    ONE_BUFFER,
+    Receipt,
+    ScrubbedPart,
+    ScrubSummary,
+    SignedReceipt,
+    instance_bound,
+    save_receipt,
+    sign_receipt,
+)
+from sealift.release.signed import save_signed
+from tests.sim.owners import (
+    BrokerBox,
+    Consortium,
+    make_broker,
+    make_consortium,
+    session_pair,
+)
+
+
+def release_once(consortium: Consortium, box: BrokerBox, owner: str) -> SignedTreeHead:
+    """One release by a broker; the head that covers it."""
+    session = session_pair(consortium, box.broker, owner)
+    resource = f"{owner}-train"
+    key, head = collect_release(
+        session, consortium.verified(), resource, clock=lambda: 0.0
+    )
+    key.wipe()
+    return head
+
+
+def draft_receipt(
+    consortium: Consortium, instance: SigningKey, heads: tuple[SignedTreeHead, ...]
+) -> Receipt:
+    """A truthful receipt of a visit to ada."""
+    agreement = consortium.agreement
+    resource = agreement.resource("ada-train")
+    attester = DevelopmentAttester(
+        consortium.attester, role=Role.ACCELERATOR, code_bundle=agreement.code.digest
+    )
+    bound = instance_bound(instance.public_key, agreement.digest)
+    return Receipt(
+        visit=VisitId(bytes(16)),
+        job="job-1",
+        agreement=agreement.digest,
+        holder="ada",
+        resource=resource.name,
+        purpose="train",
+        content=resource.content,
+        first_row=0,
+        rows=resource.rows,
+        cargo_bytes=resource.total_bytes,
+        sealed_bytes=resource.total_bytes + 16 * resource.num_records,
+        phases_s={"load": 0.25, "train": 1.5},
+        mode="at-rest",
+        buffers=ONE_BUFFER,
+        level=Level.DEVELOPMENT,
+        instance=instance.public_key,
+        evidence=attester.collect(bound),
+        scrub=ScrubSummary((ScrubbedPart("buffer", 640, 0),), True, True),
+        heads=heads,
+    )
+
+
+def signed_receipt(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> SignedReceipt:
+    instance = SigningKey.generate()
+    return sign_receipt(draft_receipt(consortium, instance, heads), instance)
+
+
+def write_paperwork(folder: Path) -> None:
+    """agreement.json, ada.log, heads.json, receipt.json, and the log one entry short."""
+    consortium = make_consortium()
+    save_signed(consortium.signed(), folder / "agreement.json")
+    save_signed(consortium.signed("ada", "bern"), folder / "unsigned.json")
+    box = make_broker(consortium, "ada", folder)
+    (folder / "early.log").write_bytes((folder / "ada.log").read_bytes())
+    head = release_once(consortium, box, "ada")
+    HeadStore(folder / "heads.json").admit(head)
+    save_receipt(signed_receipt(consortium, (head,)), folder / "receipt.json")
+    box.close()
