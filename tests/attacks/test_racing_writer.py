@@ -42,6 +42,7 @@ def run_race(folder, mode, capabilities, seconds):
     return json.loads(done.stdout)
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("code_path", list(CODE_PATHS))
 def test_a_copied_record_is_never_another_than_the_tag_says(tmp_path, code_path):
     counts = run_race(tmp_path, "copied", CODE_PATHS[code_path], 1.5)
@@ -49,6 +50,7 @@ def test_a_copied_record_is_never_another_than_the_tag_says(tmp_path, code_path)
     assert counts["accepted"] + counts["refused"] > 10
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2,
     reason="this machine lacks a second core to race on",

@@ -31,7 +31,7 @@ class BenchReport:
 
     bench: str
     commit: str
-    machine: dict[str, str | int]
+    machine: dict[str, str | int | float]
     real: list[str] = field(default_factory=list)
     modelled: list[str] = field(default_factory=list)
     recorded: list[str] = field(default_factory=list)
@@ -60,12 +60,13 @@ def start_report(bench: str) -> BenchReport:
     return BenchReport(bench, _commit(), _machine())
 
 
-def _machine() -> dict[str, str | int]:
+def _machine() -> dict[str, str | int | float]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
+        "load_1min": round(os.getloadavg()[0], 2),
     }
 
 

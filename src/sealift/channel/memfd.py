@@ -192,6 +192,8 @@ class MemfdTransport:
         """Let the other end read what was written to the reserved slot."""
         if self._reserved is None:
             raise UsageError("there is no reserved frame")
+        if self._closed:
+            raise peer_closed()
         start = self._slot_start(self._outgoing)
         self._memory[start : start + 4] = self._reserved.to_bytes(4, "big")
         self._reserved = None

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from sealift.channel.commitment import verify_leaves
 from sealift.channel.header import HEADER_BYTES
 from sealift.channel.sealedfile import (
     RawSealedFile,
@@ -19,6 +20,7 @@ from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
+    IntegrityError,
     MalformedError,
     SealiftError,
     UnavailableError,
@@ -189,6 +191,18 @@ def test_a_rearranged_file_is_refused(tmp_path, spoil):
     path.write_bytes(raw)
     with pytest.raises(AuthenticationError):
         read_all(path)
+
+
+def test_a_swapped_file_of_the_same_key_is_caught_by_the_commitment(tmp_path):
+    # Every tag of the other file is right: only what was committed to tells.
+    card = write(tmp_path / "x")
+    other = write(tmp_path / "y", os.urandom(len(PLAINTEXT)))
+    other.path.replace(card.path)
+    leaves = verify_leaves(card.leaves, card.content, data_key=KEY)
+    with SealedFileReader(card.path, KEY) as reader:
+        reader.verify()
+        with pytest.raises(IntegrityError):
+            reader.verify(leaves)
 
 
 def test_header_and_trailer_must_agree(tmp_path):
