@@ -250,12 +250,13 @@ class MemfdTransport:
 
     def _wait(self, counter: int, timeout_s: float | None) -> None:
         """Take one from a counter; the socket tells when the other end is gone."""
-        deadline = Deadline(timeout_s)
+        deadline = None
         while not self._closed:
             try:
                 os.eventfd_read(counter)
                 return
             except BlockingIOError:
+                deadline = deadline or Deadline(timeout_s)
                 self._poll(counter, deadline)
         raise peer_closed()
 

@@ -62,6 +62,7 @@ class RecordOpener:
         verify_header_key(base_key, self.header)
         self.keys = RecordKeys(base_key, self.header, context=context, options=options)
         self.last_tag = b""
+        self._messages = self.header.carries_messages
         self._slot = Slot(0)
         self._sealed_copy = bytearray()
 
@@ -127,9 +128,8 @@ class RecordOpener:
         """
         plaintext_bytes = record_bytes - TAG_BYTES
         expected = self.header.plaintext_bytes(place.index)
-        messages = self.header.carries_messages
-        fits = 0 <= plaintext_bytes <= expected if messages else False
-        if not fits and plaintext_bytes != expected:
+        shorter = self._messages and 0 <= plaintext_bytes <= expected
+        if plaintext_bytes != expected and not shorter:
             raise MalformedError(
                 f"record {place.index} has {record_bytes} bytes",
                 why=f"expected {expected + TAG_BYTES}",

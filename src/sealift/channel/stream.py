@@ -54,6 +54,7 @@ class StreamOpener:
             base_key, header_bytes, context=context, options=options
         )
         self.header = self._records.header
+        self._messages = self.header.carries_messages
         self._root = TagRoot(self._records.keys, self.header)
         self._life = Life()
         self._index = 0
@@ -91,7 +92,7 @@ class StreamOpener:
         lane: int = 0,
     ) -> int:
         """Open the next record into ``out``; return the plaintext bytes."""
-        if self.header.carries_messages:
+        if self._messages:
             raise UsageError("messages are opened as frames: open_frame")
         with self._life:
             sequence = self._last_sequence.get(lane, -1) + 1 if seq is None else seq
@@ -180,9 +181,7 @@ class StreamOpener:
             raise MalformedError(f"more than {MAX_LANES} lanes", code="too-many-lanes")
         if sequence <= known.get(lane, -1):
             raise StaleError("a record was replayed", code="replayed-record")
-        if not self.header.carries_messages and final != self.header.is_final(
-            self._index
-        ):
+        if not self._messages and final != self.header.is_final(self._index):
             raise MalformedError("the final bit is at the wrong record")
         return Place(self._index, sequence, final, lane)
 
