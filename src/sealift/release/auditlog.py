@@ -18,7 +18,7 @@ from typing import Final
 from sealift.codec import decode, encode
 from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey, Signer
-from sealift.errors import IntegrityError, PolicyError
+from sealift.errors import IntegrityError, MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.release.audit import (
     Inclusion,
@@ -127,9 +127,14 @@ class AuditLog:
         """Proof that the first ``first`` entries are a prefix of the first ``second``.
 
         Raises:
-            UsageError: if the log has not that many entries.
+            IntegrityError: ``log-rolled-back``, if the log has not that many entries.
+            MalformedError: if the two sizes are in the wrong order.
         """
         with self._lock:
+            if second > len(self._tree):
+                raise _rolled_back(len(self._tree), second)
+            if not 0 <= first <= second:
+                raise MalformedError("sizes of a log go from small to large")
             return self._tree.consistency_proof(first, second) if first else ()
 
     def close(self) -> None:
@@ -246,12 +251,7 @@ def _require_continuation(
 ) -> None:
     kept = verify_head(outside)
     if kept.size > len(tree):
-        raise IntegrityError(
-            "the log was rolled back",
-            why=f"it has {len(tree)} entries, the head from outside covers {kept.size}",
-            fix="Ask its owner for the whole log",
-            code="log-rolled-back",
-        )
+        raise _rolled_back(len(tree), kept.size)
     proof = tree.consistency_proof(kept.size, len(tree)) if kept.size else ()
     verify_growth(kept, last.head, proof)
 
@@ -289,6 +289,15 @@ def _last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
     if row is None:
         raise _damaged(path, "it has no head")
     return decode(SignedTreeHead, row[0])
+
+
+def _rolled_back(size: int, covered: int) -> IntegrityError:
+    return IntegrityError(
+        "the log was rolled back",
+        why=f"it has {size} entries, a head from outside covers {covered}",
+        fix="Ask its owner for the whole log",
+        code="log-rolled-back",
+    )
 
 
 def _damaged(path: Path, why: str) -> IntegrityError:

@@ -1,0 +1,179 @@
+"""Receipts that claim what did not happen (rule M4): altered, forged, dressed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.attest.level import Level
+from sealift.crypto.sign import SigningKey
+from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
+from sealift.release import receipt as receipts
+from sealift.release.audit import SignedTreeHead
+from sealift.release.receipt import (
+    Receipt,
+    ScrubbedPart,
+    ScrubSummary,
+    SignedReceipt,
+    load_receipt,
+    save_receipt,
+    sign_receipt,
+    verify_receipt,
+)
+from tests.sim.owners import (
+    BrokerBox,
+    Consortium,
+    make_broker,
+    make_consortium,
+)
+from tests.sim.paperwork import draft_receipt, release_once, signed_receipt
+
+
+@pytest.fixture(scope="module")
+def consortium() -> Consortium:
+    return make_consortium()
+
+
+@pytest.fixture(scope="module")
+def boxes(
+    consortium: Consortium, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, BrokerBox]]:
+    folder = tmp_path_factory.mktemp("brokers")
+    made = {name: make_broker(consortium, name, folder) for name in ("ada", "bern")}
+    yield made
+    for box in made.values():
+        box.close()
+
+
+@pytest.fixture(scope="module")
+def heads(
+    consortium: Consortium, boxes: dict[str, BrokerBox]
+) -> tuple[SignedTreeHead, ...]:
+    return tuple(release_once(consortium, box, name) for name, box in boxes.items())
+
+
+def test_truthful_receipt_survives_the_disk(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...], tmp_path: Path
+) -> None:
+    signed = signed_receipt(consortium, heads)
+    save_receipt(signed, tmp_path / "receipt.json")
+    loaded = load_receipt(tmp_path / "receipt.json")
+    assert verify_receipt(loaded, consortium.verified()) == signed.receipt
+    assert loaded.receipt.scrub.scrubbed_bytes == 640
+
+
+CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
+    "rows": lambda r: replace(r, rows=1),
+    "level": lambda r: replace(r, level=Level.TEE),
+    "scrub": lambda r: replace(r, scrub=replace(r.scrub, regions=())),
+    "heads": lambda r: replace(r, heads=()),
+    "phases": lambda r: replace(r, phases_s={}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_altered_receipt_is_refused(
+    consortium: Consortium,
+    heads: tuple[SignedTreeHead, ...],
+    change: Callable[[Receipt], Receipt],
+) -> None:
+    signed = signed_receipt(consortium, heads)
+    altered = SignedReceipt(change(signed.receipt), signed.signature)
+    with pytest.raises(RefusedError) as caught:
+        verify_receipt(altered)
+    assert caught.value.code == "receipt-altered"
+
+
+def forged_by_holder(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> SignedReceipt:
+    """A holder signs with a key of its own and borrows an accelerator's evidence."""
+    genuine = draft_receipt(consortium, SigningKey.generate(), heads)
+    own = SigningKey.generate()
+    return sign_receipt(replace(genuine, instance=own.public_key, rows=40), own)
+
+
+def test_borrowed_evidence_does_not_bind_the_forgers_key(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> None:
+    forged = forged_by_holder(consortium, heads)
+    with pytest.raises(EvidenceError) as caught:
+        verify_receipt(forged, consortium.verified())
+    assert caught.value.code == "evidence-unbound"
+
+
+def test_mutant_without_the_evidence_check_believes_it(
+    consortium: Consortium,
+    heads: tuple[SignedTreeHead, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receipts, "_verify_evidence", lambda *args: None)
+    forged = forged_by_holder(consortium, heads)
+    assert verify_receipt(forged, consortium.verified()) == forged.receipt
+
+
+# Signed by a genuine accelerator that says something else than the agreement.
+CLAIMS: dict[str, tuple[Callable[[Receipt], Receipt], str]] = {
+    "a better level": (lambda r: replace(r, level=Level.TEE), "receipt-level"),
+    "another holder": (lambda r: replace(r, holder="bern"), "foreign-receipt"),
+    "another content": (
+        lambda r: replace(r, content=r.agreement),
+        "foreign-receipt",
+    ),
+    "another purpose": (lambda r: replace(r, purpose="heldout"), "foreign-receipt"),
+    "unknown resource": (lambda r: replace(r, resource="zoe-train"), "no-resource"),
+    "too many rows": (lambda r: replace(r, rows=41), "bad-rows"),
+    "negative row": (lambda r: replace(r, first_row=-1), "bad-rows"),
+    "other bytes": (lambda r: replace(r, cargo_bytes=1), "bad-rows"),
+    "a scrub that failed": (
+        lambda r: replace(
+            r, scrub=ScrubSummary((ScrubbedPart("buffer", 640, 3),), True, True)
+        ),
+        "scrub",
+    ),
+    "no scrub": (
+        lambda r: replace(r, scrub=replace(r.scrub, verified=False)),
+        "scrub",
+    ),
+    "no head of the holder's log": (
+        lambda r: replace(r, heads=r.heads[1:]),
+        "head-missing",
+    ),
+    "unsigned head": (
+        lambda r: replace(r, heads=(replace(r.heads[0], signature=bytes(64)),)),
+        "head-unsigned",
+    ),
+}
+
+
+@pytest.mark.parametrize(("claim", "code"), CLAIMS.values(), ids=CLAIMS.keys())
+def test_claims_that_the_agreement_contradicts(
+    consortium: Consortium,
+    heads: tuple[SignedTreeHead, ...],
+    claim: Callable[[Receipt], Receipt],
+    code: str,
+) -> None:
+    instance = SigningKey.generate()
+    said = claim(draft_receipt(consortium, instance, heads))
+    with pytest.raises(RefusedError) as caught:
+        verify_receipt(sign_receipt(said, instance), consortium.verified())
+    assert caught.value.code == code
+
+
+def test_receipt_under_another_agreement(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> None:
+    after = consortium.successor().verified()
+    with pytest.raises(PolicyError) as caught:
+        verify_receipt(signed_receipt(consortium, heads), after)
+    assert caught.value.code == "other-agreement"
+
+
+def test_not_a_receipt(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b'{"receipt":{},"signature":""}')
+    with pytest.raises(MalformedError) as caught:
+        load_receipt(tmp_path / "x.json")
+    assert caught.value.code == "bad-receipt"
