@@ -40,7 +40,8 @@ from sealift.travel.messages import (
 from sealift.travel.pool import Pool
 from sealift.travel.state import Visit
 
-WINDOW_FRAMES: Final = 8
+WINDOW_FRAMES: Final = 16
+CREDIT_EVERY: Final = 4  # a credit costs a sealed message, a window must outlast it
 
 
 class VisitSession(MessageSession, Protocol):
@@ -111,15 +112,17 @@ class CargoLoader:
         try:
             send_message(session, Ready(WINDOW_FRAMES, self._heads))
             sealed_bytes = 0
-            for count in range(1, self._visit.expected_frames + 1):
+            expected = self._visit.expected_frames
+            for count in range(1, expected + 1):
                 raw = session.receive_raw(self._visit.remaining_s())
                 sealed_bytes += self._place(raw, visit_key, opener, leaves)
-                send_message(session, Credit(count))
+                if count % CREDIT_EVERY == 0 or count == expected:
+                    send_message(session, Credit(count))
             self._seal(session)
         finally:
             visit_key.wipe()
             opener.close()
-        return Loaded(self._visit.expected_frames, sealed_bytes)
+        return Loaded(expected, sealed_bytes)
 
     def _receive_leaves(
         self, session: VisitSession, present: Present
