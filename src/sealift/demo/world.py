@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
@@ -22,7 +23,7 @@ from sealift.data.card import read_card
 from sealift.data.digits import CLASSES_OF, write_digits
 from sealift.data.schemafile import load_schema
 from sealift.data.seal import seal_table
-from sealift.errors import UsageError
+from sealift.errors import UnavailableError, UsageError
 from sealift.release.document import compile_document
 from sealift.release.files import write_whole
 from sealift.release.signed import SignedAgreement, add_signature, save_signed
@@ -34,6 +35,8 @@ MODEL_OWNER: Final = "lab"
 OPERATOR: Final = "cloud"
 HOST: Final = "gpu-host"
 ROW_BYTES: Final = 264
+RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
+MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder
 EPOCHS: Final = 12
 VISITS_PER_EPOCH: Final = 2
 
@@ -120,19 +123,19 @@ def make_world(path: Path) -> World:
     """Make everything that a job starts from.
 
     Raises:
-        UsageError: if the folder exists and is not empty.
+        UsageError: if the folder exists, is not empty and is no earlier demo's.
         UnavailableError: without scikit-learn, or if the disk refuses.
     """
-    if path.exists() and any(path.iterdir()):
-        raise UsageError(
-            f"{path} is not empty",
-            fix="Name another folder with --output",
-            code="exists",
-        )
+    _clear(path)
     world = World(path)
-    identities = {name: _settle(world.home(name), name) for name in _names()}
     tables = path / "tables"
-    write_digits(tables)
+    # Deriving keys from passphrases and loading scikit-learn take a second each.
+    with ThreadPoolExecutor(len(_names())) as pool:
+        settled = {
+            name: pool.submit(_settle, world.home(name), name) for name in _names()
+        }
+        write_digits(tables)
+        identities = {name: task.result() for name, task in settled.items()}
     for owner in OWNERS:
         _seal(world.home(owner), identities[owner], tables / owner)
     recipe = resources.files("sealift.demo") / "digits" / "recipe.py"
@@ -143,6 +146,26 @@ def make_world(path: Path) -> World:
     _agree(world, identities)
     world.job.write_text(_job_toml(), encoding="utf-8")
     return world
+
+
+def _clear(path: Path) -> None:
+    """Make the folder; what an earlier demo left there goes, nothing else."""
+    try:
+        if (path / MARK).is_file():
+            shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if any(path.iterdir()):
+            raise UsageError(
+                f"{path} is not empty",
+                why="no earlier demo made it",
+                fix="Name another folder with --output",
+                code="exists",
+            )
+        (path / MARK).touch()
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot make {path}", why=error.strerror or "", code="disk"
+        ) from None
 
 
 def _names() -> tuple[str, ...]:
@@ -175,7 +198,7 @@ def _seal(home: Home, identity: Identity, tables: Path) -> None:
                 owner=identity.name,
                 key=key,
                 out_dir=home.sealed,
-                record_bytes=64 << 10,
+                record_bytes=RECORD_BYTES,
             )
 
 

@@ -1,0 +1,213 @@
+"""A holder that attacks: its first three visits are attacks, then it behaves.
+
+``python -m sealift.demo.hostile`` runs it as a process of its own, with a real party's
+identity and sealed files: the strongest position from which another party can attack an
+accelerator. No command of ``sealift`` reaches this module. It is the ordinary holder
+(``travel.attendance``) with a session in between that sends other frames than it was
+given; the accelerator's side is untouched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from sealift.channel.rawfile import RawSealedFile
+from sealift.crypto.identity import Identity, load_identity
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.demo.eventlines import print_event
+from sealift.demo.stop import leave_on_sigterm
+from sealift.errors import SealiftError
+from sealift.events import Sink, emit
+from sealift.ids import Role
+from sealift.release.files import read_whole
+from sealift.release.heads import HeadStore
+from sealift.release.signed import VerifiedAgreement, load_signed, verify
+from sealift.session.endpoint import Endpoint
+from sealift.session.link import Link
+from sealift.train.settings import JobTable, parse_address, read_job
+from sealift.travel.attendance import Attendance
+from sealift.travel.frame import Placement, build_frame, parse_frame
+from sealift.travel.holder import HeldResource
+from sealift.travel.lease import SignedLease
+from sealift.travel.load import VisitSession
+from sealift.travel.peers import link_name
+
+REPLAY: Final = "replay"
+BEYOND_LEASE: Final = "beyond-lease"
+PREVIOUS_KEY: Final = "previous-key"
+TRIES: Final = (REPLAY, BEYOND_LEASE, PREVIOUS_KEY)
+
+
+class HostileSession:
+    """Stands between an honest holder and its session, and spoils what it sends.
+
+    Args:
+        session: The real one.
+        signed: The lease of this visit.
+        attack: What to try; empty to behave.
+        previous: The key of the visit before.
+    """
+
+    def __init__(
+        self,
+        session: VisitSession,
+        signed: SignedLease,
+        *,
+        attack: str,
+        previous: SecretKey | None,
+    ) -> None:
+        self._session = session
+        self._lease = signed.lease
+        self._attack = attack
+        self._previous = previous
+        self._first: bytes | None = None
+        self.visit_key: SecretKey | None = None
+
+    def send(self, message: bytes) -> None:
+        """As it is."""
+        self._session.send(message)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """As it is."""
+        return self._session.receive(timeout_s)
+
+    def receive_raw(self, timeout_s: float | None = None) -> bytes:
+        """As it is."""
+        return self._session.receive_raw(timeout_s)
+
+    def close(self) -> None:
+        """As it is."""
+        self._session.close()
+
+    def export(self, label: Label, context: bytes = b"") -> SecretKey:
+        """This visit's key, or the key of the visit before."""
+        key = self._session.export(label, context)
+        self.visit_key = _copy(key)
+        if self._attack == PREVIOUS_KEY and self._previous is not None:
+            return _copy(self._previous)
+        return key
+
+    def send_raw(self, frame: bytes) -> None:
+        """The frame, or what the attack makes of it."""
+        if self._attack == REPLAY and self._first is not None:
+            frame = self._first
+        elif self._attack == BEYOND_LEASE:
+            frame = self._move(frame)
+        self._first = self._first or frame
+        self._session.send_raw(frame)
+
+    def _move(self, raw: bytes) -> bytes:
+        """The same record, properly authenticated, behind the end of the lease."""
+        assert self.visit_key is not None, "frames are built with it"
+        frame = parse_frame(raw)
+        place = Placement(
+            sequence=frame.sequence,
+            record=frame.record_index,
+            offset=self._lease.offset + self._lease.max_bytes,
+            length=frame.length,
+            skip=0,
+        )
+        return build_frame(self.visit_key, self._lease, place, frame.record)
+
+
+class Attacker:
+    """Puts a hostile session into each of the first visits, in the order of ``TRIES``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._left = list(TRIES)
+        self._last: HostileSession | None = None
+
+    def __call__(self, session: VisitSession, signed: SignedLease) -> VisitSession:
+        """The session that the holder gets to see."""
+        attack = self._left.pop(0) if self._left else ""
+        previous = self._last.visit_key if self._last else None
+        if attack:
+            visit = signed.lease.visit.to_text()
+            emit(self._sink, "hostile.tries", attack=attack, visit=visit)
+        self._last = HostileSession(session, signed, attack=attack, previous=previous)
+        return self._last
+
+
+def main() -> int:
+    """Attend a job, attacking it first; the exit code."""
+    args = _parse()
+    leave_on_sigterm()
+    try:
+        job = read_job(args.job)
+        agreement = verify(load_signed(Path(job.agreement)))
+        passphrase = read_whole(args.passphrase_file, 1024).decode().strip()
+        identity = load_identity(args.key, passphrase)
+        with _dial(args.orchestrator, identity) as link:
+            _attendance(args, job, agreement, identity)(link).serve()
+    except SealiftError as error:
+        print(f"sealift: {error} [{error.code}]", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="sealift.demo.hostile")
+    parser.add_argument("job", type=Path)
+    parser.add_argument("--orchestrator", required=True)
+    for name in ("key", "passphrase-file", "sealed", "receipts", "heads"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    return parser.parse_args()
+
+
+def _dial(address: str, identity: Identity) -> AbstractContextManager[Link]:
+    return Link.dial(parse_address(address), link_name(Role.HOLDER, identity.name))
+
+
+def _attendance(
+    args: argparse.Namespace,
+    job: JobTable,
+    agreement: VerifiedAgreement,
+    identity: Identity,
+) -> Callable[[Link], Attendance]:
+    endpoint = Endpoint(
+        role=Role.HOLDER,
+        name=identity.name,
+        agreement=agreement.digest,
+        identity=identity,
+    )
+    args.receipts.mkdir(parents=True, exist_ok=True)
+    return lambda link: Attendance(
+        link,
+        endpoint,
+        agreement,
+        held=_held(agreement, identity.name, args.sealed),
+        heads=HeadStore(args.heads),
+        receipts=args.receipts,
+        job=job.name,
+        clock=time.monotonic,
+        sink=print_event,
+        between=Attacker(print_event),
+    )
+
+
+def _held(
+    agreement: VerifiedAgreement, owner: str, folder: Path
+) -> dict[str, HeldResource]:
+    held = {}
+    for resource in agreement.agreement.resources_of(owner):
+        card = read_card(folder / f"{resource.name}{CARD_SUFFIX}")
+        source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")
+        held[resource.name] = HeldResource(resource, source, card.leaves)
+    return held
+
+
+def _copy(key: SecretKey) -> SecretKey:
+    return SecretKey.from_bytes(key.reveal(TOKEN))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

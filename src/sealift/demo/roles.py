@@ -1,0 +1,58 @@
+"""The command lines of the demo's processes: what eight people would type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sealift.demo.household import Household
+from sealift.demo.world import HOST, OPERATOR, OWNERS, Home, World
+
+HOSTILE: Final = "south"  # its holder attacks first, then behaves
+NORMAL: Final = "sealift"
+ATTACKING: Final = "sealift.demo.hostile"
+
+
+def start_orchestrator(house: Household, world: World) -> None:
+    """Listens on a free port and tells which."""
+    arguments = ["orchestrator", world.job, *_key(world.home(OPERATOR)), *_EVENTS]
+    house.start("orchestrator", NORMAL, arguments)
+
+
+def start_others(house: Household, world: World, port: int, *, attacks: bool) -> None:
+    """Everybody who dials; the accelerator first, since torch takes its time."""
+    dial = ["--orchestrator", f"127.0.0.1:{port}"]
+    accelerator = ["accelerator", world.job, *_key(world.home(HOST)), *dial, *_EVENTS]
+    house.start("accelerator", NORMAL, accelerator)
+    for owner in OWNERS:
+        home = world.home(owner)
+        broker = ["broker", world.job, *_key(home), *_stores(home), *dial, *_EVENTS]
+        house.start(f"broker-{owner}", NORMAL, broker)
+        holder = [world.job, *_key(home), *_cargo(home), *dial]
+        if attacks and owner == HOSTILE:
+            house.start(f"holder-{owner}", ATTACKING, holder)
+        else:
+            joins = ["join", *holder, *_stores(home), "--holder-only", *_EVENTS]
+            house.start(f"holder-{owner}", NORMAL, joins)
+
+
+_EVENTS: Final = ("--events", "-")
+
+
+def _key(home: Home) -> list[str | Path]:
+    return ["--key", home.key, "--passphrase-file", home.passphrase]
+
+
+def _stores(home: Home) -> list[str | Path]:
+    return ["--vault", home.vault, "--log", home.log]
+
+
+def _cargo(home: Home) -> list[str | Path]:
+    return [
+        "--sealed",
+        home.sealed,
+        "--receipts",
+        home.receipts,
+        "--heads",
+        home.heads,
+    ]

@@ -1,0 +1,126 @@
+"""Run the job over separate processes and watch it: the ``travel`` plan of the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sealift.demo.eventlines import RoleEvent, RoleResult
+from sealift.demo.household import Ended, Household
+from sealift.demo.progress import Progress
+from sealift.demo.roles import start_orchestrator, start_others
+from sealift.demo.world import OWNERS, World
+from sealift.errors import JobError
+from sealift.release.signed import load_signed, verify
+from sealift.train.settings import read_job
+from sealift.travel.orchestrator import TravelSettings
+from sealift.travel.schedule import Cargo, plan_epoch
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
+
+SILENCE_S: Final = 60.0
+GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
+# As the accelerator would restart itself; started so, it need not.
+ENVIRONMENT: Final = {**ALLOCATOR_ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+
+Watch = Callable[[Progress, RoleEvent], None]
+OnSecondSignal = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TravelRun:
+    """A finished run.
+
+    Attributes:
+        progress: Everything that was told.
+        result: The orchestrator's summary.
+    """
+
+    progress: Progress
+    result: Mapping[str, Any]
+
+
+def run_travel(
+    world: World,
+    watch: Watch,
+    *,
+    attacks: bool = True,
+    on_second_signal: OnSecondSignal | None = None,
+) -> TravelRun:
+    """Start every role, watch until the job has ended, end every role.
+
+    Args:
+        world: Made by ``make_world``.
+        watch: Called in this thread with every event, after it was taken note of.
+        attacks: Start one holder as a hostile one.
+        on_second_signal: Registers what must happen before a second signal ends us.
+
+    Raises:
+        SealiftError: if a process failed; its line and exit code.
+    """
+    progress = Progress(count_visits(world))
+    with Household(world.path, ENVIRONMENT) as house:
+        if on_second_signal is not None:
+            on_second_signal(house.kill)
+        start_orchestrator(house, world)
+        result: Mapping[str, Any] = {}
+        for told in house.listen(SILENCE_S):
+            if isinstance(told, RoleEvent):
+                if told.kind == "orchestrator.listening":
+                    start_others(house, world, told.fields["port"], attacks=attacks)
+                progress.take(told)
+                watch(progress, told)
+            elif isinstance(told, RoleResult) and told.process == "orchestrator":
+                result = told.content
+            elif isinstance(told, Ended) and _all_done(house, told):
+                break
+        _require_good_end(house)
+    if not result:
+        raise JobError("the orchestrator gave no result", code="role-ended")
+    return TravelRun(progress, result)
+
+
+def count_visits(world: World) -> int:
+    """Visits that the schedule asks for."""
+    agreement = verify(load_signed(world.agreement)).agreement
+    settings = read_job(world.job).travel_settings()
+    cargo = {
+        part: [
+            Cargo(resource.owner, resource.name, resource.rows, resource.row_bytes)
+            for resource in agreement.resources
+            if resource.part == part
+        ]
+        for part in ("train", "heldout")
+    }
+    return sum(
+        _stops(cargo["train"], settings, epoch)
+        + settings.evaluates(epoch) * _stops(cargo["heldout"], settings, epoch)
+        for epoch in range(settings.epochs)
+    )
+
+
+def _stops(cargo: list[Cargo], settings: TravelSettings, epoch: int) -> int:
+    plan = plan_epoch(
+        cargo,
+        epoch=epoch,
+        purpose="train",
+        order=settings.order,
+        buffer_bytes=settings.buffer_bytes,
+    )
+    return len(plan)
+
+
+def _all_done(house: Household, told: Ended) -> bool:
+    """Whether the job has ended; raises if a process failed before that."""
+    if told.process == "orchestrator":
+        house.require_success(told.process)
+        return True
+    if not house.ends_within("orchestrator", GRACE_S):
+        house.require_success(told.process)
+    return False
+
+
+def _require_good_end(house: Household) -> None:
+    """Accelerator and holders end by themselves once the job has; brokers serve on."""
+    for name in ("accelerator", *(f"holder-{owner}" for owner in OWNERS)):
+        house.require_success(name)
