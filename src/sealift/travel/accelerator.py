@@ -335,7 +335,9 @@ class HostedVisit:
     def _tell_phase(self, phase: str) -> None:
         message = VisitPhase(self._offer.visit, phase)
         self._setup.tell(message)
-        if phase in ("train", "scrub") and self._session is not None:
+        # A holder whose visit was revoked waits for the refusal, not for progress.
+        told = phase in ("train", "scrub") and not self._visit.revoked_for
+        if told and self._session is not None:
             with suppress(SealiftError):
                 send_message(self._session, message)
 

@@ -6,7 +6,7 @@ learns more than that its own rows were asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.travel.holder import HeldResource, Provisioning, check_lease
 from sealift.travel.lease import LeaseTerms, SignedLease
+from sealift.travel.load import VisitSession
 from sealift.travel.messages import Finished, Granted, receive_message
 from sealift.travel.peers import (
     ACCELERATOR,
@@ -39,6 +40,11 @@ from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 60.0
 BROKER_WAIT_S: Final = 5.0
+Between = Callable[[VisitSession, SignedLease], VisitSession]
+
+
+def _nothing_between(session: VisitSession, signed: SignedLease) -> VisitSession:
+    return session
 
 
 class Attendance:
@@ -54,6 +60,7 @@ class Attendance:
         job: Name of the job that leases must name.
         clock: Monotonic seconds.
         sink: Where events go.
+        between: Puts something between holder and session; what attacks are made of.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Attendance:
         job: str,
         clock: Clock,
         sink: Sink = discard,
+        between: Between = _nothing_between,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
@@ -78,6 +86,7 @@ class Attendance:
         self._job = job
         self._clock = clock
         self._sink = sink
+        self._between = between
         self._kept = 0
 
     def serve(self) -> Finished:
@@ -122,7 +131,7 @@ class Attendance:
         circuit = self._link.open(ACCELERATOR)
         policy = expect_accelerator(self._agreement, signed.lease.accelerator)
         with connect(circuit, self._endpoint, policy) as session:
-            return provisioning.provision(session)
+            return provisioning.provision(self._between(session, signed))
 
     def _terms(self, signed: SignedLease) -> LeaseTerms:
         agreement = self._agreement.agreement
