@@ -22,10 +22,13 @@ CHUNK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(CHUNK_BYTES)
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
-# Any non-zero byte makes glibc overwrite what is freed; 165 is 0xA5.
+# Any non-zero byte makes glibc overwrite what is freed; 165 is 0xA5. Chunks that go to
+# the per-thread cache (up to 1 KiB) are not overwritten, so there is none; and MKL keeps
+# packed copies of activations in buffers of its own unless told to free them.
 ALLOCATOR_ENVIRONMENT: Final = {
-    "GLIBC_TUNABLES": "glibc.malloc.perturb=165",
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0",
     "PYTHONMALLOC": "malloc",
+    "MKL_DISABLE_FAST_MM": "1",
 }
 
 
