@@ -20,11 +20,12 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.release import grant
 from sealift.release.audit import LogEntry, SignedTreeHead, sign_head
-from sealift.release.auditlog import AuditLog, read_entries, verify_log
+from sealift.release.auditlog import AuditLog
 from sealift.release.broker import ReleaseRequest
 from sealift.release.brokerserver import BrokerAnswer, BrokerRequest
 from sealift.release.collect import collect_release
 from sealift.release.heads import HeadStore
+from sealift.release.logcheck import read_entries, verify_log
 from tests.sim.owners import (
     NOW_S,
     BrokerBox,
@@ -146,32 +147,34 @@ def proofs_of(box: BrokerBox):  # type: ignore[no-untyped-def]
 
 
 def reopen(
-    consortium: Consortium, folder: Path, log: Path, box: BrokerBox
+    consortium: Consortium, log: Path, box: BrokerBox, *, serve: bool
 ) -> BrokerBox:
-    """The broker again, with another log file."""
+    """Another log file in the place of the broker's own."""
     identity = consortium.identities["ada"]
     opened = AuditLog.open(log, identity, lambda: NOW_S)
+    if not serve:
+        return BrokerBox(box.broker, box.vault, opened)
     broker = start_broker(consortium, "ada", box.vault, opened)
     return BrokerBox(broker, box.vault, opened)
 
 
-@pytest.mark.parametrize("entries_after_rollback", [0, 1, 3])
+@pytest.mark.parametrize("releases_since", [None, 0, 1, 3])
 def test_rolled_back_log_is_refused_by_who_kept_a_head(
-    consortium: Consortium, box: BrokerBox, tmp_path: Path, entries_after_rollback: int
+    consortium: Consortium, box: BrokerBox, tmp_path: Path, releases_since: int | None
 ) -> None:
     early = tmp_path / "early.log"
     shutil.copy(tmp_path / "ada.log", early)
     seen = release_once(consortium, box, "ada")
     store = HeadStore(tmp_path / "heads.json")
     store.admit(seen)
-    rolled = reopen(consortium, tmp_path, early, box)
-    for _ in range(entries_after_rollback):
+    rolled = reopen(consortium, early, box, serve=releases_since is not None)
+    for _ in range(releases_since or 0):
         release_once(consortium, rolled, "ada")
     shown = rolled.log.head()
     with pytest.raises(IntegrityError) as caught:
         store.admit(shown, proofs_of(rolled))
-    rolled_back = entries_after_rollback == 0
-    assert caught.value.code == ("log-rolled-back" if rolled_back else "log-forked")
+    shorter = releases_since is None
+    assert caught.value.code == ("log-rolled-back" if shorter else "log-forked")
     with pytest.raises(IntegrityError):
         verify_log(early, seen)
     # Control: who kept nothing sees a log that is consistent with itself.

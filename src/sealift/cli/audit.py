@@ -10,8 +10,8 @@ from typing import Any
 
 from sealift.codec import to_plain
 from sealift.release.audit import LogEntry
-from sealift.release.auditlog import LogReport, read_entries, read_head, verify_log
 from sealift.release.heads import find_head
+from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
 
 
 def add_parser(subparsers: Any) -> None:

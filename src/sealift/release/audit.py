@@ -27,7 +27,7 @@ class LogEntry:
     """One thing that a broker did.
 
     Attributes:
-        kind: An agreement came into force, a key was released, or it was not.
+        kind: A broker began to serve an agreement, released a key, or did not.
         at_s: Seconds since 1970 by the broker's clock, for people only.
         agreement: Digest of the agreement.
         resource: Which resource, or empty.

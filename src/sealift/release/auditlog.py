@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from sealift.codec import decode, encode
+from sealift.codec import encode
 from sealift.crypto.merkle import leaf_hash
-from sealift.crypto.sign import PublicKey, Signer
-from sealift.errors import IntegrityError, MalformedError, PolicyError
+from sealift.crypto.sign import Signer
+from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.release.audit import (
     Inclusion,
@@ -26,23 +25,23 @@ from sealift.release.audit import (
     SignedTreeHead,
     TreeHead,
     sign_head,
-    verify_growth,
-    verify_head,
 )
 from sealift.release.database import (
     create_database,
-    database_errors,
     open_database,
     transaction,
 )
+from sealift.release.logfile import (
+    APPLICATION_ID,
+    SCHEMA,
+    last_head,
+    require_last_head,
+    rolled_back,
+    stored_entries,
+)
 from sealift.release.tree import LogTree
 
-APPLICATION_ID: Final = 0x5EA11061
 Clock = Callable[[], float]
-_SCHEMA: Final = """
-CREATE TABLE entries (position INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT;
-CREATE TABLE heads (size INTEGER PRIMARY KEY, head BLOB NOT NULL) STRICT
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,9 @@ class AuditLog:
         self._signer = signer
         self._clock = clock
         self._lock = threading.Lock()
-        self._tree = LogTree(leaf_hash(entry) for entry in _entries(connection, path))
+        self._tree = LogTree(
+            leaf_hash(entry) for entry in stored_entries(connection, path)
+        )
 
     @classmethod
     def create(cls, path: Path, signer: Signer, clock: Clock) -> AuditLog:
@@ -83,7 +84,7 @@ class AuditLog:
             log = cls(connection, path, signer, clock)
             log._store_head(log._sign(0, log._tree.root()))
 
-        connection = create_database(path, _SCHEMA, APPLICATION_ID, fill)
+        connection = create_database(path, SCHEMA, APPLICATION_ID, fill)
         return cls(connection, path, signer, clock)
 
     @classmethod
@@ -94,10 +95,15 @@ class AuditLog:
             IntegrityError: ``log-damaged``, if it does not fit its own last head.
             PolicyError: ``other-log``, if another key signs it.
         """
-        log = cls(open_database(path, APPLICATION_ID), path, signer, clock)
-        _require_last_head(log._tree, log.head(), path)
-        if log.head().log != signer.public_key:
-            raise PolicyError(f"{path} is another owner's log", code="other-log")
+        connection = open_database(path, APPLICATION_ID)
+        try:
+            log = cls(connection, path, signer, clock)
+            require_last_head(log._tree, log.head(), path)
+            if log.head().log != signer.public_key:
+                raise PolicyError(f"{path} is another owner's log", code="other-log")
+        except BaseException:
+            connection.close()
+            raise
         return log
 
     def append(self, entry: LogEntry) -> Appended:
@@ -120,8 +126,10 @@ class AuditLog:
         return Appended(raw, Inclusion(index, path), head)
 
     def head(self) -> SignedTreeHead:
-        """The latest signed head."""
-        return _last_head(self._connection, self._path)
+        """The latest signed head that is on the disk."""
+        # Under the lock: an append under way shows its head on this connection.
+        with self._lock:
+            return last_head(self._connection, self._path)
 
     def consistency(self, first: int, second: int) -> tuple[bytes, ...]:
         """Proof that the first ``first`` entries are a prefix of the first ``second``.
@@ -132,7 +140,7 @@ class AuditLog:
         """
         with self._lock:
             if second > len(self._tree):
-                raise _rolled_back(len(self._tree), second)
+                raise rolled_back(len(self._tree), second)
             if not 0 <= first <= second:
                 raise MalformedError("sizes of a log go from small to large")
             return self._tree.consistency_proof(first, second) if first else ()
@@ -150,160 +158,3 @@ class AuditLog:
         self._connection.execute(
             "INSERT INTO heads VALUES (?, ?)", (head.size, encode(head))
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LogReport:
-    """What ``verify_log`` found.
-
-    Attributes:
-        owner: The key that signs the log.
-        size: Entries.
-        releases: Entries that are releases.
-        refusals: Entries that are refusals.
-        root: Root over all entries.
-        continues: Size of the outside head that it continues; None without one.
-    """
-
-    owner: PublicKey
-    size: int
-    releases: int
-    refusals: int
-    root: Digest
-    continues: int | None
-
-    @property
-    def statement(self) -> str:
-        """What this proves, in words."""
-        if self.continues is None:
-            return "self-consistent only: no head from outside was compared"
-        return f"continues the head of {self.continues} entries that you kept"
-
-
-def read_entries(path: Path) -> Iterator[LogEntry]:
-    """Every entry, in order, without checking any signature."""
-    connection = open_database(path, APPLICATION_ID, read_only=True)
-    try:
-        for raw in _entries(connection, path):
-            yield decode(LogEntry, raw)
-    finally:
-        connection.close()
-
-
-def read_head(path: Path) -> SignedTreeHead:
-    """The latest head that a log file claims; nothing is verified."""
-    connection = open_database(path, APPLICATION_ID, read_only=True)
-    try:
-        return _last_head(connection, path)
-    finally:
-        connection.close()
-
-
-def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
-    """Check a log file: every entry parses, every signed head fits.
-
-    Args:
-        path: The log file.
-        outside: A head of this log that was kept elsewhere; without one the owner's
-            own word is all there is (rule H6).
-
-    Raises:
-        IntegrityError: if a head is unsigned or does not fit, or ``outside`` is not a
-            head of this log.
-    """
-    connection = open_database(path, APPLICATION_ID, read_only=True)
-    try:
-        raws = list(_entries(connection, path))
-        heads = list(_heads(connection, path))
-    finally:
-        connection.close()
-    kinds = [decode(LogEntry, raw).kind for raw in raws]
-    tree = LogTree(leaf_hash(raw) for raw in raws)
-    last = _verify_heads(tree, heads, path)
-    if outside is not None:
-        _require_continuation(tree, last, outside)
-    return LogReport(
-        owner=last.log,
-        size=len(tree),
-        releases=kinds.count("release"),
-        refusals=kinds.count("refusal"),
-        root=last.root,
-        continues=outside.size if outside else None,
-    )
-
-
-def _verify_heads(
-    tree: LogTree, heads: list[SignedTreeHead], path: Path
-) -> SignedTreeHead:
-    if not heads:
-        raise _damaged(path, "it has no head")
-    for signed in heads:
-        verify_head(signed)
-        if signed.log != heads[-1].log:
-            raise _damaged(path, "two keys sign it")
-        _require_root(tree, signed.head, path)
-    _require_last_head(tree, heads[-1], path)
-    return heads[-1]
-
-
-def _require_continuation(
-    tree: LogTree, last: SignedTreeHead, outside: SignedTreeHead
-) -> None:
-    kept = verify_head(outside)
-    if kept.size > len(tree):
-        raise _rolled_back(len(tree), kept.size)
-    proof = tree.consistency_proof(kept.size, len(tree)) if kept.size else ()
-    verify_growth(kept, last.head, proof)
-
-
-def _require_last_head(tree: LogTree, last: SignedTreeHead, path: Path) -> None:
-    if last.size != len(tree):
-        raise _damaged(path, f"{len(tree)} entries, the last head covers {last.size}")
-    _require_root(tree, last.head, path)
-
-
-def _require_root(tree: LogTree, head: TreeHead, path: Path) -> None:
-    if head.size > len(tree) or tree.root(head.size) != head.root.raw:
-        raise _damaged(path, f"the head of {head.size} entries does not fit them")
-
-
-def _entries(connection: sqlite3.Connection, path: Path) -> Iterator[bytes]:
-    with database_errors(path):
-        rows = connection.execute("SELECT position, entry FROM entries ORDER BY 1")
-        for expected, (position, raw) in enumerate(rows):
-            if position != expected:
-                raise _damaged(path, f"entry {expected} is missing")
-            yield raw
-
-
-def _heads(connection: sqlite3.Connection, path: Path) -> Iterator[SignedTreeHead]:
-    with database_errors(path):
-        for (raw,) in connection.execute("SELECT head FROM heads ORDER BY size"):
-            yield decode(SignedTreeHead, raw)
-
-
-def _last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
-    with database_errors(path):
-        query = "SELECT head FROM heads ORDER BY size DESC LIMIT 1"
-        row = connection.execute(query).fetchone()
-    if row is None:
-        raise _damaged(path, "it has no head")
-    return decode(SignedTreeHead, row[0])
-
-
-def _rolled_back(size: int, covered: int) -> IntegrityError:
-    return IntegrityError(
-        "the log was rolled back",
-        why=f"it has {size} entries, a head from outside covers {covered}",
-        fix="Ask its owner for the whole log",
-        code="log-rolled-back",
-    )
-
-
-def _damaged(path: Path, why: str) -> IntegrityError:
-    return IntegrityError(
-        f"the log {path} does not hold together",
-        why=why,
-        fix="Restore it from a copy; a broker does not serve from a damaged log",
-        code="log-damaged",
-    )

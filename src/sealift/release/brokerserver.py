@@ -208,8 +208,8 @@ class Broker:
                 fix="Use the identity that signed it",
                 code="owner-unsigned",
             )
-        if self._vault.activate(self._verified):
-            self._append("agreement")
+        self._vault.activate(self._verified)
+        self._append("agreement")
 
     def _require_in_force(self) -> None:
         """A successor may have come into force while this broker runs."""

@@ -134,8 +134,8 @@ class Vault:
             rows = self._connection.execute(query).fetchall()
         return {name: Digest.from_text(text) for name, text in rows}
 
-    def activate(self, verified: VerifiedAgreement) -> bool:
-        """Bring an agreement into force; True if it was not in force before.
+    def activate(self, verified: VerifiedAgreement) -> None:
+        """Bring an agreement into force, if it is not already.
 
         Raises:
             StaleError: ``agreement-superseded`` for an older one, ``agreement-line``
@@ -148,13 +148,12 @@ class Vault:
                 (agreement.name,),
             ).fetchone()
             if row == (agreement.number, verified.digest.to_text()):
-                return False
+                return
             _require_successor(verified, row)
             self._connection.execute(
                 "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?)",
                 (agreement.name, agreement.number, verified.digest.to_text()),
             )
-        return True
 
     def in_force(self, line: str) -> Digest | None:
         """Digest of the agreement in force in a line."""
