@@ -224,6 +224,7 @@ class Accelerator:
             job=job,
             agreement=agreement.digest,
             accelerator=self._endpoint.instance.public_key,
+            longest_s=agreement.travel.lease_s,
         )
 
     def _ready(self, setup: HostSetup) -> JobReady:

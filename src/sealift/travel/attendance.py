@@ -140,6 +140,7 @@ class Attendance:
             job=self._job,
             agreement=agreement.digest,
             accelerator=signed.lease.accelerator,
+            longest_s=agreement.travel.lease_s,
         )
 
     def _check_head(self, head: SignedTreeHead) -> None:

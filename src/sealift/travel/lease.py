@@ -88,12 +88,17 @@ class SignedLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
-    """What a lease must say for its reader to accept it."""
+    """What a lease must say for its reader to accept it.
+
+    Attributes:
+        longest_s: Most seconds that the agreement lets a lease last.
+    """
 
     orchestrator: PublicKey
     job: str
     agreement: Digest
     accelerator: PublicKey
+    longest_s: float
 
 
 def sign_lease(lease: Lease, signer: Signer) -> SignedLease:
@@ -106,11 +111,28 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
 
     Raises:
         AuthenticationError: if the signature does not verify.
-        PolicyError: if it is for another job, agreement or accelerator.
+        PolicyError: if it is for another job, agreement or accelerator, or lasts
+            longer than agreed.
     """
     lease = signed.lease
     terms.orchestrator.verify(Label.LEASE, encode(lease), signed.signature)
     for name in ("job", "agreement", "accelerator"):
         if getattr(lease, name) != getattr(terms, name):
             raise PolicyError(f"the lease is for another {name}", code="foreign-lease")
+    check_seconds(lease.lease_s, terms.longest_s)
     return lease
+
+
+def check_seconds(lease_s: float, longest_s: float) -> None:
+    """A lease lasts no longer than the parties agreed.
+
+    Raises:
+        PolicyError: if it would.
+    """
+    if lease_s > longest_s:
+        raise PolicyError(
+            f"a lease of {lease_s:g} s is longer than agreed",
+            why=f"the agreement allows {longest_s:g} s",
+            fix="Lower lease_s in the job",
+            code="lease-exceeds-agreement",
+        )

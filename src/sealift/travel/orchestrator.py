@@ -19,7 +19,13 @@ from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.session import Session
-from sealift.travel.lease import Lease, Purpose, SignedLease, sign_lease
+from sealift.travel.lease import (
+    Lease,
+    Purpose,
+    SignedLease,
+    check_seconds,
+    sign_lease,
+)
 from sealift.travel.messages import (
     BufferOffered,
     Failed,
@@ -135,7 +141,10 @@ class Orchestrator:
         Raises:
             PeerError: if the accelerator is missing or gone.
             JobError: if the recipe failed.
+            PolicyError: if the job's leases would last longer than agreed.
         """
+        agreed = self._agreement.agreement.travel
+        check_seconds(self._settings.lease_s, agreed.lease_s)
         outcome = "failed"
         try:
             self._gather()
