@@ -9,12 +9,11 @@ from typing import Any
 from sealift.codec import encode
 from sealift.errors import MalformedError, UnavailableError
 from sealift.release.files import write_whole
-from sealift.train.manifest import SignedManifest
+from sealift.train.manifest import MANIFEST_NAME, SignedManifest
 from sealift.travel.messages import Output
 from sealift.travel.orchestrator import RunSummary
 
 MAX_OUTPUT_BYTES = 1 << 34
-MANIFEST_NAME = "manifest.json"
 OUTPUT_NAMES = frozenset({"model.sealed", "model.key.json"})
 
 

@@ -28,6 +28,7 @@ from sealift.train.output import (
     split_output,
     wrap_output_key,
 )
+from sealift.train.receipts import collect_evidence
 from sealift.travel.accelerator import VisitRules
 from sealift.travel.messages import (
     Failed,
@@ -81,6 +82,7 @@ class Handout:
         try:
             visits = self._visits()
             check_complete(self._rule, visits, training.rows_trained)
+            training.verify()
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
             raise
@@ -119,6 +121,7 @@ class Handout:
             sandbox="none",
             software=f"sealift {__version__}",
             instance=self._endpoint.instance.public_key,
+            evidence=collect_evidence(self._endpoint, self._agreement),
             weights=training.digest(),
             steps=training.joint.step,
             rows=training.rows_trained,

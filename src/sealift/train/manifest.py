@@ -2,18 +2,26 @@
 
 It names the level that was proved (never a better one), the plan, what kept one owner's
 rows from the next, and that the recipe ran without a sandbox. The orchestrator passes
-it on and signs nothing.
+it on and signs nothing. It carries the evidence that binds the signing key, so that the
+model's owner can check it without having met the accelerator.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from sealift.attest.evidence import Evidence
+from sealift.attest.policy import appraise
 from sealift.codec import decode, encode
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
+from sealift.errors import PolicyError
 from sealift.ids import Digest
+from sealift.release.receipt import instance_bound
+from sealift.release.signed import VerifiedAgreement
+
+MANIFEST_NAME: Final = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,7 @@ class RunManifest:
         buffers: 1: one holder's rows were gone before the next holder was met.
         sandbox: What kept the recipe in; ``none`` until there is one.
         instance: The accelerator's instance key, which signs this.
+        evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
         weights: Digest of the model's state.
         steps: Optimizer steps.
         rows: Rows trained on, with repetition.
@@ -42,6 +51,7 @@ class RunManifest:
     sandbox: Literal["none"]
     software: str
     instance: PublicKey
+    evidence: Evidence
     weights: Digest
     steps: int
     rows: int
@@ -64,12 +74,28 @@ def sign_manifest(manifest: RunManifest, signer: Signer) -> tuple[bytes, bytes]:
     return raw, signer.sign(Label.MANIFEST, raw)
 
 
-def verify_manifest(raw: bytes, signature: bytes, instance: PublicKey) -> RunManifest:
-    """Return the manifest if this instance signed it.
+def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunManifest:
+    """Return the manifest if an accelerator that the agreement accepts signed it.
 
     Raises:
-        AuthenticationError: if it did not.
+        AuthenticationError: if its instance key did not sign it.
+        RefusedError: if the evidence does not bind that key, or proves another level.
         MalformedError: if it does not parse.
     """
-    instance.verify(Label.MANIFEST, raw, signature)
-    return decode(RunManifest, raw)
+    manifest = decode(RunManifest, signed.manifest)
+    manifest.instance.verify(Label.MANIFEST, signed.manifest, signed.signature)
+    if manifest.agreement != verified.digest:
+        raise PolicyError("the run was under another agreement", code="other-agreement")
+    result = appraise(
+        manifest.evidence,
+        bound=instance_bound(manifest.instance, manifest.agreement),
+        references=verified.agreement.reference_values(),
+        accept=verified.accept,
+    )
+    if result.level != manifest.level:
+        raise PolicyError(
+            "the manifest claims another level than its evidence proves",
+            why=f"{manifest.level}, proven is {result.level}",
+            code="manifest-level",
+        )
+    return manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sealift.attest.evidence import Evidence
 from sealift.errors import UsageError
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import (
@@ -14,6 +15,18 @@ from sealift.release.receipt import (
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.travel.accelerator import VisitAccount
+
+
+def collect_evidence(endpoint: Endpoint, agreement: VerifiedAgreement) -> Evidence:
+    """Evidence that binds the instance key that signs receipts and manifests.
+
+    Raises:
+        UsageError: if the endpoint has no attester.
+    """
+    if endpoint.attester is None:
+        raise UsageError("an accelerator without attester signs no receipts")
+    bound = instance_bound(endpoint.instance.public_key, agreement.digest)
+    return endpoint.attester.collect(bound)
 
 
 class ReceiptWriter:
@@ -33,13 +46,10 @@ class ReceiptWriter:
         endpoint: Endpoint,
         heads: tuple[SignedTreeHead, ...],
     ) -> None:
-        if endpoint.attester is None:
-            raise UsageError("an accelerator without attester writes no receipts")
         self._agreement = agreement
         self._instance = endpoint.instance
         self._heads = heads
-        bound = instance_bound(endpoint.instance.public_key, agreement.digest)
-        self._evidence = endpoint.attester.collect(bound)
+        self._evidence = collect_evidence(endpoint, agreement)
 
     def __call__(self, account: VisitAccount) -> SignedReceipt:
         """The signed receipt of one visit."""

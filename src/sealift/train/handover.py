@@ -1,0 +1,91 @@
+"""Open a run's model as its owner: manifest, key, content and weights, all checked.
+
+What is trusted is the agreement alone: the manifest's evidence binds the instance key,
+the instance key signed the output's key, and the state that comes out has the digest
+that the manifest names. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from sealift.codec import decode
+from sealift.crypto.identity import Identity
+from sealift.errors import IntegrityError, MalformedError, PolicyError
+from sealift.release.files import read_whole
+from sealift.release.signed import VerifiedAgreement
+from sealift.train.manifest import (
+    MANIFEST_NAME,
+    RunManifest,
+    SignedManifest,
+    verify_manifest,
+)
+from sealift.train.output import open_model
+from sealift.train.training import state_digest
+
+MAX_MANIFEST_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model whose origin and weights were checked.
+
+    Attributes:
+        manifest: What the run was.
+        content: The model's state as safetensors.
+        tensors: How many tensors it has.
+        parameters: How many numbers they hold.
+    """
+
+    manifest: RunManifest
+    content: bytes
+    tensors: int
+    parameters: int
+
+
+def read_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifest:
+    """The verified manifest of a run's folder.
+
+    Raises:
+        UnavailableError: if it cannot be read.
+        RefusedError: if it is not by an accelerator that the agreement accepts.
+    """
+    raw = read_whole(folder / MANIFEST_NAME, MAX_MANIFEST_BYTES)
+    return verify_manifest(decode(SignedManifest, raw), verified)
+
+
+def open_output(
+    folder: Path, owner: Identity, verified: VerifiedAgreement
+) -> OpenedModel:
+    """Open ``model.sealed`` of a run with the model owner's identity.
+
+    Raises:
+        PolicyError: ``other-key``, if this is not the model owner's identity.
+        RefusedError: if anything of the output does not fit the agreement.
+        UnavailableError: if a file cannot be read.
+    """
+    agreement = verified.agreement
+    if verified.party(agreement.model_owner).sign != owner.public_key:
+        raise PolicyError(
+            f"this identity is not the agreement's {agreement.model_owner}",
+            why=f"it is {owner.name}",
+            fix="Only the model's owner can open the model",
+            code="other-key",
+        )
+    manifest = read_manifest(folder, verified)
+    content = open_model(folder, owner.hpke, manifest.instance)
+    try:
+        state = load(content)
+    except SafetensorError:
+        raise MalformedError("the model is not safetensors", code="bad-model") from None
+    if state_digest(state) != manifest.weights:
+        raise IntegrityError(
+            "the model is not the one that the manifest names", code="weights-differ"
+        )
+    parameters = sum(tensor.numel() for tensor in state.values())
+    return OpenedModel(manifest, content, len(state), parameters)
