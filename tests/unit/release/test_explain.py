@@ -1,0 +1,60 @@
+"""Plain words: what is given, what is received, and what nobody is protected from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sealift.attest.level import Level
+from sealift.release.explain import count, explain
+from tests.sim.owners import OUTPUT, make_consortium
+
+AGREEMENT = make_consortium().agreement
+
+
+def everybody(**changes: object) -> str:
+    return "\n".join(explain(replace(AGREEMENT, **changes)).everybody)  # type: ignore[arg-type]
+
+
+def test_development_keeps_nobody_out() -> None:
+    assert "level development keeps NOBODY out" in everybody()
+    assert "NOBODY" not in everybody(accept=(Level.TEE,))
+
+
+def test_the_bad_news_is_said() -> None:
+    text = everybody()
+    assert "not sandboxed yet" in text
+    assert "buffers = 1" in text
+    assert "not proven" in text
+    assert "cannot be called back" in text
+
+
+def test_who_sees_which_numbers() -> None:
+    assert "seen by every party, the operator included" in everybody()
+    owner = everybody(output=replace(OUTPUT, audience="owner"))
+    assert "seen by only the owner of the rows" in owner
+    assert "no numbers leave" in everybody(output=replace(OUTPUT, metrics=()))
+    text = everybody(output=replace(OUTPUT, recipe_text=True))
+    assert "prints and exception text" in text
+    assert "prints and exception text" not in everybody()
+
+
+def test_each_party_gives_and_receives() -> None:
+    ada, _, cleo = explain(AGREEMENT).parties
+    assert [line.split(":")[0] for line in ada.gives] == ["ada-train", "ada-heldout"]
+    assert any("not to train on" in line for line in ada.gives)
+    assert not any("the model" in line for line in ada.receives)
+    assert any("the model" in line for line in cleo.receives)
+    assert any("signs leases" in line for line in cleo.gives)
+    private = replace(AGREEMENT, output=replace(OUTPUT, audience="owner"))
+    assert "the numbers of all owners" in ada.receives
+    assert "the numbers of all owners" not in explain(private).parties[0].receives
+
+
+def test_lines_name_every_party() -> None:
+    text = "\n".join(explain(AGREEMENT).lines())
+    for party in AGREEMENT.parties:
+        assert f"\n{party.name} (" in text
+
+
+def test_count() -> None:
+    assert [count(n, "row") for n in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]

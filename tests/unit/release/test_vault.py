@@ -1,0 +1,142 @@
+"""The vault keeps keys wrapped, never replaces one, and opens for its owner only."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sealift.channel.commitment import key_commitment
+from sealift.crypto.identity import Identity, create_identity
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.errors import (
+    IntegrityError,
+    MalformedError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
+from sealift.release.auditlog import AuditLog
+from sealift.release.vault import Vault
+
+
+@pytest.fixture
+def identity() -> Identity:
+    return create_identity("ada")
+
+
+@pytest.fixture
+def vault(identity: Identity, tmp_path: Path) -> Iterator[Vault]:
+    vault = Vault.create(tmp_path / "vault", identity)
+    yield vault
+    vault.close()
+
+
+def test_keeps_a_key(vault: Vault, identity: Identity, tmp_path: Path) -> None:
+    key = SecretKey.generate()
+    commitment = vault.store("rows", key)
+    assert commitment == key_commitment(key, "rows")
+    assert vault.resources() == {"rows": commitment}
+    vault.close()
+    again = Vault.open(tmp_path / "vault", identity)
+    assert again.fetch("rows").reveal(TOKEN) == key.reveal(TOKEN)
+    again.close()
+
+
+def test_the_file_holds_no_plain_key(vault: Vault, tmp_path: Path) -> None:
+    key = SecretKey.generate()
+    vault.store("rows", key)
+    raw = (tmp_path / "vault").read_bytes()
+    assert key.reveal(TOKEN) not in raw
+    assert key.reveal(TOKEN)[:8] not in raw
+    assert key_commitment(key, "rows").to_text().encode() in raw  # the search works
+    assert (tmp_path / "vault").stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_are_never_replaced(vault: Vault) -> None:
+    key = SecretKey.generate()
+    vault.store("rows", key)
+    with pytest.raises(UsageError) as caught:
+        vault.store("rows", SecretKey.generate())
+    assert caught.value.code == "key-exists"
+    assert vault.fetch("rows").reveal(TOKEN) == key.reveal(TOKEN)
+
+
+def test_missing_key(vault: Vault) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        vault.fetch("rows")
+    assert caught.value.code == "no-key"
+
+
+@pytest.mark.parametrize("name", ["ada", "bern"])
+def test_another_identity_opens_nothing(
+    vault: Vault, tmp_path: Path, name: str
+) -> None:
+    vault.store("rows", SecretKey.generate())
+    other = Vault.open(tmp_path / "vault", create_identity(name))
+    with pytest.raises(RefusedError) as caught:
+        other.fetch("rows")
+    assert caught.value.code == "vault-locked"
+    other.close()
+
+
+SWAPS = {
+    "keys swapped": "UPDATE keys SET wrapped = (SELECT wrapped FROM keys WHERE "
+    "resource = 'other'), salt = (SELECT salt FROM keys WHERE resource = 'other') "
+    "WHERE resource = 'rows'",
+    "commitment swapped": "UPDATE keys SET commitment = (SELECT commitment FROM keys "
+    "WHERE resource = 'other') WHERE resource = 'rows'",
+    "salt changed": "UPDATE keys SET salt = zeroblob(32)",
+    "key changed": "UPDATE keys SET wrapped = zeroblob(48)",
+}
+
+
+@pytest.mark.parametrize("statement", SWAPS.values(), ids=SWAPS.keys())
+def test_edited_rows_do_not_open(vault: Vault, tmp_path: Path, statement: str) -> None:
+    vault.store("rows", SecretKey.generate())
+    vault.store("other", SecretKey.generate())
+    connection = sqlite3.connect(tmp_path / "vault")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with pytest.raises((RefusedError, IntegrityError)):
+        vault.fetch("rows")
+
+
+def test_full_disk_leaves_the_vault_as_it_was(vault: Vault) -> None:
+    vault.store("first", SecretKey.generate())
+    pages = vault._connection.execute("PRAGMA page_count").fetchone()[0]
+    vault._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(UnavailableError) as caught:
+        store_many(vault)
+    assert caught.value.code == "disk-full"
+    kept = vault.resources()
+    assert "first" in kept
+    for name in kept:
+        vault.fetch(name)
+
+
+def store_many(vault: Vault) -> None:
+    for index in range(100):
+        vault.store(f"r{index}", SecretKey.generate())
+
+
+def test_a_vault_is_not_a_log(vault: Vault, identity: Identity, tmp_path: Path) -> None:
+    with pytest.raises(MalformedError):
+        AuditLog.open(tmp_path / "vault", identity, lambda: 0.0)
+    with pytest.raises(UsageError):
+        Vault.create(tmp_path / "vault", identity)
+    with pytest.raises(UnavailableError):
+        Vault.open(tmp_path / "nowhere", identity)
+
+
+def test_nothing_half_made_is_left(identity: Identity, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError):
+        Vault.create(tmp_path / "nofolder" / "vault", identity)
+    (tmp_path / "taken").write_text("precious")
+    with pytest.raises(UsageError):
+        Vault.create(tmp_path / "taken", identity)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    assert (tmp_path / "taken").read_text() == "precious"
