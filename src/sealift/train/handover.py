@@ -26,7 +26,7 @@ from sealift.train.manifest import (
     verify_manifest,
 )
 from sealift.train.output import open_model
-from sealift.train.training import state_digest
+from sealift.train.statedigest import state_digest
 
 MAX_MANIFEST_BYTES: Final = 4 << 20
 

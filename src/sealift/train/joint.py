@@ -55,19 +55,35 @@ class JointTraining:
         torch.use_deterministic_algorithms(True, warn_only=True)
         self.joint = Training(recipe, settings)
         self._alone = {owner: Training(recipe, settings) for owner in alone}
+        self._trainings = (self.joint, *self._alone.values())
         self.rows_trained = 0
 
     def work(self, cargo: Cargo) -> dict[str, float]:
-        """Train on training rows, evaluate on held-out rows; raw metrics."""
+        """Train on training rows, evaluate on held-out rows; raw metrics.
+
+        Raises:
+            MalformedError: if the rows do not fit their schema; no step was made.
+            JobError: if the recipe failed, or a model changed since the last slice.
+        """
         schema = schema_from_plain(cargo.resource.schema, source=cargo.resource.name)
         check_cargo(cargo.rows, schema)
+        for training in self._trainings:
+            training.verify_settled()
+        work = self._train if cargo.resource.part == "train" else self._evaluate
         try:
-            if cargo.resource.part == "train":
-                return self._train(cargo, schema)
-            return self._evaluate(cargo, schema)
+            return work(cargo, schema)
         finally:
-            for training in (self.joint, *self._alone.values()):
-                training.forget_gradients()
+            for training in self._trainings:
+                training.settle()
+
+    def verify(self) -> None:
+        """Demand that no model changed since the last slice; before a model leaves.
+
+        Raises:
+            JobError: code ``state-changed``.
+        """
+        for training in self._trainings:
+            training.verify_settled()
 
     def digest(self) -> Digest:
         """Digest of the joint model."""

@@ -102,7 +102,8 @@ def check_complete(rule: OutputRule, visits: Mapping[str, int], rows: int) -> No
 
 def seal_model(state: dict[str, Tensor]) -> tuple[bytes, SecretKey]:
     """Seal a model as safetensors under a fresh key: (sealed stream, key)."""
-    plaintext = memoryview(save(state))
+    # Cloned: tied weights share memory, which the format does not take.
+    plaintext = memoryview(save({name: each.clone() for name, each in state.items()}))
     key = SecretKey.generate()
     sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
     parts = [sealer.header_bytes]

@@ -2,6 +2,7 @@
 
 Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
 epoch, resource, first row, step) alone, and slices come in the schedule's order.
+Every call that may run a recipe's code goes through the recipe's guard.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sealift.crypto.hash import sha256
 from sealift.data.loader import batch_from_rows, batch_order, check_rows, split_order
 from sealift.data.schema import Schema
 from sealift.errors import JobError
 from sealift.ids import Digest
-from sealift.train.recipe import Recipe, recipe_errors
+from sealift.train.recipe import Recipe
+from sealift.train.statedigest import Settled, state_digest
 from sealift.train.streams import enter_stream
 
 
@@ -61,6 +63,7 @@ class Training:
         self.model: nn.Module = recipe.build()
         self.optimizer = recipe.optimizer(self.model)
         self.step = 0
+        self._settled: Settled | None = None
 
     def train_slice(
         self, rows: Tensor, schema: Schema, slice_id: SliceId
@@ -78,7 +81,7 @@ class Training:
         Raises:
             JobError: if the loss is not finite, or the recipe fails.
         """
-        self.model.train()
+        self._guard(self.model.train)
         total = 0.0
         for batch_rows in self._batches(rows, slice_id):
             seed = self._settings.seed
@@ -90,7 +93,7 @@ class Training:
 
     def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
         """Means over the rows, by metric; no gradient, no random stream moves."""
-        self.model.eval()
+        self._guard(self.model.eval)
         sums: dict[str, float] = {}
         with torch.no_grad():
             for start in range(0, len(rows), self._settings.batch_rows):
@@ -100,22 +103,45 @@ class Training:
                     sums[name] = sums.get(name, 0.0) + value
         return {name: value / len(rows) for name, value in sums.items()}
 
-    def forget_gradients(self) -> None:
-        """Overwrite gradients: they are derived from the last batch (rule H2)."""
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+    def settle(self) -> None:
+        """End a slice: overwrite gradients (rule H2), remember the state (rule H1)."""
+        self._guard(self._forget_gradients)
+        self._settled = Settled(self._everything())
+
+    def verify_settled(self) -> None:
+        """Demand that nothing changed since the last slice ended.
+
+        Raises:
+            JobError: code ``state-changed``.
+        """
+        if self._settled is not None:
+            self._settled.verify(self._everything())
 
     def state(self) -> dict[str, Tensor]:
-        """The model's state, detached, contiguous, on the CPU."""
+        """The model's state, detached, contiguous, on the CPU.
+
+        Raises:
+            JobError: if the model's state holds something else than tensors.
+        """
+        plain: dict[str, Any] = self._guard(self.model.state_dict)
+        if not all(isinstance(value, Tensor) for value in plain.values()):
+            raise JobError(
+                "the recipe does not fit",
+                why="its model keeps something else than tensors in its state",
+                code="bad-recipe",
+            )
         return {
-            name: tensor.detach().cpu().contiguous()
-            for name, tensor in self.model.state_dict().items()
+            name: tensor.detach().cpu().contiguous() for name, tensor in plain.items()
         }
 
     def digest(self) -> Digest:
         """Digest of the model's state: names, dtypes, shapes, bytes."""
         return state_digest(self.state())
+
+    def count_parameters(self) -> int:
+        """How many numbers are trained."""
+        parameters: list[Tensor] = self._guard(lambda: list(self.model.parameters()))
+        return sum(each.numel() for each in parameters if each.requires_grad)
 
     def _batches(self, rows: Tensor, slice_id: SliceId) -> Iterator[Tensor]:
         order = batch_order(
@@ -127,7 +153,7 @@ class Training:
         return split_order(order, self._settings.batch_rows)
 
     def _optimize(self, batch: dict[str, Tensor]) -> float:
-        self.optimizer.zero_grad(set_to_none=False)
+        self._guard(self._zero_gradients)
         loss = self._recipe.loss(self.model, batch, self.step)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -136,21 +162,27 @@ class Training:
                 fix="Lower the learning rate, or check the data's ranges",
                 code="not-finite",
             )
-        with recipe_errors():
-            loss.backward()
-            self.optimizer.step()
+        self._guard(self._descend, loss)
         return value
 
+    def _guard(self, *call: Any) -> Any:
+        return self._recipe.guard(*call)
 
-def state_digest(state: dict[str, Tensor]) -> Digest:
-    """Digest of named tensors, independent of how they are stored in a file."""
-    parts = []
-    for name in sorted(state):
-        tensor = state[name]
-        shape = "x".join(str(size) for size in tensor.shape)
-        content = bytes(tensor.reshape(-1).view(torch.uint8).numpy())
-        parts.append(f"{name}|{tensor.dtype}|{shape}".encode() + sha256(content))
-    return Digest.of(b"".join(parts))
+    def _zero_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def _descend(self, loss: Tensor) -> None:
+        loss.backward()
+        self.optimizer.step()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+    def _everything(self) -> dict[str, Any]:
+        optimizer: dict[str, Any] = self._guard(self.optimizer.state_dict)
+        return {"model": self.state(), "optimizer": optimizer}
 
 
 def check_cargo(rows: Tensor, schema: Schema) -> None:
