@@ -1,0 +1,215 @@
+"""T6: after a visit, nothing of a holder's rows is left in the accelerator's process.
+
+A real accelerator process trains on rows that carry a canary; then its whole address
+space is searched from outside, for the canary and for an activation made from it (a
+canary alone cannot see derived data). Controls: without each part of the allocator's
+settings the same scan must find something; a scrub that does not write is caught by the
+read-back, and one that is not read back either is found by the scan.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sealift.crypto.kdf import Label
+from sealift.errors import IntegrityError
+from sealift.release.receipt import ScrubbedPart, ScrubSummary, SignedReceipt
+from sealift.travel import accelerator as room
+from sealift.travel.frame import build_frame, placement
+from sealift.travel.lease import SignedLease
+from sealift.travel.messages import (
+    Leaves,
+    Present,
+    Ready,
+    receive_message,
+    send_message,
+)
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, scrub
+from tests.sim.live import LiveJob, live_job
+from tests.sim.memoryscan import scan
+from tests.sim.visit_world import VisitWorld
+
+ROWS = 66
+FACTOR = 3.0
+RECIPE = b"""
+import torch
+from torch import nn
+from torch.nn import functional
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(16, 24)
+        self.out = nn.Linear(24, 2)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x)))
+
+def build():
+    return Net()
+
+def loss(model, batch):
+    tagged = batch["x"] * 3.0
+    return functional.cross_entropy(model(tagged), batch["label"])
+
+def configure_optimizers(model):
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+SCHEMA = {
+    "fields": [
+        {"name": "x", "dtype": "float32", "shape": [16]},
+        {"name": "label", "dtype": "int64", "classes": 2},
+    ]
+}
+
+
+class Canary:
+    """64 bytes of every row of one owner; 16 of them are the same in every row.
+
+    The scan looks for these 16, so that a piece of a row is found as well.
+    """
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng(secrets.randbits(64))
+        self.mark = self._generator.uniform(1, 3, 4).astype(np.float32)
+
+    def rows(self, resource: str) -> bytes:
+        """Rows of a resource; the first owner's training rows carry the mark."""
+        draw = self._generator
+        x = draw.uniform(-3, 3, (ROWS, 16)).astype(np.float32)
+        x[:, 6:10] = self.mark if resource == "ada-train" else 0.5
+        labels = draw.integers(0, 2, (ROWS, 1))
+        pairs = zip(x, labels, strict=True)
+        return b"".join(row.tobytes() + label.tobytes() for row, label in pairs)
+
+    def needles(self) -> dict[str, bytes]:
+        """What to look for: the rows, the activation, the activation by columns."""
+        tagged = self.mark * np.float32(FACTOR)
+        return {
+            "row": self.mark.tobytes(),
+            "activation": tagged.tobytes(),
+            # A matrix product packs its input by columns; there, rows lie side by side.
+            "packed": tagged[:1].tobytes() * 4,
+        }
+
+
+def environment(without: str = "") -> dict[str, str]:
+    """This process's environment with the allocator's settings, less one of them."""
+    settings = dict(ALLOCATOR_ENVIRONMENT)
+    tunables = settings["GLIBC_TUNABLES"].split(":")
+    kept = [tunable for tunable in tunables if not without or without not in tunable]
+    settings["GLIBC_TUNABLES"] = ":".join(kept)
+    settings.pop(without, None)
+    own = {k: v for k, v in os.environ.items() if k not in ALLOCATOR_ENVIRONMENT}
+    return own | settings
+
+
+def leave_half_way(job: LiveJob, signed: SignedLease) -> None:
+    """A holder that goes away in the middle of its cargo."""
+    held = job.held[signed.lease.resource]
+    with job.meet(signed) as session:
+        first = Present(signed, held.source.header_bytes, len(held.leaves))
+        send_message(session, first)
+        send_message(session, Leaves(held.leaves))
+        receive_message(session, Ready, timeout_s=20)
+        key = session.export(Label.VISIT_FRAME, signed.lease.digest.raw)
+        for sequence in range(2):
+            place = placement(signed.lease, sequence, held.resource.record_bytes)
+            record = held.source.record(place.record)
+            session.send_raw(build_frame(key, signed.lease, place, record))
+
+
+def left_after_visit(
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    mutant: str = "none",
+    break_off: bool = False,
+) -> tuple[dict[str, int], SignedReceipt]:
+    """Hits after a visit (and a second one that is broken off), and the receipt."""
+    canary = Canary()
+    with live_job(
+        folder,
+        canary.rows,
+        row_bytes=72,
+        schema=SCHEMA,
+        recipe=RECIPE,
+        mutant=mutant,
+        environment=environment,
+    ) as job:
+        receipt = job.provision(job.grant("ada"))
+        assert job.ended().outcome == "verified"
+        if break_off:
+            leave_half_way(job, job.grant("ada"))
+            assert job.ended().outcome == "failed"
+        found = scan(job.process.pid, canary.needles())
+    return {name: len(hits) for name, hits in found.items()}, receipt
+
+
+@pytest.mark.distributed
+def test_nothing_is_left(tmp_path: Path) -> None:
+    left, receipt = left_after_visit(tmp_path, environment(), break_off=True)
+    assert left == {"row": 0, "activation": 0, "packed": 0}
+    assert receipt.receipt.scrub.freed_memory_overwritten
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("without", "seen"),
+    [
+        ("glibc.malloc.perturb", "row"),
+        ("glibc.malloc.tcache_count", "row"),
+        ("MKL_DISABLE_FAST_MM", "activation"),
+    ],
+)
+def test_each_setting_is_needed(tmp_path: Path, without: str, seen: str) -> None:
+    if without.startswith("MKL") and not torch.backends.mkl.is_available():
+        pytest.skip("this machine lacks a torch build with MKL")
+    left, receipt = left_after_visit(tmp_path, environment(without))
+    assert left[seen] > 0
+    if without == "glibc.malloc.perturb":
+        assert left["activation"] > 0
+    assert not receipt.receipt.scrub.freed_memory_overwritten
+
+
+@pytest.mark.distributed
+def test_a_scrub_that_only_says_so_is_found(tmp_path: Path) -> None:
+    left, receipt = left_after_visit(tmp_path, environment(), mutant="no-read-back")
+    assert receipt.receipt.scrub.verified  # so it says
+    assert left["row"] >= ROWS
+
+
+def test_a_scrub_that_does_not_write_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = VisitWorld(tmp_path)
+    monkeypatch.setattr(
+        room, "scrub", lambda regions: scrub(regions, write=lambda region: None)
+    )
+    outcome = world.visit("ada")
+    assert isinstance(outcome.error, IntegrityError)
+    assert outcome.error.code == "scrub"
+    assert outcome.receipt is None
+    assert outcome.ended is None  # the process stops; there is no next visit
+
+
+def test_without_the_read_back_there_is_a_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above: it is the read-back that withholds the receipt."""
+    world = VisitWorld(tmp_path)
+
+    def believe(regions: Mapping[str, memoryview]) -> ScrubSummary:
+        parts = tuple(ScrubbedPart(name, len(at), 0) for name, at in regions.items())
+        return ScrubSummary(parts, freed_memory_overwritten=True, verified=True)
+
+    monkeypatch.setattr(room, "scrub", believe)
+    assert world.visit("ada").receipt is not None
+    assert not world.pools[-1].scrubbed

@@ -1,0 +1,263 @@
+"""An accelerator process among real parties: relay, brokers and holders live here.
+
+The test plays the orchestrator by hand, so that it can stop between two orders and look
+at the process, or leave a holder out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sealift.codec import encode
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.sign import SigningKey
+from sealift.errors import SealiftError
+from sealift.ids import Role, VisitId
+from sealift.release.agreement import References
+from sealift.release.bundle import measure_bundle
+from sealift.release.receipt import SignedReceipt
+from sealift.release.signed import VerifiedAgreement
+from sealift.session import Endpoint, Link, Relay, Session, accept, connect
+from sealift.train.messages import AcceleratorSettings
+from sealift.travel.brokerage import Brokerage
+from sealift.travel.holder import HeldResource, Provisioning
+from sealift.travel.lease import Lease, SignedLease, sign_lease
+from sealift.travel.messages import (
+    BufferOffered,
+    Granted,
+    JobReady,
+    OfferVisit,
+    StartJob,
+    VisitEnded,
+    VisitPhase,
+    receive_message,
+    send_message,
+)
+from sealift.travel.peers import expect_accelerator
+from tests.sim.owners import Consortium, make_broker, make_consortium
+from tests.sim.sealing import seal_resource
+
+ROOT = Path(__file__).parents[2]
+JOB = "job"
+WAIT_S = 30.0
+
+
+@dataclass
+class LiveJob:
+    """A started job: the accelerator waits for orders."""
+
+    consortium: Consortium
+    agreement: VerifiedAgreement
+    held: Mapping[str, HeldResource]
+    relay: Relay
+    links: Mapping[str, Link]
+    control: Session
+    process: subprocess.Popen[str]
+
+    def offer(self, owner: str) -> OfferVisit:
+        """An offer of all training rows of an owner."""
+        resource = self.held[f"{owner}-train"].resource
+        return OfferVisit(
+            visit=VisitId.generate(),
+            number=1,
+            epoch=0,
+            holder=owner,
+            resource=resource.name,
+            purpose="train",
+            first_row=0,
+            rows=resource.rows,
+        )
+
+    def grant(self, owner: str, lease_s: float = WAIT_S) -> SignedLease:
+        """Offer, sign, tell the accelerator."""
+        offer = self.offer(owner)
+        send_message(self.control, offer)
+        offered = receive_message(self.control, BufferOffered, timeout_s=WAIT_S)
+        resource = self.held[offer.resource].resource
+        lease = Lease(
+            job=JOB,
+            visit=offer.visit,
+            agreement=self.agreement.digest,
+            accelerator=self.control.peer.instance,
+            holder=owner,
+            resource=offer.resource,
+            purpose="train",
+            handle=offered.handle,
+            offset=0,
+            max_bytes=offered.buffer_bytes,
+            dtype="uint8",
+            shape=(resource.rows, resource.row_bytes),
+            first_row=0,
+            mode="write-only",
+            lease_s=lease_s,
+            content=resource.content,
+        )
+        operator = self.consortium.identities[self.agreement.agreement.operator]
+        signed = sign_lease(lease, operator)
+        send_message(self.control, Granted(signed))
+        return signed
+
+    def meet(self, signed: SignedLease) -> Session:
+        """The holder's session with the accelerator."""
+        owner = signed.lease.holder
+        endpoint = Endpoint(
+            role=Role.HOLDER,
+            name=owner,
+            agreement=self.agreement.digest,
+            identity=self.consortium.identities[owner],
+        )
+        circuit = self.links[f"holder-{owner}"].open("accelerator", wait_s=WAIT_S)
+        return connect(circuit, endpoint, expect_accelerator(self.agreement))
+
+    def provision(self, signed: SignedLease) -> SignedReceipt:
+        """The honest holder."""
+        with self.meet(signed) as session:
+            return Provisioning(
+                self.held[signed.lease.resource],
+                signed,
+                clock=lambda: 0.0,
+                check_head=lambda head: None,
+                receipt_wait_s=WAIT_S,
+            ).provision(session)
+
+    def ended(self) -> VisitEnded:
+        """What the accelerator says about the visit."""
+        while True:
+            told = receive_message(
+                self.control, VisitPhase, VisitEnded, timeout_s=WAIT_S
+            )
+            if isinstance(told, VisitEnded):
+                return told
+
+
+@contextmanager
+def live_job(
+    folder: Path,
+    rows_of: Callable[[str], bytes],
+    *,
+    row_bytes: int,
+    schema: dict[str, Any],
+    recipe: bytes,
+    batch_rows: int = 8,
+    threads: int = 1,
+    mutant: str = "none",
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[LiveJob]:
+    """Start everything for two owners; ends everything."""
+    attester = SecretKey.generate()
+    consortium, held = _agree(folder, rows_of, row_bytes, schema, recipe, attester)
+    agreement = consortium.verified()
+    (folder / "agreement").write_bytes(encode(consortium.signed()))
+    (folder / "recipe.py").write_bytes(recipe)
+    with ExitStack() as stack:
+        relay = stack.enter_context(Relay.listen())
+        orchestrator = stack.enter_context(relay.local_link())
+        links = {}
+        for owner in consortium.identities:
+            _start_broker(stack, relay, consortium, owner, folder)
+            name = f"holder-{owner}"
+            links[name] = stack.enter_context(relay.local_link(name))
+        process = _start(relay.address[1], folder, mutant, attester, environment)
+        stack.callback(_stop, process)
+        control = _greet(orchestrator, consortium, agreement)
+        stack.enter_context(control)
+        settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S)
+        send_message(control, StartJob(JOB, encode(settings)))
+        receive_message(control, JobReady, timeout_s=WAIT_S)
+        yield LiveJob(consortium, agreement, held, relay, links, control, process)
+
+
+def _agree(
+    folder: Path,
+    rows_of: Callable[[str], bytes],
+    row_bytes: int,
+    schema: dict[str, Any],
+    recipe: bytes,
+    attester: SecretKey,
+) -> tuple[Consortium, dict[str, HeldResource]]:
+    consortium = make_consortium(("ada", "bern"))
+    held = {
+        resource.name: seal_resource(
+            resource,
+            rows_of(resource.name),
+            key=consortium.keys[resource.name],
+            folder=folder,
+            row_bytes=row_bytes,
+            record_bytes=1024,
+            schema=schema,
+        )
+        for resource in consortium.agreement.resources
+    }
+    agreement = replace(
+        consortium.agreement,
+        resources=tuple(entry.resource for entry in held.values()),
+        code=measure_bundle({"recipe.py": recipe}, "recipe.py"),
+        references=References((SigningKey(attester).public_key,)),
+    )
+    return replace(consortium, agreement=agreement), held
+
+
+def _start_broker(
+    stack: ExitStack, relay: Relay, consortium: Consortium, owner: str, folder: Path
+) -> None:
+    box = make_broker(consortium, owner, folder)
+    link = stack.enter_context(relay.local_link(f"broker-{owner}"))
+    endpoint = Endpoint(
+        role=Role.BROKER,
+        name=owner,
+        agreement=consortium.agreement.digest,
+        identity=consortium.identities[owner],
+    )
+    brokerage = Brokerage(link, endpoint, consortium.verified(), broker=box.broker)
+
+    def serve() -> None:
+        with suppress(SealiftError):
+            brokerage.serve()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def _start(
+    port: int,
+    folder: Path,
+    mutant: str,
+    attester: SecretKey,
+    environment: Mapping[str, str],
+) -> subprocess.Popen[str]:
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.sim.victim", str(port), str(folder), mutant],
+        env={**environment, "PYTHONPATH": path},
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(attester.reveal(TOKEN).hex() + "\n")
+    process.stdin.flush()
+    return process
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def _greet(link: Link, consortium: Consortium, agreement: VerifiedAgreement) -> Session:
+    endpoint = Endpoint(
+        role=Role.ORCHESTRATOR,
+        name=agreement.agreement.operator,
+        agreement=agreement.digest,
+        identity=consortium.identities[agreement.agreement.operator],
+    )
+    circuit = link.accept(WAIT_S)
+    return accept(circuit, endpoint, expect_accelerator(agreement), WAIT_S)

@@ -1,0 +1,60 @@
+"""Look for bytes in the whole address space of another process (Linux)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+CHUNK_BYTES = 4 << 20
+
+
+def scan(process: int, needles: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Where each needle lies: the name of the mapping, once per hit.
+
+    Every readable mapping is read through ``/proc/<pid>/mem``, so nothing has to run in
+    the process, and memory that its allocator thinks is free is seen as well. Left out
+    are read-only mappings of files: what they hold is in the file.
+    """
+    found: dict[str, list[str]] = {name: [] for name in needles}
+    longest = max(len(needle) for needle in needles.values())
+    with Path(f"/proc/{process}/mem").open("rb", buffering=0) as memory:
+        for start, end, label in _mappings(process):
+            for at, chunk in _chunks(memory, start, end, longest - 1):
+                for name, needle in needles.items():
+                    hits = _count(chunk, needle)
+                    found[name] += [f"{label} {at:x}"] * hits
+    return found
+
+
+def _mappings(process: int) -> Iterator[tuple[int, int, str]]:
+    for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        label = fields[5] if len(fields) > 5 else "anonymous"
+        from_file = fields[4] != "0" and "w" not in fields[1]
+        if fields[1].startswith("r") and not from_file and not label.startswith("[v"):
+            start, end = (int(part, 16) for part in fields[0].split("-"))
+            yield start, end, label
+
+
+def _chunks(
+    memory: object, start: int, end: int, overlap: int
+) -> Iterator[tuple[int, bytes]]:
+    """Pieces that overlap, so that no needle falls between two of them."""
+    tail, at = b"", start
+    while at < end:
+        try:
+            memory.seek(at)  # type: ignore[attr-defined]
+            piece = memory.read(min(CHUNK_BYTES, end - at))  # type: ignore[attr-defined]
+        except OSError:  # unmapped meanwhile, or not to be read at all
+            return
+        if not piece:
+            return
+        yield at - len(tail), tail + piece
+        tail, at = piece[len(piece) - overlap :], at + len(piece)
+
+
+def _count(chunk: bytes, needle: bytes) -> int:
+    hits, at = 0, chunk.find(needle)
+    while at >= 0:
+        hits, at = hits + 1, chunk.find(needle, at + 1)
+    return hits

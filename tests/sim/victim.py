@@ -1,0 +1,70 @@
+"""An accelerator in a process of its own, for tests that look at it from outside.
+
+The real `Accelerator` with the real recipe loader; `argv`: port, folder, mutant. The
+attester's seed comes on stdin. Mutants lack one rule, so that a test can see it missed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.codec import decode
+from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import SigningKey
+from sealift.errors import SealiftError
+from sealift.ids import Role
+from sealift.release.receipt import ScrubbedPart, ScrubSummary
+from sealift.release.signed import SignedAgreement, verify
+from sealift.session import Endpoint, Link
+from sealift.train.accelerator import Accelerator
+from sealift.travel import accelerator as room
+from sealift.travel.pool import CPUPool
+
+
+def believe_the_flag() -> None:
+    """A scrub that overwrites nothing and reports success; the memory is kept."""
+    CPUPool.close = lambda self: None  # type: ignore[method-assign]
+    room.scrub = lambda regions: ScrubSummary(  # type: ignore[assignment]
+        tuple(ScrubbedPart(name, len(part), 0) for name, part in regions.items()),
+        freed_memory_overwritten=True,
+        verified=True,
+    )
+
+
+MUTANTS = {"no-read-back": believe_the_flag}
+
+
+def main() -> int:
+    """Serve one job."""
+    port, folder, mutant = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    seed = SecretKey.from_bytes(bytes.fromhex(sys.stdin.readline()))
+    MUTANTS.get(mutant, lambda: None)()
+    agreement = verify(decode(SignedAgreement, (folder / "agreement").read_bytes()))
+    attester = DevelopmentAttester(
+        SigningKey(seed),
+        role=Role.ACCELERATOR,
+        code_bundle=agreement.agreement.code.digest,
+    )
+    endpoint = Endpoint(
+        role=Role.ACCELERATOR,
+        name="accelerator",
+        agreement=agreement.digest,
+        attester=attester,
+    )
+    files = {"recipe.py": (folder / "recipe.py").read_bytes()}
+    with Link.dial(("127.0.0.1", port), "accelerator") as link:
+        Accelerator(
+            link, endpoint, agreement, files=files, clock=time.monotonic
+        ).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except SealiftError as error:
+        sys.stderr.write(f"{error.code}: {error}\n")
+        sys.exit(error.exit_code)

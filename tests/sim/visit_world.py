@@ -1,0 +1,276 @@
+"""A small world for visits: an agreement, sealed files, an accelerator, three holders.
+
+Keys, evidence, sealed files, leases, sessions and receipts are real. In memory are the
+line between holder and accelerator, the clock, and the work: it keeps a copy of the rows
+that it was shown. Tests attack by setting attributes (`faults`, `bring`, `change_lease`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.channel.memory import Fault, memory_pair
+from sealift.crypto.keys import SecretKey
+from sealift.errors import SealiftError
+from sealift.ids import Role, VisitId
+from sealift.release.agreement import Resource
+from sealift.release.receipt import SignedReceipt
+from sealift.session import Endpoint, Session, accept, connect
+from sealift.train.receipts import ReceiptWriter
+from sealift.travel.accelerator import (
+    HostedVisit,
+    HostSetup,
+    LoadedCargo,
+    ReleasedResource,
+    VisitRules,
+)
+from sealift.travel.holder import HeldResource
+from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.messages import OfferVisit, VisitEnded
+from sealift.travel.peers import expect_accelerator, expect_holder
+from tests.sim.hands import Bring, Hand, honest
+from tests.sim.owners import Consortium, make_consortium
+from tests.sim.sealing import seal_resource
+from tests.sim.visit_parts import FakeClock, GuardedPool, TappedTransport
+
+ROW_BYTES = 40  # does not divide a record, so rows cross the edges of records
+RECORD_BYTES = 96
+OWNERS = ("ada", "bern", "cleo")
+SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]}
+
+
+@dataclass
+class Outcome:
+    """How one visit went, at both ends."""
+
+    offer: OfferVisit
+    lease: SignedLease
+    ended: VisitEnded | None = None
+    error: BaseException | None = None
+    receipt: SignedReceipt | None = None
+    holder_error: SealiftError | None = None
+    wire: list[bytes] = field(default_factory=list)
+    secrets: dict[str, SecretKey] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Why the visit failed; empty if it did not."""
+        assert self.ended is not None, self.error
+        return self.ended.reason
+
+    @property
+    def verified(self) -> bool:
+        """Whether the accelerator trained on the cargo and gave a receipt."""
+        return self.ended is not None and self.ended.outcome == "verified"
+
+
+class VisitWorld:
+    """Three owners with sealed rows, and one accelerator that visits them."""
+
+    def __init__(self, folder: Path, *, rows: int = 20, lease_s: float = 30.0) -> None:
+        self.folder, self.rows, self.lease_s = folder, rows, lease_s
+        self.clock = FakeClock()
+        self.plain: dict[str, bytes] = {}
+        self.held: dict[str, HeldResource] = {}
+        self.consortium = self._seal(make_consortium(OWNERS))
+        self.agreement = self.consortium.verified()
+        self.endpoint = self.start_accelerator()
+        self.rules = VisitRules(max_visits=50)
+        self.trained: list[tuple[VisitId, bytes]] = []
+        self.pools: list[GuardedPool] = []
+        self._model = secrets.token_bytes(256)
+        self.model = bytearray(self._model)
+        self.fails_in_work: Callable[[], None] = lambda: None
+        self.bring: Bring = honest
+        self.faults: Sequence[Fault] = ()
+        self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
+        self.visits = 0
+
+    def untouched(self) -> bool:
+        """Whether everything that no frame may touch is as it was."""
+        intact = all(pool.intact for pool in self.pools)
+        return intact and bytes(self.model) == self._model
+
+    def start_accelerator(self) -> Endpoint:
+        """A fresh process: another instance key."""
+        agreement = self.consortium.agreement
+        attester = DevelopmentAttester(
+            self.consortium.attester,
+            role=Role.ACCELERATOR,
+            code_bundle=agreement.code.digest,
+        )
+        return Endpoint(
+            role=Role.ACCELERATOR,
+            name="accelerator",
+            agreement=agreement.digest,
+            attester=attester,
+        )
+
+    def offer(self, owner: str, first_row: int = 0, rows: int = 0) -> OfferVisit:
+        """The orchestrator's wish."""
+        self.visits += 1
+        return OfferVisit(
+            visit=VisitId.generate(),
+            number=self.visits,
+            epoch=0,
+            holder=owner,
+            resource=f"{owner}-train",
+            purpose="train",
+            first_row=first_row,
+            rows=rows or self.rows - first_row,
+        )
+
+    def host(self, offer: OfferVisit, meet: Callable[..., Session]) -> HostedVisit:
+        """The accelerator's side."""
+        return HostedVisit(offer, self._setup(meet))
+
+    def grant(self, offer: OfferVisit, visit: HostedVisit) -> SignedLease:
+        """The orchestrator's lease, after `change_lease`."""
+        offered = visit.offered()
+        lease = Lease(
+            job="job",
+            visit=offer.visit,
+            agreement=self.agreement.digest,
+            accelerator=self.endpoint.instance.public_key,
+            holder=offer.holder,
+            resource=offer.resource,
+            purpose=offer.purpose,
+            handle=offered.handle,
+            offset=0,
+            max_bytes=offered.buffer_bytes,
+            dtype="uint8",
+            shape=(offer.rows, ROW_BYTES),
+            first_row=offer.first_row,
+            mode="write-only",
+            lease_s=self.lease_s,
+            content=self.resource(offer.resource).content,
+        )
+        operator = self.consortium.identities[self.consortium.agreement.operator]
+        return sign_lease(self.change_lease(lease), operator)
+
+    def resource(self, name: str) -> Resource:
+        """As the agreement binds it."""
+        return self.consortium.agreement.resource(name)
+
+    def visit(
+        self,
+        owner: str,
+        bring: Bring | None = None,
+        *,
+        offer: OfferVisit | None = None,
+        signed: SignedLease | None = None,
+    ) -> Outcome:
+        """One whole visit: accelerator in this thread, holder in another."""
+        offer = offer or self.offer(owner)
+        stalled = threading.Event()
+        wire: list[bytes] = []
+        theirs, ours = memory_pair(self.faults)
+        line = TappedTransport(ours, self.clock, stalled, wire)
+        hosted = self.host(
+            offer, lambda lease, left_s: self._accept(line, lease, left_s)
+        )
+        signed = signed or self.grant(offer, hosted)
+        outcome = Outcome(offer, signed, wire=wire)
+
+        def provision() -> None:
+            try:
+                with self._connect(theirs, owner) as session:
+                    hand = Hand(
+                        self.held[f"{owner}-train"],
+                        signed,
+                        session=session,
+                        clock=self.clock,
+                        stalled=stalled,
+                    )
+                    outcome.secrets = hand.secrets()
+                    outcome.receipt = (bring or self.bring)(hand)
+            except SealiftError as error:
+                outcome.holder_error = error
+            finally:
+                theirs.close()
+
+        thread = threading.Thread(target=provision, name=f"holder {owner}")
+        thread.start()
+        try:
+            outcome.ended = hosted.run(signed)
+        except BaseException as error:
+            outcome.error = error
+        finally:
+            line.close()
+            thread.join(20)
+            assert not thread.is_alive()
+        return outcome
+
+    def _accept(self, line: TappedTransport, lease: Lease, left_s: float) -> Session:
+        return accept(line, self.endpoint, expect_holder(self.agreement, lease), left_s)
+
+    def _connect(self, line: object, owner: str) -> Session:
+        endpoint = Endpoint(
+            role=Role.HOLDER,
+            name=owner,
+            agreement=self.agreement.digest,
+            identity=self.consortium.identities[owner],
+        )
+        return connect(line, endpoint, expect_accelerator(self.agreement))  # type: ignore[arg-type]
+
+    def _setup(self, meet: Callable[..., Session]) -> HostSetup:
+        agreement = self.consortium.agreement
+        return HostSetup(
+            released={
+                resource.name: ReleasedResource(
+                    resource, self.consortium.keys[resource.name]
+                )
+                for resource in agreement.resources
+            },
+            terms=LeaseTerms(
+                orchestrator=agreement.party(agreement.operator).sign,
+                job="job",
+                agreement=agreement.digest,
+                accelerator=self.endpoint.instance.public_key,
+                longest_s=agreement.travel.lease_s,
+            ),
+            heads=(),
+            rules=self.rules,
+            meet=meet,
+            work=self._work,
+            sign=ReceiptWriter(self.agreement, self.endpoint, ()),
+            make_pool=self._make_pool,
+            clock=self.clock,
+            tell=lambda phase: None,
+        )
+
+    def _work(self, cargo: LoadedCargo) -> Mapping[str, float]:
+        self.trained.append((cargo.offer.visit, bytes(cargo.rows)))
+        self.fails_in_work()
+        return {"loss": 0.5}
+
+    def _make_pool(self, buffer_bytes: int, record_bytes: int) -> GuardedPool:
+        self.pools.append(GuardedPool(buffer_bytes, record_bytes))
+        return self.pools[-1]
+
+    def _seal(self, consortium: Consortium) -> Consortium:
+        resources = tuple(
+            self._seal_one(resource, consortium.keys[resource.name])
+            for resource in consortium.agreement.resources
+        )
+        agreement = replace(consortium.agreement, resources=resources)
+        return replace(consortium, agreement=agreement)
+
+    def _seal_one(self, resource: Resource, key: SecretKey) -> Resource:
+        name = resource.name
+        self.plain[name] = secrets.token_bytes(self.rows * ROW_BYTES)
+        self.held[name] = seal_resource(
+            resource,
+            self.plain[name],
+            key=key,
+            folder=self.folder,
+            row_bytes=ROW_BYTES,
+            record_bytes=RECORD_BYTES,
+            schema=SCHEMA,
+        )
+        return self.held[name].resource
