@@ -15,10 +15,12 @@ NOUNS: Final[dict[str, str]] = {
     "bench": "measure this machine",
     "broker": "release this owner's keys by the agreement",
     "data": "seal a table, inspect a sealed file",
+    "demo": "all roles on this machine, real data: the first contact",
     "explain": "what an error's name in brackets means, and what to do",
     "join": "take part in a job with this owner's sealed data",
     "key": "make, back up and restore an identity",
     "orchestrator": "run a job: relay, leases, progress",
+    "output": "open the model of a run, as its owner",
     "receipt": "verify the receipt of a visit",
 }
 

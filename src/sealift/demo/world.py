@@ -98,6 +98,10 @@ class World:
         """A party's folder."""
         return Home(self.path / party)
 
+    def homes(self) -> tuple[Home, ...]:
+        """Every party's folder."""
+        return tuple(self.home(name) for name in _names())
+
     @property
     def job(self) -> Path:
         """``job.toml``."""
@@ -112,6 +116,11 @@ class World:
     def run(self) -> Path:
         """The results."""
         return self.path / "run"
+
+    @property
+    def model(self) -> Path:
+        """The model, as its owner opened it."""
+        return self.path / "model.safetensors"
 
     @property
     def report(self) -> Path:

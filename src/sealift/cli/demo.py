@@ -1,0 +1,88 @@
+"""`sealift demo`: three parties, one travelling accelerator, real data, one command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sealift.cli.signals import on_second_signal
+from sealift.errors import IntegrityError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="all roles on this machine, real data: the first contact",
+        description="Makes three owners' keys and data, starts orchestrator, "
+        "accelerator, brokers and holders as processes of their own, lets one holder "
+        "attack, trains, verifies everything that the parties keep, and writes a report.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--plan",
+        choices=("travel", "local"),
+        default="travel",
+        help="local: one process, no attacks, the reference for travel's weights",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("sealift-demo"),
+        metavar="DIR",
+        help="gets report, model and what the parties keep (default: sealift-demo, "
+        "replaced if an earlier demo made it)",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the parties' keys, passphrases and sealed data there as well",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="end with one line of JSON on stdout"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; the exit code.
+
+    Raises:
+        IntegrityError: if anything did not verify.
+    """
+    from rich.console import Console
+
+    from sealift.demo.lines import Lines
+    from sealift.demo.screen import Screen
+    from sealift.demo.show import Wishes, run_demo
+    from sealift.demo.summary import print_summary
+
+    talk = Console(stderr=True)
+    view = Screen(talk) if talk.is_terminal else Lines(sys.stderr)
+    wishes = Wishes(folder=args.output.resolve(), plan=args.plan, keep=args.keep)
+    outcome = run_demo(
+        wishes, view, clock=time.monotonic, on_second_signal=on_second_signal
+    )
+    print_summary(outcome, _console_for(args))
+    if args.json:
+        print(json.dumps(outcome.to_plain()))
+    if outcome.verdict.failures:
+        raise IntegrityError(
+            "the demo did not verify",
+            why=outcome.verdict.failures[0],
+            fix=f"What the parties kept is in {args.output}",
+            code="demo-unverified",
+        )
+    return 0
+
+
+def _console_for(args: argparse.Namespace) -> Any:
+    """The summary is the result, unless a program reads stdout."""
+    from rich.console import Console
+
+    stream = sys.stderr if args.json else sys.stdout
+    wide = None if stream.isatty() else 110
+    return Console(file=stream, width=wide, highlight=False)

@@ -1,0 +1,78 @@
+"""Progress as short plain lines: for a file, a pipe, a CI log."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from sealift.demo.eventlines import RoleEvent
+from sealift.demo.progress import Progress, VisitSeen
+from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
+
+BANNER_LINE = f"DEVELOPMENT: {BANNER}"
+
+
+class Lines:
+    """Prints a line when something worth one has happened.
+
+    Args:
+        stream: Usually stderr.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = 0
+        self.say(BANNER_LINE)
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Nothing is left open."""
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        print(f"sealift: {line}", file=self._stream, flush=True)
+
+    def watch(self, progress: Progress, event: RoleEvent) -> None:
+        """Print what this event is worth."""
+        if event.kind == "relay.registered":
+            self.say(f"up: {event.text('name')}")
+        elif event.kind == "job.ready":
+            keys = f"{progress.keys} keys released"
+            self.say(f"accelerator ready at level {progress.level}, {keys}")
+        elif event.kind == "visit.ended":
+            self._visit(progress)
+
+    def _visit(self, progress: Progress) -> None:
+        visit = progress.current
+        assert visit is not None, "it has just ended"
+        if not visit.verified:
+            self.say(
+                f"visit {visit.number} of {visit.holder} REFUSED [{visit.reason}]: "
+                f"{visit.line}; revoked, {say_bytes(visit.scrubbed_bytes)} scrubbed"
+            )
+            return
+        done = progress.verified
+        if visit.purpose == "heldout":
+            accuracy = visit.metrics.get("accuracy", 0.0)
+            self.say(
+                f"held-out rows of {visit.holder}: {accuracy:.1%} right "
+                f"after epoch {visit.epoch + 1}"
+            )
+        elif len(done) % 12 == 0:
+            self.say(_line(progress, visit))
+
+
+def _line(progress: Progress, visit: VisitSeen) -> str:
+    loss = visit.metrics.get("loss", 0.0)
+    return (
+        f"{len(progress.verified)} of {progress.planned} visits, key epoch "
+        f"{visit.number}, loss {loss:.3f} at {visit.holder}, "
+        f"{say_bytes(progress.sealed_bytes)} sealed, "
+        f"{progress.transfer_s:.2f} s in transfer"
+    )
+
+
+def attack_line(name: str, reason: str) -> str:
+    """One attack in one line."""
+    return f"{ATTACK_IN_WORDS[name]}: refused [{reason}]"

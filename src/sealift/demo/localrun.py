@@ -1,0 +1,102 @@
+"""The ``local`` plan of the demo: one process, one loop, the same schedule.
+
+The reference that ``travel`` must equal bit for bit. One person holds every key here,
+which this plan demands and a demo may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from safetensors.torch import save
+
+from sealift.channel.sealedfile import SealedFileReader
+from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.demo.checks import unlock
+from sealift.demo.eventlines import RoleEvent
+from sealift.demo.progress import Progress
+from sealift.demo.travelrun import TravelRun, Watch, count_visits
+from sealift.demo.world import OWNERS, World
+from sealift.events import Event
+from sealift.release.agreement import Agreement
+from sealift.release.bundle import load_bundle
+from sealift.release.files import write_whole
+from sealift.release.signed import load_signed, verify
+from sealift.release.vault import Vault
+from sealift.train.joint import JointTraining, mean_over_rows
+from sealift.train.local import SealedRows, run_local
+from sealift.train.recipe import Recipe
+from sealift.train.settings import JobTable, read_job
+from sealift.train.training import LoopSettings
+from sealift.travel.state import Clock
+
+
+def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
+    """Run every planned slice in this process.
+
+    Args:
+        world: Made by ``make_world``.
+        watch: Called after every slice.
+        clock: Monotonic seconds.
+
+    Raises:
+        SealiftError: if a file is not the agreed one, or the recipe fails.
+    """
+    agreement = verify(load_signed(world.agreement)).agreement
+    job, progress = read_job(world.job), Progress(count_visits(world))
+    training = _training(agreement, job)
+    progress.gathered_s = progress.ready_s = clock()
+
+    def sink(event: Event) -> None:
+        told = RoleEvent("local", clock(), event.kind, event.fields)
+        progress.take(told)
+        watch(progress, told)
+
+    with ExitStack() as stack:
+        heldout = run_local(
+            agreement,
+            job.travel_settings(),
+            training,
+            read_rows=_rows(world, agreement, stack),
+            sink=sink,
+        )
+    write_whole(world.model, save(training.state()))
+    metrics = _means(agreement, heldout)
+    weights = training.digest().to_text()
+    return TravelRun(progress, {"weights": weights, "metrics": metrics})
+
+
+def _training(agreement: Agreement, job: JobTable) -> JointTraining:
+    table = job.training
+    files = load_bundle(Path(job.bundle), agreement.code)
+    loop = LoopSettings(table.seed, table.batch_rows, table.threads)
+    recipe = Recipe(files, agreement.code.entry)
+    return JointTraining(recipe, loop, alone=agreement.data_owners)
+
+
+def _rows(world: World, agreement: Agreement, stack: ExitStack) -> SealedRows:
+    """Every resource, opened with the keys of all owners."""
+    readers, cards, keys = {}, {}, {}
+    for owner in OWNERS:
+        home = world.home(owner)
+        vault = stack.enter_context(closing(Vault.open(home.vault, unlock(home))))
+        for resource in agreement.resources_of(owner):
+            name = resource.name
+            keys[name] = vault.fetch(name)
+            cards[name] = read_card(home.sealed / f"{name}{CARD_SUFFIX}")
+            reader = SealedFileReader(
+                home.sealed / f"{name}{SEALED_SUFFIX}", keys[name]
+            )
+            readers[name] = stack.enter_context(closing(reader))
+    return SealedRows(agreement, readers, cards, keys)
+
+
+def _means(
+    agreement: Agreement, heldout: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    parts = [(agreement.resource(name).rows, part) for name, part in heldout.items()]
+    digits = agreement.output.digits
+    means = mean_over_rows(parts)
+    return {name: round(value, digits) for name, value in means.items()}

@@ -1,0 +1,116 @@
+"""How a demo ended: what the summary prints, `--json` tells and the report draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
+from sealift.demo.progress import AttackSeen, Progress
+from sealift.release.audit import LogEntry
+from sealift.release.receipt import Receipt
+
+Plan = Literal["travel", "local"]
+REFUSAL_OF: Final[Mapping[str, str]] = {
+    REPLAY: "frame-order",
+    BEYOND_LEASE: "outside-lease",
+    PREVIOUS_KEY: "authentication",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLog:
+    """One owner's audit log, held against the heads that others kept.
+
+    Attributes:
+        kept_by: Parties whose kept head it continues.
+        entries: Everything in it.
+    """
+
+    owner: str
+    size: int
+    releases: int
+    refusals: int
+    root: str
+    kept_by: tuple[str, ...]
+    entries: tuple[LogEntry, ...]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was checked after the run.
+
+    Attributes:
+        failures: What did not hold, one line each; empty if all of it did.
+        model: Tensors and parameters of the opened model, and whose weights they are.
+    """
+
+    logs: list[CheckedLog] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    parameters: int = 0
+    log_verified: bool = False
+    receipts_verified: bool = False
+    scrub_verified: bool = False
+    model_verified: bool = False
+
+    @property
+    def scrubbed_bytes(self) -> int:
+        """Bytes overwritten and read back, by the receipts."""
+        return sum(receipt.scrub.scrubbed_bytes for receipt in self.receipts)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Everything about one demo.
+
+    Attributes:
+        alone: Accuracy of each owner's own model, on the same held-out rows.
+        seconds: From the command's start to the end of the last check.
+        roles_up_s: From the command's start until every role was there.
+    """
+
+    plan: Plan
+    level: str
+    accuracy: float
+    alone: dict[str, float]
+    weights: str
+    progress: Progress
+    verdict: Verdict
+    world_s: float
+    roles_up_s: float
+    seconds: float
+    began_s: float
+    folder: Path
+    report: Path
+    model: Path
+
+    @property
+    def attacks(self) -> list[AttackSeen]:
+        """What was tried."""
+        return self.progress.attacks
+
+    @property
+    def refused(self) -> list[AttackSeen]:
+        """What was refused, for the right reason."""
+        return [a for a in self.attacks if REFUSAL_OF[a.name] == a.reason]
+
+    def to_plain(self) -> dict[str, Any]:
+        """The one line of ``--json``; null where the plan has no such thing."""
+        travel, verdict = self.plan == "travel", self.verdict
+        return {
+            "seconds": round(self.seconds, 2),
+            "accuracy_joint": self.accuracy,
+            "accuracy_alone": list(self.alone.values()),
+            "attacks_refused": len(self.refused),
+            "attacks_tried": len(self.attacks),
+            "log_verified": verdict.log_verified if travel else None,
+            "scrub_verified": verdict.scrub_verified if travel else None,
+            "receipts": len(verdict.receipts),
+            "level": self.level,
+            "report": str(self.report),
+            "roles_up_s": round(self.roles_up_s, 2),
+            "weights": self.weights,
+        }

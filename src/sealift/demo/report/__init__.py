@@ -1,0 +1,1 @@
+"""The demo's page: one file, no script, nothing from outside."""

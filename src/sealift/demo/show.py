@@ -1,0 +1,157 @@
+"""The demo from its first second to its last: world, run, checks, report."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Final, Protocol
+
+from sealift.demo.checks import check_run
+from sealift.demo.eventlines import RoleEvent
+from sealift.demo.outcome import Outcome, Plan, Verdict
+from sealift.demo.progress import Progress
+from sealift.demo.report.page import write_report
+from sealift.demo.travelrun import OnSecondSignal, TravelRun, run_travel
+from sealift.demo.world import OWNERS, World, make_world
+from sealift.travel.state import Clock
+
+SECRETS: Final = ("identity.key", "passphrase", "vault.db", "sealed")
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """Where progress goes."""
+
+    def say(self, line: str) -> None:
+        """Tell people what begins now."""
+        ...
+
+    def watch(self, progress: Progress, event: RoleEvent) -> None:
+        """Show the state after an event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the command line asks for.
+
+    Attributes:
+        folder: Gets everything.
+        attacks: Let one holder attack first.
+        keep: Leave keys, passphrases and sealed data where they are.
+    """
+
+    folder: Path
+    plan: Plan = "travel"
+    attacks: bool = True
+    keep: bool = False
+
+
+def run_demo(
+    wishes: Wishes,
+    view: View,
+    *,
+    clock: Clock,
+    on_second_signal: OnSecondSignal | None = None,
+) -> Outcome:
+    """Run the demo.
+
+    Args:
+        wishes: What is asked for.
+        view: Where progress goes.
+        clock: Monotonic seconds, the same as in the roles' events.
+        on_second_signal: See ``run_travel``.
+
+    Raises:
+        SealiftError: if the world cannot be made or a process failed.
+    """
+    began_s = clock()
+    with view:
+        view.say("making keys, sealing three owners' digits, signing the agreement")
+        world = make_world(wishes.folder)
+        world_s = clock() - began_s
+        if wishes.plan == "local":
+            run, verdict = _run_local(world, view, clock)
+        else:
+            run = _run_travel(world, view, wishes, on_second_signal)
+            view.say("verifying logs, receipts, scrub reports and the model")
+            verdict = check_run(world, run, attacks=wishes.attacks)
+    outcome = _outcome(world, run, verdict, wishes)
+    outcome.world_s, outcome.began_s = world_s, began_s
+    outcome.roles_up_s = run.progress.gathered_s - began_s
+    outcome.seconds = clock() - began_s
+    write_report(outcome)
+    if not wishes.keep:
+        _remove_secrets(world)
+    return outcome
+
+
+def _run_travel(
+    world: World, view: View, wishes: Wishes, on_second: OnSecondSignal | None
+) -> TravelRun:
+    view.say("starting eight processes")
+    # The model is opened at the end; torch loads meanwhile, on the second core.
+    warm = _Once(lambda: import_module("sealift.train.handover"))
+
+    def watch(progress: Progress, event: RoleEvent) -> None:
+        if event.kind == "job.ready":
+            warm.start()
+        view.watch(progress, event)
+
+    return run_travel(world, watch, attacks=wishes.attacks, on_second_signal=on_second)
+
+
+def _run_local(world: World, view: View, clock: Clock) -> tuple[TravelRun, Verdict]:
+    from sealift.demo.localrun import run_alone  # torch
+
+    view.say("training in this process alone")
+    return run_alone(world, view.watch, clock=clock), Verdict()
+
+
+def _outcome(world: World, run: TravelRun, verdict: Verdict, wishes: Wishes) -> Outcome:
+    metrics = run.result["metrics"]
+    return Outcome(
+        plan=wishes.plan,
+        level="development",
+        accuracy=metrics["accuracy"],
+        alone={owner: metrics[f"alone.{owner}.accuracy"] for owner in OWNERS},
+        weights=run.result["weights"],
+        progress=run.progress,
+        verdict=verdict,
+        world_s=0.0,
+        roles_up_s=0.0,
+        seconds=0.0,
+        began_s=0.0,
+        folder=world.path,
+        report=world.report,
+        model=world.model,
+    )
+
+
+class _Once:
+    """Runs something in a thread of its own, the first time it is asked to."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=call, daemon=True)
+        self._started = False
+
+    def start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._thread.start()
+
+
+def _remove_secrets(world: World) -> None:
+    """Keys, passphrases and data go; receipts, logs and heads stay."""
+    shutil.rmtree(world.path / "tables")
+    for home in world.homes():
+        for name in SECRETS:
+            path = home.path / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,140 @@
+"""The demo's last words: results, phases, what was verified, what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sealift.demo.outcome import Outcome
+from sealift.demo.progress import VisitSeen
+from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes, say_s
+from sealift.demo.world import OWNERS
+
+BAR_WIDTH: Final = 40
+PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
+DEMO_BAR_S: Final = 25.0
+ROLES_BAR_S: Final = 8.0
+
+
+def print_summary(outcome: Outcome, console: Console) -> None:
+    """Print how it ended."""
+    console.print()
+    console.print(_results(outcome))
+    if outcome.plan == "travel":
+        console.print()
+        console.print(_phases(outcome))
+        console.print()
+        for line in _attacks(outcome):
+            console.print(line)
+        for line in _checks(outcome):
+            console.print(line)
+    console.print()
+    for line in _ending(outcome):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _results(outcome: Outcome) -> Table:
+    table = _table("Right answers on the same held-out digits")
+    table.add_column("", min_width=12)
+    table.add_column("")
+    table.add_column("", justify="right")
+    rows = [(f"{owner} alone", share, "red") for owner, share in outcome.alone.items()]
+    for name, share, style in [*rows, ("together", outcome.accuracy, "green")]:
+        bar = "█" * round(share * BAR_WIDTH)
+        table.add_row(name, Text(bar, style=style), f"{share:.1%}")
+    return table
+
+
+def _phases(outcome: Outcome) -> Table:
+    table = _table("Phases of a visit: median, and all visits together")
+    table.add_column("holder")
+    table.add_column("visits", justify="right")
+    for name in (*PHASES, "whole"):
+        table.add_column(name, justify="right")
+    table.add_column("sealed", justify="right")
+    verified = outcome.progress.verified
+    for owner in OWNERS:
+        visits = [visit for visit in verified if visit.holder == owner]
+        table.add_row(owner, *_cells(visits, median))
+    table.add_row("in all", *_cells(verified, sum), style="bold")
+    return table
+
+
+def _cells(
+    visits: list[VisitSeen], merge: Callable[[list[float]], float]
+) -> Iterator[str]:
+    yield str(len(visits))
+    for name in PHASES:
+        yield say_s(merge([visit.phases_s.get(name, 0.0) for visit in visits]))
+    yield say_s(merge([sum(visit.phases_s.values()) for visit in visits]))
+    yield say_bytes(round(merge([float(visit.sealed_bytes) for visit in visits])))
+
+
+def _attacks(outcome: Outcome) -> Iterator[Text]:
+    refused = {id(attack) for attack in outcome.refused}
+    for attack in outcome.attacks:
+        good = id(attack) in refused
+        line = _mark(good)
+        line.append(f"{attack.holder} {ATTACK_IN_WORDS[attack.name]}: ")
+        line.append("refused" if good else "NOT REFUSED", style="bold")
+        line.append(f" [{attack.reason}], visit revoked, ")
+        line.append(f"{say_bytes(attack.scrubbed_bytes)} scrubbed; no row was used")
+        yield line
+
+
+def _checks(outcome: Outcome) -> Iterator[Text]:
+    verdict = outcome.verdict
+    entries = sum(log.size for log in verdict.logs)
+    yield _mark(verdict.log_verified).append(
+        f"audit logs of {len(verdict.logs)} owners, {entries} entries: "
+        "each continues the heads that the other owners kept"
+    )
+    yield _mark(verdict.receipts_verified).append(
+        f"{len(verdict.receipts)} receipts: signature, evidence, content, log heads"
+    )
+    yield _mark(verdict.scrub_verified).append(
+        f"{len(verdict.receipts)} scrub reports: {say_bytes(verdict.scrubbed_bytes)} "
+        "overwritten, read back as zero"
+    )
+    yield _mark(verdict.model_verified).append(
+        f"model of {verdict.parameters:,} parameters opened with its owner's key: "
+        f"its weights are the manifest's, {outcome.weights[:19]}…"
+    )
+    for failure in verdict.failures:
+        yield _mark(False).append(failure, style="red")
+
+
+def _ending(outcome: Outcome) -> Iterator[Text]:
+    yield Text(f"report   {outcome.report}")
+    yield Text(f"model    {outcome.model}")
+    line = Text("time     ")
+    line.append(_against("in all", outcome.seconds, DEMO_BAR_S))
+    if outcome.plan == "travel":
+        line.append(_against(", all roles up after", outcome.roles_up_s, ROLES_BAR_S))
+    yield line
+    yield Text(f"DEVELOPMENT: {BANNER}", style="bold red")
+
+
+def _against(what: str, seconds: float, bar_s: float) -> str:
+    return f"{what} {seconds:.1f} s (bar: {bar_s:g} s)"
+
+
+def _mark(good: bool) -> Text:
+    return Text("✓ ", style="bold green") if good else Text("✗ ", style="bold red")
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+    )
