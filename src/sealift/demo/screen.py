@@ -62,7 +62,11 @@ class Screen:
         said = Text("\n".join(self._said), style="dim")
         if progress is None:
             return said
-        parts = [_roles(progress), _parties(progress), _bar(progress)]
+        parts: list[RenderableType] = [
+            _roles(progress),
+            _parties(progress),
+            _bar(progress),
+        ]
         if progress.attacks:
             parts.append(_attacks(progress))
         return Group(said, *parts)

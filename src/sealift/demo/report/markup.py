@@ -1,0 +1,96 @@
+"""HTML and SVG elements as text that is escaped by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+VOID: Final = frozenset({"meta", "br", "hr", "col"})
+
+
+class Markup(str):
+    """Text that is markup already; any other text is escaped when it is put in."""
+
+    __slots__ = ()
+
+
+Child = str | Iterable[str]
+
+
+def element(tag: str, *children: Child, **attributes: str | float | None) -> Markup:
+    """One element.
+
+    Args:
+        tag: Its name.
+        children: Markup as it is, other text escaped.
+        attributes: ``class_`` for class, ``stroke_width`` for stroke-width; None is
+            left out.
+    """
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    if tag in VOID:
+        return Markup(f"<{tag}{written}>")
+    return Markup(f"<{tag}{written}>{join(*children)}</{tag}>")
+
+
+def join(*children: Child) -> Markup:
+    """Children one after the other."""
+    return Markup("".join(_write(child) for child in children))
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Child]], *, numbers_from: int = 99
+) -> Markup:
+    """A table that scrolls by itself where it is too wide.
+
+    Args:
+        headings: One per column.
+        rows: Cells.
+        numbers_from: Columns from this one on are aligned as numbers.
+    """
+
+    def style(index: int) -> str | None:
+        return "number" if index >= numbers_from else None
+
+    head = [element("th", text, class_=style(i)) for i, text in enumerate(headings)]
+    body = [
+        element("tr", [element("td", c, class_=style(i)) for i, c in enumerate(cells)])
+        for cells in rows
+    ]
+    whole = element(
+        "table", element("thead", element("tr", head)), element("tbody", body)
+    )
+    return element("div", whole, class_="wide")
+
+
+def details(summary: str, *children: Child) -> Markup:
+    """Something that is folded away."""
+    return element("details", element("summary", summary), *children)
+
+
+def section(title: str, lead: str, *children: Child) -> Markup:
+    """A titled part of the page with one sentence that says what it shows."""
+    return element(
+        "section",
+        element("h2", title),
+        element("p", lead, class_="lead") if lead else "",
+        *children,
+    )
+
+
+def _write(child: Child) -> str:
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, str):
+        return escape(child)
+    return join(*child)
+
+
+def _number(value: str | float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)
