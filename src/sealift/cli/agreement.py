@@ -13,7 +13,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.codec import to_plain
 from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
-from sealift.release.bundle import load_bundle, visible
+from sealift.release.bundle import load_bundle
 from sealift.release.codereview import review_code
 from sealift.release.explain import explain
 from sealift.release.files import locked
@@ -26,6 +26,7 @@ from sealift.release.signed import (
     verify_signatures,
     verify_successor,
 )
+from sealift.release.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,6 +12,7 @@ from sealift.codec import to_plain
 from sealift.release.audit import LogEntry
 from sealift.release.heads import find_head
 from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
+from sealift.release.visible import visible
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,7 +77,7 @@ def _show(args: argparse.Namespace) -> None:
         if args.json:
             print(json.dumps({"index": index, **to_plain(entry)}))
         else:
-            print(_line(index, entry))
+            print(visible(_line(index, entry)))
 
 
 def _line(index: int, entry: LogEntry) -> str:

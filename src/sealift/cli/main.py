@@ -20,9 +20,13 @@ from typing import NoReturn
 import sealift
 from sealift.cli.buglog import record_bug
 from sealift.cli.nouns import NOUNS, module_name
-from sealift.cli.signals import StopRequested, install_stop_signals
+from sealift.cli.signals import (
+    StopRequested,
+    follow_parent,
+    install_stop_signals,
+)
 from sealift.errors import SealiftError, UnavailableError, UsageError
-from sealift.release.bundle import visible
+from sealift.release.visible import visible
 
 EXIT_BUG = 1
 EXIT_PIPE = 128 + signal.SIGPIPE
@@ -39,6 +43,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     install_stop_signals()
+    followed = follow_parent()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(words)
@@ -49,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SealiftError as error:
         return _report(error)
     except StopRequested as stop:
-        _say(f"stopped by {stop}")
+        if not followed:  # whoever started us says it
+            _say(f"stopped by {stop}")
         return stop.exit_code
     except BrokenPipeError:
         _forget_stdout()

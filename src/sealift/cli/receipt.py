@@ -13,6 +13,7 @@ from sealift.codec import to_plain
 from sealift.release.explain import count
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 from sealift.release.signed import load_signed, verify
+from sealift.release.visible import visible
 
 
 def add_parser(subparsers: Any) -> None:
@@ -79,7 +80,7 @@ def _print(receipt: Receipt, statement: str) -> None:
         "verified": statement,
     }
     for name, value in rows.items():
-        print(f"{name:<9}  {value}")
+        print(visible(f"{name:<9}  {value}"))
 
 
 def _say(line: str) -> None:

@@ -25,6 +25,7 @@ from sealift.release.audit import (
     SignedTreeHead,
     TreeHead,
     sign_head,
+    verify_head,
 )
 from sealift.release.database import (
     create_database,
@@ -92,15 +93,19 @@ class AuditLog:
         """An existing log.
 
         Raises:
-            IntegrityError: ``log-damaged``, if it does not fit its own last head.
+            IntegrityError: ``log-damaged``, if it does not fit its own last head;
+                ``head-unsigned``, if its owner did not sign that head.
             PolicyError: ``other-log``, if another key signs it.
         """
         connection = open_database(path, APPLICATION_ID)
         try:
             log = cls(connection, path, signer, clock)
-            require_last_head(log._tree, log.head(), path)
-            if log.head().log != signer.public_key:
+            last = log.head()
+            if last.log != signer.public_key:
                 raise PolicyError(f"{path} is another owner's log", code="other-log")
+            # Else the next head would sign whatever somebody wrote into the file.
+            verify_head(last)
+            require_last_head(log._tree, last, path)
         except BaseException:
             connection.close()
             raise

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from sealift.crypto.identity import Identity
 from sealift.errors import (
+    IntegrityError,
     MalformedError,
     PeerError,
     PolicyError,
@@ -116,6 +117,7 @@ class Broker:
     Raises:
         PolicyError: if the owner did not sign the agreement.
         StaleError: if a later agreement was in force here.
+        IntegrityError: if a key in the vault is not the one that was agreed on.
     """
 
     def __init__(
@@ -208,8 +210,21 @@ class Broker:
                 fix="Use the identity that signed it",
                 code="owner-unsigned",
             )
+        self._require_keys()
         self._vault.activate(self._verified)
         self._append("agreement")
+
+    def _require_keys(self) -> None:
+        """Notice at the start what every release would fail of later."""
+        held = self._vault.resources()
+        for resource in self._verified.agreement.resources_of(self._owner.name):
+            if resource.name in held and held[resource.name] != resource.key:
+                raise IntegrityError(
+                    f"the vault's key of {resource.name} is not the agreement's",
+                    why="the table was sealed again after the agreement was made",
+                    fix="Use the vault of that time, or sign a successor",
+                    code="other-key",
+                )
 
     def _require_in_force(self) -> None:
         """A successor may have come into force while this broker runs."""

@@ -17,6 +17,7 @@ from sealift.errors import IntegrityError, MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import CodeBundle, bundle_digest
 from sealift.release.files import unreadable
+from sealift.release.visible import visible
 
 MAX_FILES: Final = 4096
 MAX_BUNDLE_BYTES: Final = 64 << 20
@@ -86,17 +87,6 @@ def diff_bundles(before: Files, after: Files) -> Iterator[str]:
         left, right = before.get(name), after.get(name)
         if left != right:
             yield from _diff(name, left, right)
-
-
-def visible(text: str) -> str:
-    """``text`` with control and bidirectional characters made visible.
-
-    What is reviewed must be what runs: no escape sequence may hide a line.
-    """
-    return "".join(
-        char if char.isprintable() or char == "\t" else ascii(char)[1:-1]
-        for char in text
-    )
 
 
 def _diff(name: str, before: bytes | None, after: bytes | None) -> Iterator[str]:

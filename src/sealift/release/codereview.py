@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sealift.release.agreement import CodeBundle
-from sealift.release.bundle import Files, diff_bundles, visible
+from sealift.release.bundle import Files, diff_bundles
 from sealift.release.explain import count
+from sealift.release.visible import visible
 
 
 def review_code(

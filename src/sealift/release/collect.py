@@ -30,9 +30,9 @@ from sealift.release.brokerserver import (
     ConsistencyRequest,
     Refusal,
 )
-from sealift.release.bundle import visible
 from sealift.release.grant import KeyRelease, open_release
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.visible import visible
 
 T = TypeVar("T")
 RELEASE_TIMEOUT_S: Final = 30.0

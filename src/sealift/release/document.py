@@ -122,7 +122,7 @@ def _load(path: Path) -> dict[str, Any]:
     raw = read_whole(path, MAX_DOCUMENT_BYTES)
     try:
         return tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of too long an integer
         raise MalformedError(
             f"{path} is not TOML", why=str(error), code="bad-toml"
         ) from None

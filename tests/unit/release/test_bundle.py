@@ -14,9 +14,9 @@ from sealift.release.bundle import (
     load_bundle,
     measure_bundle,
     read_bundle,
-    visible,
 )
 from sealift.release.codereview import review_code
+from sealift.release.visible import visible
 
 
 @pytest.fixture
