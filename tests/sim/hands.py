@@ -79,7 +79,7 @@ class Hand:
             "visit": self.visit_key(),
             "send": established.send_key(),
             "receive": established.receive_key(),
-            "hpke": SecretKey.from_bytes(established.hpke.seed.reveal(TOKEN)),
+            "master": SecretKey.from_bytes(established.keys._master.reveal(TOKEN)),
         }
 
     def present(self, **changes: Any) -> None:

@@ -2,7 +2,7 @@
 
 Keys, evidence, sealed files, leases, sessions and receipts are real. In memory are the
 line between holder and accelerator, the clock, and the work: it keeps a copy of the rows
-that it was shown. Tests attack by setting attributes (`faults`, `bring`, `change_lease`).
+that it was shown. Tests attack by setting attributes (`faults`, `change_lease`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.session import Endpoint, Session, accept, connect
+from sealift.session.frames import FrameKind
 from sealift.train.receipts import ReceiptWriter
 from sealift.travel.accelerator import (
     HostedVisit,
@@ -56,6 +57,7 @@ class Outcome:
     holder_error: SealiftError | None = None
     wire: list[bytes] = field(default_factory=list)
     secrets: dict[str, SecretKey] = field(default_factory=dict)
+    th2: bytes = b""
 
     @property
     def reason(self) -> str:
@@ -86,10 +88,13 @@ class VisitWorld:
         self._model = secrets.token_bytes(256)
         self.model = bytearray(self._model)
         self.fails_in_work: Callable[[], None] = lambda: None
-        self.bring: Bring = honest
         self.faults: Sequence[Fault] = ()
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
         self.visits = 0
+
+    def raw_frames(self, outcome: Outcome) -> list[bytes]:
+        """The visit frames of a visit, as they crossed the line."""
+        return [frame[1:] for frame in outcome.wire if frame[0] == FrameKind.RAW]
 
     def untouched(self) -> bool:
         """Whether everything that no frame may touch is as it was."""
@@ -160,7 +165,7 @@ class VisitWorld:
     def visit(
         self,
         owner: str,
-        bring: Bring | None = None,
+        bring: Bring = honest,
         *,
         offer: OfferVisit | None = None,
         signed: SignedLease | None = None,
@@ -187,8 +192,8 @@ class VisitWorld:
                         clock=self.clock,
                         stalled=stalled,
                     )
-                    outcome.secrets = hand.secrets()
-                    outcome.receipt = (bring or self.bring)(hand)
+                    outcome.secrets, outcome.th2 = hand.secrets(), session.th2
+                    outcome.receipt = bring(hand)
             except SealiftError as error:
                 outcome.holder_error = error
             finally:
