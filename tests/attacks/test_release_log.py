@@ -16,16 +16,23 @@ import pytest
 
 import sealift
 from sealift.codec import decode, encode
+from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
-from sealift.release import grant
-from sealift.release.audit import LogEntry, SignedTreeHead, sign_head
+from sealift.ids import Digest
+from sealift.release import auditlog, grant
+from sealift.release.audit import (
+    LogEntry,
+    SignedTreeHead,
+    sign_head,
+    verify_head,
+)
 from sealift.release.auditlog import AuditLog
 from sealift.release.broker import ReleaseRequest
 from sealift.release.brokerserver import BrokerAnswer, BrokerRequest
 from sealift.release.collect import collect_release
 from sealift.release.heads import HeadStore
-from sealift.release.logcheck import read_entries, verify_log
+from sealift.release.logcheck import read_entries, read_head, verify_log
 from tests.sim.owners import (
     NOW_S,
     BrokerBox,
@@ -127,6 +134,39 @@ def test_append_that_failed_left_the_log_whole(box: BrokerBox) -> None:
     after = box.log.append(entry)
     assert after.head.size == before.size + 1
     assert verify_log(box.log._path, before).size == after.head.size
+
+
+def test_a_slow_reader_does_not_keep_the_broker_from_logging(
+    consortium: Consortium, box: BrokerBox, tmp_path: Path
+) -> None:
+    """Somebody pages through the log; keys still go out, entries are still written."""
+    box.log._connection.execute("PRAGMA busy_timeout = 0")
+    reader = read_entries(tmp_path / "ada.log")
+    assert next(reader).kind == "agreement"
+    assert release_once(consortium, box, "ada").size == 2
+    reader.close()
+
+
+def test_killed_in_the_middle_of_a_write(
+    consortium: Consortium, box: BrokerBox, tmp_path: Path
+) -> None:
+    """A hot journal: who only reads says so, who opens to write undoes the write."""
+    release_once(consortium, box, "ada")
+    victim = tmp_path / "killed.log"
+    connection = box.log._connection
+    connection.execute("PRAGMA cache_spill = 1")
+    connection.execute("PRAGMA cache_size = 1")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE entries SET entry = zeroblob(200000)")
+    for end in ("", "-journal"):
+        shutil.copy(tmp_path / f"ada.log{end}", tmp_path / f"killed.log{end}")
+    connection.execute("ROLLBACK")
+    with pytest.raises(UnavailableError) as caught:
+        verify_log(victim)
+    assert caught.value.code == "interrupted-write"
+    again = AuditLog.open(victim, consortium.identities["ada"], lambda: NOW_S)
+    again.close()
+    assert verify_log(victim).size == 2
 
 
 def test_refused_handshake_is_logged(box: BrokerBox, tmp_path: Path) -> None:
@@ -261,6 +301,43 @@ def test_another_owners_log_is_not_continued(
     with pytest.raises(PolicyError) as caught:
         AuditLog.open(tmp_path / "ada.log", consortium.identities["bern"], lambda: 0.0)
     assert caught.value.code == "other-log"
+
+
+def rewrite_log(path: Path) -> None:
+    """Another past that fits its head, which nobody could sign: no release in it."""
+    old = read_head(path)
+    entry = encode(LogEntry(kind="agreement", at_s=0, agreement=old.root))
+    head = replace(old.head, size=1, root=Digest(leaf_hash(entry)))
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM entries")
+    connection.execute("DELETE FROM heads")
+    connection.execute("INSERT INTO entries VALUES (0, ?)", (entry,))
+    raw = encode(SignedTreeHead(head, old.signature))
+    connection.execute("INSERT INTO heads VALUES (1, ?)", (raw,))
+    connection.commit()
+    connection.close()
+
+
+def test_a_rewritten_log_is_not_signed_by_going_on_with_it(
+    consortium: Consortium,
+    box: BrokerBox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By whoever can write the disk and has no key."""
+    release_once(consortium, box, "ada")
+    box.close()
+    path, identity = tmp_path / "ada.log", consortium.identities["ada"]
+    rewrite_log(path)
+    with pytest.raises(IntegrityError) as caught:
+        AuditLog.open(path, identity, lambda: 0.0)
+    assert caught.value.code == "head-unsigned"
+    monkeypatch.setattr(auditlog, "verify_head", lambda signed: signed.head)
+    mutant = AuditLog.open(path, identity, lambda: 0.0)  # control: signs it
+    mutant.append(LogEntry(kind="refusal", at_s=0, agreement=mutant.head().root))
+    verify_head(mutant.head())
+    assert releases_in(path) == 0
+    mutant.close()
 
 
 # an answer that shows a log entry about something else

@@ -163,7 +163,7 @@ class Broker:
         """Log a peer whose handshake was refused: it never came to ask."""
         if isinstance(error, (RefusedError, MalformedError)):
             self._append("refusal", role=role, peer=name[:63], rule=error.code)
-            self._tell("release.refused", error.code, name)
+            self._tell("release.refused", rule=error.code, peer=name)
 
     def head(self) -> SignedTreeHead:
         """The latest signed head of this broker's log."""
@@ -187,10 +187,10 @@ class Broker:
             sealed = self._seal(request, peer, th2)
         except SealiftError as error:
             self._append_about(peer, th2, request, rule=error.code)
-            self._tell("release.refused", error.code, request.resource)
+            self._tell("release.refused", rule=error.code, peer=peer.name)
             raise
         logged = self._append_about(peer, th2, request, info=info_digest(sealed.info))
-        self._tell("release.granted", request.purpose, request.resource)
+        self._tell("release.granted", resource=sealed.info.resource, peer=peer.name)
         return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
 
     def _seal(self, request: ReleaseRequest, peer: Peer, th2: bytes) -> SealedKey:
@@ -279,5 +279,5 @@ class Broker:
         )
         return self._log.append(entry)
 
-    def _tell(self, kind: str, rule: str, subject: str) -> None:
-        emit(self._sink, kind, rule=rule, subject=subject, owner=self._owner.name)
+    def _tell(self, kind: str, **fields: str) -> None:
+        emit(self._sink, kind, owner=self._owner.name, **fields)

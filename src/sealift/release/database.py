@@ -76,10 +76,14 @@ def open_database(
         raise unreadable(path, error) from None
     with database_errors(path):
         connection = _connect(path, read_only=read_only)
-        found = connection.execute("PRAGMA application_id").fetchone()[0]
-    if found != application_id:
+    try:
+        with database_errors(path):
+            found = connection.execute("PRAGMA application_id").fetchone()[0]
+        if found != application_id:
+            raise _not_ours(path)
+    except SealiftError:
         connection.close()
-        raise _not_ours(path)
+        raise
     return connection
 
 
@@ -153,6 +157,13 @@ def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED"):
         return UnavailableError(
             f"{path} is in use", fix="Stop the other process first", code="in-use"
+        )
+    if name == "SQLITE_READONLY_ROLLBACK":
+        return UnavailableError(
+            f"{path} was left in the middle of a write",
+            why="its process was killed",
+            fix="Start its broker once: that completes or undoes the write",
+            code="interrupted-write",
         )
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return _not_ours(path)

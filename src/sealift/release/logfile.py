@@ -34,13 +34,17 @@ def require_root(tree: LogTree, head: TreeHead, path: Path) -> None:
 
 
 def stored_entries(connection: sqlite3.Connection, path: Path) -> Iterator[bytes]:
-    """Canonical bytes of every entry, in order."""
+    """Canonical bytes of every entry, in order.
+
+    Read at once: a reader that takes its time must not keep the broker from writing.
+    """
     with database_errors(path):
-        rows = connection.execute("SELECT position, entry FROM entries ORDER BY 1")
-        for expected, (position, raw) in enumerate(rows):
-            if position != expected:
-                raise damaged(path, f"entry {expected} is missing")
-            yield raw
+        query = "SELECT position, entry FROM entries ORDER BY 1"
+        rows = connection.execute(query).fetchall()
+    for expected, (position, raw) in enumerate(rows):
+        if position != expected:
+            raise damaged(path, f"entry {expected} is missing")
+        yield raw
 
 
 def stored_heads(
@@ -48,8 +52,10 @@ def stored_heads(
 ) -> Iterator[SignedTreeHead]:
     """Every head that was ever signed, smallest first."""
     with database_errors(path):
-        for (raw,) in connection.execute("SELECT head FROM heads ORDER BY size"):
-            yield decode(SignedTreeHead, raw)
+        query = "SELECT head FROM heads ORDER BY size"
+        rows = connection.execute(query).fetchall()
+    for (raw,) in rows:
+        yield decode(SignedTreeHead, raw)
 
 
 def last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
