@@ -11,7 +11,7 @@ from typing import Any
 
 from sealift import __version__
 from sealift.attest.attesters.development import DevelopmentAttester
-from sealift.cli.roles import add_role_arguments, set_up_role
+from sealift.cli.roles import add_role_arguments, say_unsandboxed, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.errors import PolicyError
 from sealift.ids import Role
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         agreement=setup.agreement.digest,
         attester=attester,
     )
+    say_unsandboxed()
     # Everything that can be refused was; torch is worth its second only now.
     from sealift.train.accelerator import Accelerator
 
@@ -90,4 +91,4 @@ def _restart_overwriting() -> None:
     """The allocator reads its settings when a process starts, so start again with them."""
     if not allocator_overwrites(os.environ):
         os.environ.update(ALLOCATOR_ENVIRONMENT)
-        os.execv(sys.executable, [sys.executable, "-m", "sealift", *sys.argv[1:]])  # noqa: S606 - ourselves
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *sys.argv[1:]])  # noqa: S606 - ourselves

@@ -8,7 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
+from sealift.cli.roles import (
+    RoleSetup,
+    add_role_arguments,
+    require_data_owner,
+    set_up_role,
+)
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
@@ -45,9 +50,9 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the orchestrator is gone or a signal comes."""
+    """Serve until the job has ended."""
     setup = set_up_role(args)
-    require_party(setup, setup.identity.name, "broker")
+    require_data_owner(setup, "broker")
     with (
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sealift.channel.opener import RecordOpener
 from sealift.channel.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments
-from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
+from sealift.cli.roles import (
+    RoleSetup,
+    add_role_arguments,
+    require_data_owner,
+    set_up_role,
+)
+from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
-from sealift.errors import JobError, MalformedError, UnavailableError
+from sealift.errors import (
+    AuthenticationError,
+    JobError,
+    MalformedError,
+    UnavailableError,
+)
 from sealift.ids import Role
 from sealift.release.heads import HeadStore
+from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.travel.attendance import Attendance
@@ -63,14 +78,37 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
     setup = set_up_role(args)
-    require_party(setup, setup.identity.name, "holder")
+    require_data_owner(setup, "holder")
     held = load_held(setup, args.sealed)
+    if not args.holder_only:
+        check_keys(setup, args.vault, held)
     make_folder(args.receipts)
     with _broker_beside(args), holder_link(setup) as link:
-        finished = make_attendance(args, setup, link, held).serve()
+        attendance = make_attendance(args, setup, link, held)
+        finished = attendance.serve()
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
+    print(json.dumps({"receipts": attendance.kept, "failed": attendance.failed}))
     return 0
+
+
+def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> None:
+    """The sealed files must be those that the vault's keys are for.
+
+    Raises:
+        MalformedError: if a file was sealed with another key: it is another file.
+        UnavailableError: if the vault cannot be opened, or has no such key.
+    """
+    with closing(Vault.open(vault, setup.identity)) as keys:
+        for name, each in held.items():
+            try:
+                RecordOpener(keys.fetch(name), each.source.header_bytes).close()
+            except AuthenticationError:
+                raise MalformedError(
+                    f"{name}{SEALED_SUFFIX} is not the file that its key is for",
+                    fix="Use the files that the agreement was made with",
+                    code="other-resource",
+                ) from None
 
 
 def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
@@ -158,7 +196,9 @@ def _broker_beside(args: argparse.Namespace) -> Iterator[None]:
         value = getattr(args, name)
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
-    process = subprocess.Popen(command)  # noqa: S603 - ourselves
+    with stop_postponed():
+        process = subprocess.Popen(command, env={**os.environ, **followed()})  # noqa: S603 - ourselves
+        on_second_signal(process.kill)
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from sealift.ids import Role
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay import Relay
 from sealift.train.messages import AcceleratorSettings
+from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.doorkeeper import Doorkeeper
 from sealift.travel.messages import StartJob
 from sealift.travel.orchestrator import Orchestrator
@@ -46,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
     setup = set_up_role(args)
     operator = setup.agreement.agreement.operator
     require_party(setup, operator, "orchestrator")
-    folder = RunFolder(args.output or Path(setup.job.output))
     with ExitStack() as stack:
+        place = args.output or Path(setup.job.output)
+        folder = stack.enter_context(RunFolder(place))
         summary = _orchestrate(setup, folder, stack)
     print(json.dumps(summary))
     return 0
@@ -80,7 +82,12 @@ def _orchestrate(
         clock=time.monotonic,
         sink=setup.sink,
     )
-    summary = orchestrator.run(_start(setup), folder.write_output)
+    outcome = "failed"
+    try:
+        summary = orchestrator.run(_start(setup), folder.write_output)
+        outcome = "finished"
+    finally:
+        dismiss_brokers(link, endpoint, setup.agreement, outcome)
     return folder.finish(summary)
 
 
@@ -91,5 +98,6 @@ def _start(setup: RoleSetup) -> StartJob:
         batch_rows=training.batch_rows,
         threads=training.threads,
         meet_s=travel.meet_s,
+        brokers_s=travel.gather_s,
     )
     return StartJob(setup.job.name, encode(settings))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from sealift.cli.eventlog import add_events_argument, open_events
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
-from sealift.errors import PolicyError
+from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
 from sealift.release.signed import VerifiedAgreement, load_signed, verify
 from sealift.train.settings import JobTable, parse_address, read_job
+from sealift.travel.lease import check_seconds
+from sealift.travel.schedule import plan_resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,66 @@ def set_up_role(args: argparse.Namespace) -> RoleSetup:
         SealiftError: the first thing that is wrong, before anything is started.
     """
     job = read_job(args.job)
+    address = parse_address(args.orchestrator) if args.orchestrator else job.address
     agreement = verify(load_signed(Path(job.agreement)))
+    check_job(job, agreement)
+    if job.plan != "travel":
+        raise UsageError(
+            f"the job's plan is {job.plan}",
+            why="this command is for the plan travel",
+            fix="Run `sealift train` with the job instead",
+            code="other-plan",
+        )
     prompt = f"passphrase of {args.key.name}"
     identity = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
-    address = parse_address(args.orchestrator) if args.orchestrator else job.address
     return RoleSetup(job, agreement, identity, open_events(args.events), address)
+
+
+def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
+    """What a job asks for must be possible under the agreement, before any key is used.
+
+    Raises:
+        UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
+        PolicyError: if its leases would last longer than agreed.
+    """
+    settings = job.travel_settings()
+    for purpose in ("train", "heldout"):
+        plan_resources(
+            agreement.agreement.resources,
+            epoch=0,
+            purpose="train" if purpose == "train" else "heldout",
+            order=settings.order,
+            buffer_bytes=settings.buffer_bytes,
+        )
+    check_seconds(settings.lease_s, agreement.agreement.travel.lease_s)
+
+
+def say_unsandboxed() -> None:
+    """A recipe is code of another party: say what keeps it in, which is nothing yet."""
+    print(
+        "sealift: the recipe runs without a sandbox in this version: "
+        "it can do what this process can",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def require_data_owner(setup: RoleSetup, role: str) -> None:
+    """The identity must be a data owner of the agreement.
+
+    Raises:
+        PolicyError: code ``other-key``, ``not-a-party`` or ``not-a-data-owner``.
+    """
+    name = setup.identity.name
+    require_party(setup, name, role)
+    if name not in setup.agreement.agreement.data_owners:
+        raise PolicyError(
+            f"{name} brings no data to this agreement",
+            fix=f"The {role} runs with the key of a data owner",
+            code="not-a-data-owner",
+        )
 
 
 def require_party(setup: RoleSetup, name: str, role: str) -> None:

@@ -1,13 +1,21 @@
-"""The folder of a run: sealed model, its wrapped key, the accelerator's signed manifest."""
+"""The folder of a run: sealed model, its wrapped key, the accelerator's signed manifest.
+
+It appears whole, with its last file synced, or not at all: until then everything lies
+in a hidden folder beside it, which goes when the run fails.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from sealift.channel.outputfile import write_failed
 from sealift.codec import encode
-from sealift.errors import MalformedError, UnavailableError
+from sealift.errors import MalformedError, UsageError
 from sealift.release.files import write_whole
 from sealift.train.manifest import MANIFEST_NAME, SignedManifest
 from sealift.travel.messages import Output
@@ -18,42 +26,68 @@ OUTPUT_NAMES = frozenset({"model.sealed", "model.key.json"})
 
 
 class RunFolder:
-    """Collects what the accelerator hands out; files appear whole or not at all.
+    """Collects what the accelerator hands out.
 
     Args:
-        path: Made if it is not there.
+        path: Must be free: an earlier run is never replaced.
+
+    Raises:
+        UsageError: ``output-exists``.
+        UnavailableError: if the folder cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._parts: dict[str, list[bytes]] = {}
+        self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+        self._written_bytes = 0
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError(
+                f"{path} holds a run already",
+                fix="Name another folder with --output, or move that one away",
+                code="output-exists",
+            )
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._partial.mkdir()
         except OSError as error:
-            raise UnavailableError(
-                f"cannot make {path}", why=error.strerror or "", code="disk"
-            ) from None
+            raise write_failed(path, error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        shutil.rmtree(self._partial, ignore_errors=True)
 
     def write_output(self, output: Output) -> None:
         """Take one piece of an output.
 
         Raises:
             MalformedError: for a name that is no output of ours, or too much of one.
+            UnavailableError: if the disk is full.
         """
         if output.name not in OUTPUT_NAMES:
             raise MalformedError("an output of an unknown name", code="bad-output")
-        parts = self._parts.setdefault(output.name, [])
-        parts.append(output.part)
-        if sum(map(len, parts)) > MAX_OUTPUT_BYTES:
+        self._written_bytes += len(output.part)
+        if self._written_bytes > MAX_OUTPUT_BYTES:
             raise MalformedError("an output is too long", code="bad-output")
-        if output.last:
-            write_whole(self.path / output.name, b"".join(self._parts.pop(output.name)))
+        try:
+            with (self._partial / output.name).open("ab") as file:
+                file.write(output.part)
+        except OSError as error:
+            raise write_failed(self.path / output.name, error) from None
 
     def finish(self, summary: RunSummary) -> dict[str, Any]:
-        """Write the manifest; return the summary for stdout."""
+        """Write the manifest and let the folder appear; the summary for stdout."""
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
-        write_whole(self.path / MANIFEST_NAME, encode(signed))
+        write_whole(self._partial / MANIFEST_NAME, encode(signed))
+        try:
+            for path in self._partial.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            self._partial.rename(self.path)
+        except OSError as error:
+            raise write_failed(self.path, error) from None
         manifest = json.loads(finished.manifest)
         return {
             "run": str(self.path),

@@ -1,17 +1,29 @@
 """SIGTERM and SIGINT: stop taking work, scrub, exit; a second one exits at once.
 
 The first signal raises ``StopRequested`` in the main thread, so every ``finally`` on the
-way out runs: pools are scrubbed, sessions closed. The second one runs what was handed
-to ``on_second_signal`` (the accelerator scrubs its pools) and ends the process.
+way out runs: pools are scrubbed, sessions closed. A second signal, or ``GRACE_S`` without
+an end, runs what was handed to ``on_second_signal`` (the accelerator scrubs its pools)
+and ends the process. That is a thread's business, woken from the signal itself, because
+the main thread may sit in a long operation of torch, or in a recipe that swallows the
+exception.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import select
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
 
+GRACE_S: Final = 7.0
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+FOLLOW: Final = "SEALIFT_FOLLOW_PARENT"
+_PR_SET_PDEATHSIG: Final = 1
 _LAST_ACTS: list[Callable[[], None]] = []
 
 
@@ -23,10 +35,25 @@ class StopRequested(BaseException):
         self.exit_code = 128 + number
 
 
+class _State:
+    """Of this process: one watching thread, and a signal that waits for a block's end."""
+
+    watched = False
+    postponing = 0
+    postponed = 0
+
+
 def install_stop_signals() -> None:
-    """Handle SIGTERM and SIGINT as described above."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Handle SIGTERM and SIGINT as described above; safe to repeat."""
+    for number in STOPPING:
         signal.signal(number, _first)
+    if not _State.watched:
+        _State.watched = True
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(
+            target=_watch, args=(reader,), name="stop signals", daemon=True
+        ).start()
 
 
 def on_second_signal(act: Callable[[], None]) -> None:
@@ -34,13 +61,60 @@ def on_second_signal(act: Callable[[], None]) -> None:
     _LAST_ACTS.append(act)
 
 
+@contextlib.contextmanager
+def stop_postponed() -> Iterator[None]:
+    """Let a first signal wait until the block ends: for starting what must be stopped."""
+    _State.postponing += 1
+    try:
+        yield
+    finally:
+        _State.postponing -= 1
+        if _State.postponed and not _State.postponing:
+            number, _State.postponed = _State.postponed, 0
+            raise StopRequested(number)
+
+
+def follow_parent() -> bool:
+    """End with the process that started us, if it asked for that; whether it did."""
+    parent = os.environ.pop(FOLLOW, "")
+    if not parent:
+        return False
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(parent):  # it ended before we asked
+        os._exit(128 + signal.SIGTERM)
+    return True
+
+
+def followed() -> dict[str, str]:
+    """What to add to the environment of a child that is to end with this process."""
+    return {FOLLOW: str(os.getpid())}
+
+
 def _first(number: int, frame: FrameType | None) -> None:
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, _second)
+    for each in STOPPING:
+        signal.signal(each, _later)
+    if _State.postponing:
+        _State.postponed = number
+        return
     raise StopRequested(number)
 
 
-def _second(number: int, frame: FrameType | None) -> None:
+def _later(number: int, frame: FrameType | None) -> None:
+    """The watching thread ends the process; nothing is left to do here."""
+
+
+def _watch(reader: int) -> None:
+    number = _next_signal(reader, None)
+    _next_signal(reader, GRACE_S)
     for act in _LAST_ACTS:
         act()
     os._exit(128 + number)
+
+
+def _next_signal(reader: int, timeout_s: float | None) -> int:
+    """The number of the next stopping signal; 0 if none came in time."""
+    while select.select([reader], [], [], timeout_s)[0]:
+        number = os.read(reader, 1)[0]
+        if number in STOPPING:
+            return number
+    return 0

@@ -26,6 +26,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.link import Link
 from sealift.session.session import Session
+from sealift.train.containment import Containment
 from sealift.train.handout import Handout
 from sealift.train.joint import Cargo, JointTraining
 from sealift.train.messages import AcceleratorSettings
@@ -63,7 +64,7 @@ from sealift.travel.peers import (
 from sealift.travel.pool import CPUPool
 from sealift.travel.state import Clock
 
-BROKER_WAIT_S: Final = 20.0
+ORCHESTRATOR_WAIT_S: Final = 20.0
 GRANT_WAIT_S: Final = 120.0
 TIMEOUT: Final = peer_timeout().code
 
@@ -108,14 +109,13 @@ class Accelerator:
             JobError: if the recipe does not load.
             IntegrityError: if a scrub did not hold.
         """
-        circuit = self._link.open(ORCHESTRATOR, wait_s=BROKER_WAIT_S)
+        circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
         with connect(circuit, self._endpoint, policy) as control:
             try:
                 self._serve(control)
             finally:
-                if self._visit is not None:
-                    self._visit.abandon("stopped")
+                self._abandon()
 
     def _serve(self, control: Session) -> None:
         start = receive_message(control, StartJob, timeout_s=None)
@@ -133,16 +133,28 @@ class Accelerator:
                 return
             self._run_visit(order, setup, control, handout)
 
+    def _abandon(self) -> None:
+        if self._visit is not None:
+            scrubbed = self._visit.abandon("stopped")
+            emit(
+                self._sink,
+                "visit.abandoned",
+                scrubbed_bytes=scrubbed.scrubbed_bytes if scrubbed else 0,
+                verified=scrubbed.verified if scrubbed else False,
+            )
+
     def _prepare(
         self, start: StartJob, control: Session
     ) -> tuple[HostSetup, JointTraining]:
         settings = decode(AcceleratorSettings, start.settings)
         loop = LoopSettings(settings.seed, settings.batch_rows, settings.threads)
         agreement = self._agreement.agreement
-        recipe = Recipe(self._files, agreement.code.entry)
-        alone = agreement.data_owners if agreement.output.baseline_alone else ()
+        rule = agreement.output
+        guard = Containment(self._files, text=rule.recipe_text)
+        recipe = Recipe(self._files, agreement.code.entry, guard=guard)
+        alone = agreement.data_owners if rule.baseline_alone else ()
         training = JointTraining(recipe, loop, alone=alone)
-        released, heads = self._collect()
+        released, heads = self._collect(settings.brokers_s)
         meet = Meeting(self._link, self._endpoint, self._agreement, self._clock)
         setup = HostSetup(
             released=released,
@@ -159,22 +171,24 @@ class Accelerator:
         return setup, training
 
     def _collect(
-        self,
+        self, within_s: float
     ) -> tuple[dict[str, ReleasedResource], tuple[SignedTreeHead, ...]]:
         """One release from each owner's broker; an owner that is away brings nothing."""
         released: dict[str, ReleasedResource] = {}
         heads: list[SignedTreeHead] = []
+        deadline = self._clock() + within_s
         for owner in self._owners():
+            wait_s = max(0.0, deadline - self._clock())
             try:
-                heads.append(self._collect_from(owner, released))
+                heads.append(self._collect_from(owner, released, wait_s))
             except PeerError as error:
                 emit(self._sink, "release.missing", owner=owner, line=str(error))
         return released, tuple(heads)
 
     def _collect_from(
-        self, owner: str, released: dict[str, ReleasedResource]
+        self, owner: str, released: dict[str, ReleasedResource], wait_s: float
     ) -> SignedTreeHead:
-        circuit = self._link.open(link_name(Role.BROKER, owner), wait_s=BROKER_WAIT_S)
+        circuit = self._link.open(link_name(Role.BROKER, owner), wait_s=wait_s)
         policy = expect_broker(self._agreement, owner)
         with connect(circuit, self._endpoint, policy) as session:
             for resource in self._agreement.agreement.resources_of(owner):

@@ -22,8 +22,7 @@ from sealift.release.agreement import Agreement, Resource
 from sealift.train.joint import Cargo, JointTraining
 from sealift.travel.lease import Purpose
 from sealift.travel.orchestrator import TravelSettings
-from sealift.travel.schedule import Cargo as PlannedCargo
-from sealift.travel.schedule import Stop, plan_epoch
+from sealift.travel.schedule import Stop, plan_resources
 
 ReadRows = Callable[[Stop], Tensor]
 
@@ -61,13 +60,8 @@ def plan_part(
     agreement: Agreement, settings: TravelSettings, epoch: int, purpose: Purpose
 ) -> tuple[Stop, ...]:
     """The stops of one epoch for one purpose, as the orchestrator plans them."""
-    cargo = [
-        PlannedCargo(entry.owner, entry.name, entry.rows, entry.row_bytes)
-        for entry in agreement.resources
-        if entry.part == purpose
-    ]
-    return plan_epoch(
-        cargo,
+    return plan_resources(
+        agreement.resources,
         epoch=epoch,
         purpose=purpose,
         order=settings.order,

@@ -14,9 +14,11 @@ class AcceleratorSettings:
         batch_rows: Rows of one optimizer step.
         threads: CPU threads.
         meet_s: How long a holder may take to come after its lease was granted.
+        brokers_s: How long all brokers together may take to appear.
     """
 
     seed: int
     batch_rows: int
     threads: int
     meet_s: float
+    brokers_s: float = 20.0

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError
+from sealift.release.files import read_whole
 from sealift.travel.orchestrator import TravelSettings
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 ]
+MAX_JOB_BYTES: Final = 1 << 20
 Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
 
 
@@ -97,17 +99,13 @@ def read_job(path: Path) -> JobTable:
     """Read ``job.toml``; its paths become absolute.
 
     Raises:
-        UsageError: if the file cannot be read.
+        UnavailableError: if the file cannot be read.
         MalformedError: if it is not TOML, or a field does not fit; with its path.
     """
+    raw = read_whole(path, MAX_JOB_BYTES)
     try:
-        with path.open("rb") as file:
-            plain = tomllib.load(file)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}", why=error.strerror or "", code="no-file"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
+        plain = tomllib.loads(raw.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise MalformedError(
             f"{path.name} is not TOML", why=str(error), code="bad-toml"
         ) from None

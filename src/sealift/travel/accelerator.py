@@ -158,6 +158,7 @@ class HostedVisit:
         self._session: VisitSession | None = None
         self._lease: Lease | None = None
         self._loaded = Loaded(0, 0)
+        self._scrubbed: ScrubSummary | None = None
         with self._timer.phase("offer"):
             resource = self._released.resource
             buffer_bytes = offer.rows * resource.row_bytes
@@ -205,12 +206,13 @@ class HostedVisit:
         failure = Failed("holder-missing", "the holder is gone")
         return self._ended(failure, {}, self._scrub(), fatal=False)
 
-    def abandon(self, reason: str) -> None:
-        """Revoke and scrub from any state; safe to repeat."""
+    def abandon(self, reason: str) -> ScrubSummary | None:
+        """Revoke and scrub from any state; the last scrub. Safe to repeat."""
         if self._visit.state not in (State.VERIFIED, State.FAILED):
             self._visit.revoke(reason)
             self._scrub()
         _close(self._session)
+        return self._scrubbed
 
     def _find(self, offer: OfferVisit) -> ReleasedResource:
         released = self._setup.released.get(offer.resource)
@@ -259,7 +261,7 @@ class HostedVisit:
 
     def _scrub(self) -> ScrubSummary:
         with self._timer.phase("scrub"):
-            report = scrub(self._pool.regions())
+            report = self._scrubbed = scrub(self._pool.regions())
             self._visit.end()
             self._pool.close()
         return report
@@ -344,11 +346,13 @@ class HostedVisit:
 
 def _forget(error: SealiftError) -> Failed:
     """Keep an error's name and line; let go of every frame that may hold rows."""
-    cause: BaseException | None = error
-    while cause is not None:
-        traceback.clear_frames(cause.__traceback__)
-        cause.__traceback__ = None
-        cause = cause.__context__
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None:
+            waiting += [each.__context__, each.__cause__]
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = each.__context__ = each.__cause__ = None
     return Failed(error.code, str(error))
 
 

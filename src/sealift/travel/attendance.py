@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from sealift.channel.transport import peer_timeout
 from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
@@ -24,6 +25,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
+from sealift.session.session import Session
 from sealift.travel.holder import HeldResource, Provisioning, check_lease
 from sealift.travel.lease import LeaseTerms, SignedLease
 from sealift.travel.load import VisitSession
@@ -40,6 +42,7 @@ from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 60.0
 BROKER_WAIT_S: Final = 5.0
+TIMEOUT: Final = peer_timeout().code
 Between = Callable[[VisitSession, SignedLease], VisitSession]
 
 
@@ -61,6 +64,10 @@ class Attendance:
         clock: Monotonic seconds.
         sink: Where events go.
         between: Puts something between holder and session; what attacks are made of.
+
+    Attributes:
+        kept: Receipts of this process.
+        failed: Visits that came to nothing.
     """
 
     def __init__(
@@ -87,7 +94,8 @@ class Attendance:
         self._clock = clock
         self._sink = sink
         self._between = between
-        self._kept = 0
+        self.kept = 0
+        self.failed = 0
 
     def serve(self) -> Finished:
         """Attend until the orchestrator says that the job has ended.
@@ -100,21 +108,22 @@ class Attendance:
         with connect(circuit, self._endpoint, policy) as control:
             emit(self._sink, "holder.ready", holder=self._endpoint.name)
             while True:
-                order = receive_message(control, Granted, Finished, timeout_s=None)
+                order = _newest_order(control)
                 if isinstance(order, Finished):
                     return order
                 self._attend(order.lease)
 
     def _attend(self, signed: SignedLease) -> None:
-        number = self._kept + 1
+        number = self.kept + 1
         try:
             receipt = self._provision(signed)
             name = f"{number:05d}-{signed.lease.visit.to_text()}.receipt.json"
             write_whole(self._receipts / name, encode(receipt))
         except SealiftError as error:
+            self.failed += 1
             emit(self._sink, "holder.failed", reason=error.code, line=str(error))
             return
-        self._kept = number
+        self.kept = number
         emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
@@ -170,3 +179,20 @@ class Attendance:
         if found is None:
             raise PolicyError("a tree head of a log of no party", code="other-log")
         return found
+
+
+def _newest_order(control: Session) -> Granted | Finished:
+    """The next order, or what came after it: after a stall, older leases are over.
+
+    The orchestrator grants one lease at a time; to present an old one would only cost
+    the visit that is under way.
+    """
+    order = receive_message(control, Granted, Finished, timeout_s=None)
+    while isinstance(order, Granted):
+        try:
+            order = receive_message(control, Granted, Finished, timeout_s=0.0)
+        except PeerError as error:
+            if error.code != TIMEOUT:
+                raise
+            break
+    return order

@@ -12,16 +12,27 @@ from typing import Final
 
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
+from sealift.ids import Role
 from sealift.release.brokerserver import Broker
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept
+from sealift.session.establish import accept, connect
 from sealift.session.link import Link
-from sealift.travel.peers import ACCELERATOR, expect_accelerator, expect_data_owner
+from sealift.travel.messages import Finished, receive_message, send_message
+from sealift.travel.peers import (
+    ACCELERATOR,
+    ORCHESTRATOR,
+    expect_accelerator,
+    expect_broker,
+    expect_data_owner,
+    expect_orchestrator,
+    link_name,
+)
 
 MAX_SESSIONS: Final = 32
 SILENCE_S: Final = 60.0
+FAREWELL_S: Final = 1.0
 
 
 class Brokerage:
@@ -50,16 +61,22 @@ class Brokerage:
         self._broker = broker
         self._sink = sink
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
+        self._dismissed = False
 
     def serve(self) -> None:
-        """Take sessions until the link ends.
+        """Take sessions until the orchestrator says that the job has ended.
 
         Raises:
-            PeerError: when the orchestrator's relay is gone.
+            PeerError: when the orchestrator's relay is gone before that.
         """
         emit(self._sink, "broker.ready", broker=self._endpoint.name)
         while True:
-            circuit = self._link.accept(None)
+            try:
+                circuit = self._link.accept(None)
+            except PeerError:
+                if self._dismissed:
+                    return
+                raise
             if not self._places.acquire(blocking=False):
                 circuit.close()
                 continue
@@ -72,6 +89,9 @@ class Brokerage:
 
     def _serve_one(self, circuit: Circuit) -> None:
         try:
+            if circuit.peer_name == ORCHESTRATOR:
+                self._hear_the_end(circuit)
+                return
             is_accelerator = circuit.peer_name == ACCELERATOR
             expect = expect_accelerator if is_accelerator else expect_data_owner
             try:
@@ -85,3 +105,30 @@ class Brokerage:
                 self._broker.serve(session, SILENCE_S)
         finally:
             self._places.release()
+
+    def _hear_the_end(self, circuit: Circuit) -> None:
+        policy = expect_orchestrator(self._agreement)
+        with suppress(SealiftError):
+            with accept(circuit, self._endpoint, policy) as session:
+                receive_message(session, Finished, timeout_s=FAREWELL_S)
+            self._dismissed = True
+            self._link.close()
+
+
+def dismiss_brokers(
+    link: Link, endpoint: Endpoint, agreement: VerifiedAgreement, outcome: str
+) -> None:
+    """Tell every owner's broker that the job has ended; who is away need not know.
+
+    Args:
+        link: The orchestrator's.
+        endpoint: With the operator's identity.
+        agreement: Verified; names the owners.
+        outcome: ``finished`` or ``failed``.
+    """
+    for owner in agreement.agreement.data_owners:
+        with suppress(SealiftError):
+            circuit = link.open(link_name(Role.BROKER, owner), FAREWELL_S)
+            policy = expect_broker(agreement, owner)
+            with connect(circuit, endpoint, policy, FAREWELL_S) as session:
+                send_message(session, Finished(outcome, agreement.digest))

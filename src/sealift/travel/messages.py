@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, Protocol, TypeVar, overload
+from typing import Final, Protocol, TypeVar, overload
 
 from sealift.codec import encode, from_plain, parse
 from sealift.errors import MalformedError, PeerError
@@ -31,6 +31,16 @@ class Failed:
 
     code: str
     line: str
+
+
+class FailedError(PeerError):
+    """The peer said ``Failed`` where something else was expected."""
+
+    default_code = "peer-failed"
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(f"the peer refused: {failed.line[:300]}")
+        self.failed = failed
 
 
 # orchestrator -> accelerator, and its answers
@@ -274,7 +284,7 @@ def receive_message(
     """
     message = parse_message(session.receive(timeout_s), (*kinds, Failed))
     if isinstance(message, Failed) and Failed not in kinds:
-        _raise_failed(message)
+        raise FailedError(message)
     return message
 
 
@@ -296,7 +306,3 @@ def parse_message(raw: bytes, kinds: tuple[type, ...]) -> object:
             code="bad-message",
         )
     return from_plain(kind, plain["body"], "body")
-
-
-def _raise_failed(failed: Failed) -> NoReturn:
-    raise PeerError(f"the peer refused: {failed.line[:300]}", code="peer-failed")

@@ -44,8 +44,9 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.roster import Roster
-from sealift.travel.schedule import Cargo, Order, Stop, plan_epoch
+from sealift.travel.schedule import Order, Stop, plan_resources
 from sealift.travel.state import Clock
+from sealift.travel.told import NEVER_LATER, told_errors
 
 ANSWER_WAIT_S: Final = 60.0
 WriteOutput = Callable[[Output], None]
@@ -172,9 +173,9 @@ class Orchestrator:
     def _start(self, start: StartJob) -> None:
         accelerator = self._accelerator()
         send_message(accelerator, start)
-        ready = receive_message(
-            accelerator, JobReady, timeout_s=self._settings.gather_s + ANSWER_WAIT_S
-        )
+        limit_s = self._settings.gather_s + ANSWER_WAIT_S
+        with told_errors():
+            ready = receive_message(accelerator, JobReady, timeout_s=limit_s)
         emit(self._sink, "job.ready", level=ready.level, keys=ready.keys)
 
     def _visit_all(self) -> None:
@@ -186,12 +187,8 @@ class Orchestrator:
                     self._attend(stop)
 
     def _plan(self, epoch: int, purpose: Purpose) -> tuple[Stop, ...]:
-        cargo = [
-            Cargo(resource.owner, resource.name, resource.rows, resource.row_bytes)
-            for resource in self._resources(purpose)
-        ]
-        return plan_epoch(
-            cargo,
+        return plan_resources(
+            self._agreement.agreement.resources,
             epoch=epoch,
             purpose=purpose,
             order=self._settings.order,
@@ -201,7 +198,7 @@ class Orchestrator:
     def _attend(self, stop: Stop) -> None:
         """Visit a holder, again if the job waits for it, or skip it."""
         deadline = self._clock() + self._settings.wait_s
-        waits = self._settings.on_missing == "wait"
+        waits, line = self._settings.on_missing == "wait", ""
         for _attempt in range(self._settings.attempts if waits else 1):
             left = max(0.0, deadline - self._clock()) if waits else 0.0
             try:
@@ -215,7 +212,10 @@ class Orchestrator:
                 return
             if ended.fatal:
                 raise JobError("the job failed", why=ended.line, code=ended.reason)
-        self._skip(stop, "its visits failed")
+            line = ended.line
+            if ended.reason in NEVER_LATER:
+                break
+        self._skip(stop, line)
 
     def _visit(self, stop: Stop, holder: Session) -> VisitEnded:
         accelerator = self._accelerator()
@@ -300,9 +300,10 @@ class Orchestrator:
         accelerator = self._accelerator()
         send_message(accelerator, FinishJob(self._job))
         while True:
-            told = receive_message(
-                accelerator, Output, JobFinished, timeout_s=ANSWER_WAIT_S
-            )
+            with told_errors():
+                told = receive_message(
+                    accelerator, Output, JobFinished, timeout_s=ANSWER_WAIT_S
+                )
             if isinstance(told, JobFinished):
                 return told
             write_output(told)
@@ -349,10 +350,6 @@ class Orchestrator:
         return tuple(
             dict.fromkeys(r.owner for r in self._agreement.agreement.resources)
         )
-
-    def _resources(self, purpose: Purpose) -> tuple[Resource, ...]:
-        resources = self._agreement.agreement.resources
-        return tuple(resource for resource in resources if resource.part == purpose)
 
     def _resource(self, name: str) -> Resource:
         resources = self._agreement.agreement.resources

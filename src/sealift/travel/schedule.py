@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sealift.errors import UsageError
+from sealift.release.agreement import Resource
 from sealift.travel.lease import Purpose
 
 Order = Literal["round-robin", "by-size"]
@@ -69,6 +70,25 @@ def plan_epoch(
     queues = [list(_slices(item, epoch, purpose, buffer_bytes)) for item in cargo]
     merge = _in_turn if order == "round-robin" else _largest_first
     return tuple(merge(queues))
+
+
+def plan_resources(
+    resources: Sequence[Resource],
+    *,
+    epoch: int,
+    purpose: Purpose,
+    order: Order,
+    buffer_bytes: int,
+) -> tuple[Stop, ...]:
+    """``plan_epoch`` for those resources of an agreement that serve the purpose."""
+    cargo = [
+        Cargo(each.owner, each.name, each.rows, each.row_bytes)
+        for each in resources
+        if each.part == purpose
+    ]
+    return plan_epoch(
+        cargo, epoch=epoch, purpose=purpose, order=order, buffer_bytes=buffer_bytes
+    )
 
 
 def _slices(

@@ -1,0 +1,36 @@
+"""Errors that an accelerator tells: said again by the same name, with the same exit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from sealift.errors import JobError, MalformedError, PolicyError, SealiftError
+from sealift.travel.messages import FailedError
+
+# Refusals that do not depend on the holder: asking again changes nothing.
+NEVER_LATER: Final = frozenset({"no-such-resource", "too-many-visits", "bad-rows"})
+_KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
+    "output-withheld": PolicyError,
+    "bad-entry": MalformedError,
+    "bundle-hides-module": MalformedError,
+    "bad-recipe": JobError,
+    "recipe-error": JobError,
+    "not-finite": JobError,
+    "state-changed": JobError,
+}
+
+
+@contextmanager
+def told_errors() -> Iterator[None]:
+    """Where the accelerator says why the job ends, end for the same reason."""
+    try:
+        yield
+    except FailedError as error:
+        kind = _KIND_FOR_CODE.get(error.failed.code)
+        if kind is None:
+            raise
+        told = kind(error.failed.line)
+        told.code = error.failed.code
+        raise told from None
