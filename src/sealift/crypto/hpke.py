@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import decode_key_text, encode_key_text
-from sealift.errors import AuthenticationError, MalformedError
+from sealift.errors import AuthenticationError, MalformedError, UsageError
 
 MLKEM_PUBLIC_BYTES: Final = 1184
 PUBLIC_BYTES: Final = MLKEM_PUBLIC_BYTES + 32
@@ -84,7 +84,9 @@ class HpkePrivateKey:
         mlkem = MLKEM768PrivateKey.from_seed_bytes(material[:64])
         x25519 = X25519PrivateKey.from_private_bytes(material[64:])
         self._seed = seed
-        self._key = hpke.MLKEM768X25519PrivateKey(mlkem, x25519)
+        self._key: hpke.MLKEM768X25519PrivateKey | None = hpke.MLKEM768X25519PrivateKey(
+            mlkem, x25519
+        )
         self.public = HpkePublicKey(
             mlkem.public_key().public_bytes_raw()
             + x25519.public_key().public_bytes_raw()
@@ -106,14 +108,23 @@ class HpkePrivateKey:
         Raises:
             AuthenticationError: if it does not open.
             MalformedError: if it holds nothing; anybody can seal.
+            UsageError: after ``wipe``.
         """
+        key = self._key
+        if key is None:
+            raise UsageError("this key was wiped", fix="Start a fresh session")
         try:
-            secret = _SUITE.decrypt(sealed, self._key, info)
+            secret = _SUITE.decrypt(sealed, key, info)
         except (InvalidTag, ValueError):
             raise AuthenticationError from None
         if not secret:
             raise MalformedError("a sealed secret is empty")
         return SecretKey(secret)
+
+    def wipe(self) -> None:
+        """Overwrite the seed and drop the key; nothing opens any more."""
+        self._key = None
+        self._seed.wipe()
 
     def __repr__(self) -> str:
         return "<HpkePrivateKey>"

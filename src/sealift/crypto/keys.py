@@ -61,14 +61,17 @@ class SecretKey:
         """
         if token is not TOKEN:
             raise UsageError("key bytes are read with keys.TOKEN only")
+        # Copied before the check: ``wipe`` in another thread forbids before it
+        # overwrites, so zeroes are never taken for a key.
+        material = bytes(self._material)
         if not self._usable:
             raise UsageError("this key was wiped", fix="Derive or receive a fresh one")
-        return bytes(self._material)
+        return material
 
     def wipe(self) -> None:
         """Overwrite the bytes; the key cannot be used again."""
-        self._material[:] = bytes(len(self._material))
         self._usable = False
+        self._material[:] = bytes(len(self._material))
 
     def __len__(self) -> int:
         return len(self._material)

@@ -141,4 +141,4 @@ class Established:
     def wipe(self) -> None:
         """Forget the keys; nothing can be derived or sent to us any more."""
         self.keys.wipe()
-        self.hpke.seed.wipe()
+        self.hpke.wipe()

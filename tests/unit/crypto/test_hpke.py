@@ -7,7 +7,7 @@ import pytest
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import PUBLIC_BYTES, SEED_BYTES, HpkePrivateKey, HpkePublicKey
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import AuthenticationError, MalformedError
+from sealift.errors import AuthenticationError, MalformedError, UsageError
 
 PRIVATE = HpkePrivateKey(SecretKey(bytes(range(96))))
 PUBLIC = PRIVATE.public
@@ -89,3 +89,13 @@ def test_lengths() -> None:
 def test_the_seed_is_the_key() -> None:
     assert HpkePrivateKey(PRIVATE.seed).public == PUBLIC
     assert HpkePrivateKey.generate().public != PUBLIC
+
+
+def test_a_wiped_key_opens_nothing() -> None:
+    private = HpkePrivateKey.generate()
+    sealed = private.public.seal(b"info", SECRET)
+    private.wipe()
+    with pytest.raises(UsageError, match="wiped"):
+        private.open(b"info", sealed)
+    with pytest.raises(UsageError, match="wiped"):
+        private.seed.reveal(TOKEN)

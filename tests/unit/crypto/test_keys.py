@@ -144,3 +144,37 @@ def test_positive_control_an_unregistered_key_survives_the_fork() -> None:
     key = SecretKey(MATERIAL)
     keys._LIVE.discard(key)
     assert seen_by_a_forked_child(key) == MATERIAL * 2
+
+
+class WipedWhileRead(bytearray):
+    """Memory of a key that another thread wipes just before it is copied."""
+
+    key: SecretKey
+
+    def __bytes__(self) -> bytes:
+        self.key.wipe()
+        return bytes(memoryview(self))
+
+
+class ReadWhileWiped(bytearray):
+    """Memory of a key that another thread reads just after it was overwritten."""
+
+    key: SecretKey
+
+    def __setitem__(self, where: Any, what: Any) -> None:
+        super().__setitem__(where, what)
+        with pytest.raises(UsageError, match="wiped"):
+            self.key.reveal(TOKEN)
+
+
+@pytest.mark.parametrize("memory_type", [WipedWhileRead, ReadWhileWiped])
+def test_zeroes_are_never_taken_for_a_key(memory_type: Any) -> None:
+    key = SecretKey.generate()
+    memory = memory_type(key.reveal(TOKEN))
+    memory.key = key
+    key._material = memory
+    if memory_type is WipedWhileRead:
+        with pytest.raises(UsageError, match="wiped"):
+            key.reveal(TOKEN)
+    key.wipe()
+    assert not any(memory)
