@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -182,3 +183,35 @@ def test_sealed_messages_pass(ends):
     for message in (b"", b"hello", os.urandom(1024)):
         here.send(sealer.seal_frame(message))
         assert opener.open_frame(there.receive(5)) == message
+
+
+def frames_until_the_end(transport):
+    with contextlib.suppress(PeerError):
+        while True:
+            yield transport.receive(5)
+
+
+def test_after_half_a_frame_a_tcp_connection_is_over():
+    """Else the next frame would be read as the rest of the one before."""
+    listener = TcpListener()
+    here = TcpTransport.dial(*listener.address)
+    there = listener.accept(5)
+    listener.close()
+    here._send_timeout_s = 0.05
+    longest = bytes(here.max_frame_bytes)
+    codes = set()
+    while "peer-timeout" not in codes:  # until the buffers between are full
+        try:
+            here.send(longest)
+        except PeerError as error:
+            codes.add(error.code)
+    assert code_of(PeerError, lambda: here.send(b"small")) == "peer-closed"
+    assert {len(frame) for frame in frames_until_the_end(there)} <= {len(longest)}
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
+def test_what_is_no_host_name_cannot_be_dialed(host):
+    code = code_of(PeerError, lambda: TcpTransport.dial(host, 1))
+    assert code == "peer-unreachable"

@@ -10,6 +10,8 @@ from sealift.errors import UsageError
 class Life:
     """Entered around every call; an exception inside ends the stream for ever.
 
+    A stream that another thread closed meanwhile refuses at the end of the call too: its
+    memory may have been scrubbed under the call.
     A class rather than a generator because bulk streams enter it for every record.
     """
 
@@ -23,13 +25,20 @@ class Life:
         self._lock.acquire()
         if self.dead:
             self._lock.release()
-            raise UsageError(
-                "this sealed stream is closed, or ended with an error",
-                fix="Start again under a fresh header",
-                code="dead-stream",
-            )
+            raise _dead()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        closed_meanwhile = self.dead
         if kind is not None:
             self.dead = True
         self._lock.release()
+        if kind is None and closed_meanwhile:
+            raise _dead()
+
+
+def _dead() -> UsageError:
+    return UsageError(
+        "this sealed stream is closed, or ended with an error",
+        fix="Start again under a fresh header",
+        code="dead-stream",
+    )

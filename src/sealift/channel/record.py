@@ -159,9 +159,10 @@ class RecordKeys:
 
     def _segment_of(self, index: int) -> tuple[int, RecordCipher, int]:
         number = index * self._record_bytes // self._segment_bytes
-        if self._segment is None or self._segment[0] != number:
-            self._segment = self._derive_segment(number)
-        return self._segment
+        segment = self._segment  # another thread may wipe meanwhile
+        if segment is None or segment[0] != number:
+            segment = self._segment = self._derive_segment(number)
+        return segment
 
     def _derive_segment(self, number: int) -> tuple[int, RecordCipher, int]:
         self._check_alive()

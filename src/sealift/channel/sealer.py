@@ -152,8 +152,9 @@ class StreamSealer:
             if not self._ended:
                 raise UsageError("the final record was not sealed yet")
             self._settle()
-            self._life.dead = True
-            return self._root.trailer().encode()
+            trailer = self._root.trailer().encode()
+        self._life.dead = True
+        return trailer
 
     def close(self) -> None:
         """Forget the keys."""

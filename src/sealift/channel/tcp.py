@@ -60,6 +60,7 @@ class TcpTransport(CopyingSlots):
         self._filled = 0
         self._last_frame_bytes = 0
         self._closed = False
+        self._half_sent = False
 
     @classmethod
     def dial(
@@ -72,7 +73,7 @@ class TcpTransport(CopyingSlots):
         """
         try:
             sock = socket.create_connection((host, port), timeout=timeout_s)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise PeerError(
                 f"cannot connect to {host}:{port}",
                 why=_reason(error),
@@ -86,7 +87,13 @@ class TcpTransport(CopyingSlots):
         view = memoryview(frame).cast("B")
         check_frame_bytes(len(view), self.max_frame_bytes)
         with self._send_lock:
-            self._send_all([memoryview(len(view).to_bytes(LENGTH_BYTES, "big")), view])
+            if self._half_sent:
+                raise peer_closed("a frame was sent in part")
+            length = memoryview(len(view).to_bytes(LENGTH_BYTES, "big"))
+            try:
+                self._send_all([length, view])
+            finally:
+                self._end_if_half_sent()
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame; one copy more than ``borrow``."""
@@ -110,6 +117,12 @@ class TcpTransport(CopyingSlots):
         with self._send_lock, self._receive_lock:
             self._sock.close()
 
+    def _end_if_half_sent(self) -> None:
+        """After half a frame the connection is over: the next would be its rest."""
+        if self._half_sent:
+            with contextlib.suppress(OSError):  # not connected any more
+                self._sock.shutdown(socket.SHUT_RDWR)
+
     def _send_all(self, parts: list[memoryview]) -> None:
         deadline = Deadline(self._send_timeout_s)
         while parts:
@@ -119,6 +132,7 @@ class TcpTransport(CopyingSlots):
                 continue
             deadline = Deadline(self._send_timeout_s)
             parts = _without(parts, sent)
+            self._half_sent = bool(parts)
 
     def _attempt_send(self, parts: list[memoryview]) -> int | None:
         if self._closed:
@@ -236,5 +250,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UnavailableError:
     )
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "not a host name"
     return error.strerror or type(error).__name__

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
+from sealift.channel.cpu import CpuBackend
 from sealift.channel.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record import StreamOptions
 from sealift.channel.stream import MAX_LANES, StreamOpener, StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
@@ -159,6 +162,33 @@ def test_a_closed_stream_refuses():
     for attempt in (lambda: sealer.seal_frame(b"x"), lambda: opener.open_frame(frame)):
         with pytest.raises(UsageError):
             attempt()
+
+
+class ClosedMeanwhile(CpuBackend):
+    """Calls ``close`` after the tag verified, before the plaintext is handed over."""
+
+    def cipher(self, suite, key):
+        self.inner = super().cipher(suite, key)
+        return self
+
+    def open_into(self, *arguments):
+        written = self.inner.open_into(*arguments)
+        closer = threading.Thread(target=self.close)
+        closer.start()
+        closer.join(10)
+        return written
+
+
+def test_a_stream_closed_by_another_thread_releases_no_scrubbed_bytes():
+    backend = ClosedMeanwhile()
+    sealer = StreamSealer(KEY, total_bytes=None)
+    opener = StreamOpener(
+        KEY, sealer.header_bytes, options=StreamOptions(backend=backend)
+    )
+    backend.close = opener.close
+    with pytest.raises(UsageError) as refusal:
+        opener.open_frame(sealer.seal_frame(b"never seen as zeroes"))
+    assert refusal.value.code == "dead-stream"
 
 
 # ---------------------------------------------------------------- messages in frames
