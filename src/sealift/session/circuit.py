@@ -83,7 +83,8 @@ class Circuit(CopyingSlots):
             self._taken_bytes += len(frame) + FRAME_COST_BYTES
             back = self._credit_due()
         if back:
-            self._write(credit(self.id, back))
+            with suppress(PeerError):  # the link's end is told by the next call
+                self._write(credit(self.id, back))
         return frame
 
     def close(self) -> None:

@@ -112,3 +112,13 @@ def test_close_is_told_once(circuit: Circuit, written: list[Envelope]) -> None:
     assert kinds(written) == [EnvelopeKind.CLOSE]
     with pytest.raises(PeerError):
         circuit.receive(0)
+
+
+def test_a_frame_is_not_lost_with_the_credit_for_it() -> None:
+    def write(frame: bytes) -> None:
+        raise PeerError("nobody takes anything", code="peer-timeout")
+
+    circuit = Circuit(fresh_circuit(), "peer", write=write, max_frame_bytes=1 << 20)
+    frame = bytes(WINDOW_BYTES // 2)
+    circuit.deliver(frame)
+    assert circuit.receive(0) == frame
