@@ -140,7 +140,10 @@ def test_missing_files(document: Path, remove: Callable[[Path], None]) -> None:
         compile_document(document, read_resource)
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe", b"[" * 5000, b"a" * ((1 << 20) + 1)])
+@pytest.mark.parametrize(
+    "raw",
+    [b"\xff\xfe", b"[" * 5000, b"a" * ((1 << 20) + 1), b"number = " + b"1" * 5000],
+)
 def test_hostile_bytes(document: Path, raw: bytes) -> None:
     document.write_bytes(raw)
     with pytest.raises(SealiftError) as caught:
