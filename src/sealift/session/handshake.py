@@ -24,6 +24,7 @@ from sealift.errors import AuthenticationError, PolicyError, UsageError
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
 from sealift.session.messages import (
     MAX_HANDSHAKE_BYTES,
+    MAX_HELLO_BYTES,
     VERSION,
     Answer,
     Done,
@@ -168,7 +169,7 @@ class Responder(_Party):
             MalformedError: the message does not parse.
         """
         self._leave(_Step.START)
-        hello = codec.decode(Hello, message, max_bytes=MAX_HANDSHAKE_BYTES)
+        hello = codec.decode(Hello, message, max_bytes=MAX_HELLO_BYTES)
         self._screen(hello.params)
         self._suite = _choose_suite(hello.params, self._suites)
         exchange, self._shared = kem.respond(hello.params.exchange)

@@ -17,6 +17,7 @@ from sealift.ids import Digest, Role, check_name
 
 VERSION: Final = 1
 MAX_HANDSHAKE_BYTES: Final = 1 << 20
+MAX_HELLO_BYTES: Final = 1 << 14  # anybody can send one, and it carries no evidence
 MAX_SUITES: Final = 8
 TRANSCRIPT_BYTES: Final = 32
 

@@ -18,11 +18,12 @@ from sealift.channel.tcp import TcpListener
 from sealift.channel.transport import Transport
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.session.envelope import NO_CIRCUIT, refuse
+from sealift.session.envelope import MAX_ENVELOPE_BYTES, NO_CIRCUIT, refuse
 from sealift.session.link import Link
 from sealift.session.switchboard import MAX_CONNECTIONS, Delivery, Switchboard
 
 REGISTER_TIMEOUT_S: Final = 10.0
+ACCEPT_PAUSE_S: Final = 0.05
 MAX_OUTBOX_BYTES: Final = 256 << 20  # a connection that takes nothing is dropped then
 MAX_OUTBOX_FRAMES: Final = 1 << 16
 
@@ -105,7 +106,7 @@ class Relay:
         self._connections: dict[int, _Connection] = {}
         self._readers: list[threading.Thread] = []
         self._count = 0
-        self._closed = False
+        self._closing = threading.Event()
         self._acceptor = threading.Thread(
             target=self._accept, name="relay acceptor", daemon=True
         )
@@ -144,7 +145,7 @@ class Relay:
     def attach(self, transport: Transport) -> None:
         """Serve one more connection."""
         with self._lock:
-            if self._closed or len(self._connections) >= MAX_CONNECTIONS:
+            if self._closing.is_set() or len(self._connections) >= MAX_CONNECTIONS:
                 with suppress(SealiftError):
                     transport.send(refuse(NO_CIRCUIT, "relay-full"))
                 transport.close()
@@ -165,7 +166,7 @@ class Relay:
     def close(self) -> None:
         """Stop listening, end every connection, wait for every thread."""
         with self._lock:
-            self._closed = True
+            self._closing.set()
             connections, readers = list(self._connections.values()), self._readers
         if self._listener is not None:
             self._listener.close()
@@ -183,11 +184,13 @@ class Relay:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        while not self._closed:
+        while not self._closing.is_set():
             try:
                 self.attach(self._listener.accept(None))
             except PeerError:
-                continue  # closed, or a peer that left before it was accepted
+                # Closed, or a peer that left before it was accepted; or no descriptor
+                # is left, which lasts.
+                self._closing.wait(ACCEPT_PAUSE_S)
 
     def _serve(self, connection: _Connection) -> None:
         try:
@@ -201,7 +204,13 @@ class Relay:
         connection.finish()
 
     def _register(self, connection: _Connection) -> None:
-        frame = connection.transport.receive(REGISTER_TIMEOUT_S)
+        transport = connection.transport
+        longest, transport.max_frame_bytes = (
+            transport.max_frame_bytes,
+            MAX_ENVELOPE_BYTES,
+        )
+        frame = transport.receive(REGISTER_TIMEOUT_S)
+        transport.max_frame_bytes = longest
         try:
             with self._lock:
                 self._deliver([self._board.register(connection.number, frame)])

@@ -35,6 +35,7 @@ T = TypeVar("T")
 REKEY_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
+MAX_WAITING_BYTES: Final = 16 << 20
 _LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
 
 
@@ -300,6 +301,7 @@ class Session:
                 return payload
             if kind not in (None, MessageType.APPLICATION):
                 raise MalformedError("a rekey message out of turn")
-            if len(self._waiting) >= MAX_WAITING:
-                raise PeerError("the peer floods a rekey", code="flooded")
             self._waiting.append(Incoming(kind is None, payload))
+            waiting_bytes = sum(len(frame.payload) for frame in self._waiting)
+            if len(self._waiting) > MAX_WAITING or waiting_bytes > MAX_WAITING_BYTES:
+                raise PeerError("the peer floods a rekey", code="flooded")

@@ -22,7 +22,7 @@ from sealift.errors import (
 from sealift.ids import Digest, Role
 from sealift.session import Endpoint, PeerPolicy
 from sealift.session.handshake import Initiator, Responder
-from sealift.session.messages import Hello
+from sealift.session.messages import MAX_HELLO_BYTES, Hello
 from tests.sim.attested import Cast, run_handshake
 
 
@@ -206,6 +206,13 @@ def test_low_order_points_are_refused(cast: Cast) -> None:
 def test_garbage_is_malformed(cast: Cast, message: bytes) -> None:
     with pytest.raises(MalformedError):
         cast.responder().reply(message)
+
+
+def test_a_long_hello_is_refused_unparsed(cast: Cast) -> None:
+    message = cast.initiator().hello()
+    assert len(message) < MAX_HELLO_BYTES // 2
+    with pytest.raises(MalformedError, match=f"limit {MAX_HELLO_BYTES}"):
+        cast.responder().reply(message + b" " * MAX_HELLO_BYTES)
 
 
 def test_own_message_sent_back_is_refused(cast: Cast) -> None:

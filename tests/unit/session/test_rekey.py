@@ -144,6 +144,19 @@ def test_a_rekey_cannot_be_flooded(pair: Pair) -> None:
     assert refusal.value.code == "flooded"
 
 
+def test_a_rekey_cannot_be_flooded_with_long_frames(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raw frames are not authenticated: the relay can make up as many as it likes."""
+    monkeypatch.setattr(session_module, "MAX_WAITING_BYTES", 1000)
+    here, there = pair
+    for _ in range(2):
+        there.send_raw(bytes(501))
+    with pytest.raises(PeerError) as refusal:
+        here.rekey(2)
+    assert refusal.value.code == "flooded"
+
+
 def test_a_silent_rekey_is_not_waited_for_for_ever(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from sealift.session import relay as relay_module
 from sealift.session.circuit import Circuit
 from sealift.session.envelope import (
     FRAME_COST_BYTES,
+    MAX_ENVELOPE_BYTES,
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
@@ -291,6 +292,36 @@ def test_garbage_ends_the_connection_and_nothing_else(
         transport.receive(5)
     transport.close()
     links[0].open("accelerator").close()
+
+
+def test_an_unregistered_connection_cannot_announce_a_long_frame(relay: Relay) -> None:
+    transport = TcpTransport.dial(*relay.address)
+    transport._send_all([memoryview((MAX_ENVELOPE_BYTES + 1).to_bytes(4, "big"))])
+    with pytest.raises(PeerError) as refusal:
+        transport.receive(5)
+    assert refusal.value.code == "peer-closed"
+    transport.close()
+
+
+class Exhausted:
+    """A listener of a process that has no file descriptor left."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def accept(self, timeout_s: float | None) -> TcpTransport:
+        self.asked += 1
+        raise PeerError("too many open files", code="peer-closed")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_failing_accept_is_not_repeated_at_full_speed() -> None:
+    listener = Exhausted()
+    with Relay(listener):  # type: ignore[arg-type]
+        time.sleep(0.2)
+    assert 0 < listener.asked < 20
 
 
 def test_a_stranger_cannot_speak_on_a_circuit(
