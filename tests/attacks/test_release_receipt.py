@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
+from sealift.ids import Role
 from sealift.release import receipt as receipts
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import (
@@ -18,6 +20,7 @@ from sealift.release.receipt import (
     ScrubbedPart,
     ScrubSummary,
     SignedReceipt,
+    instance_bound,
     load_receipt,
     save_receipt,
     sign_receipt,
@@ -113,6 +116,22 @@ def test_mutant_without_the_evidence_check_believes_it(
     monkeypatch.setattr(receipts, "_verify_evidence", lambda *args: None)
     forged = forged_by_holder(consortium, heads)
     assert verify_receipt(forged, consortium.verified()) == forged.receipt
+
+
+def test_evidence_of_another_role_makes_no_receipt(
+    consortium: Consortium, heads: tuple[SignedTreeHead, ...]
+) -> None:
+    instance = SigningKey.generate()
+    draft = draft_receipt(consortium, instance, heads)
+    code = consortium.agreement.code.digest
+    holder = DevelopmentAttester(
+        consortium.attester, role=Role.HOLDER, code_bundle=code
+    )
+    bound = instance_bound(instance.public_key, consortium.agreement.digest)
+    signed = sign_receipt(replace(draft, evidence=holder.collect(bound)), instance)
+    with pytest.raises(PolicyError) as caught:
+        verify_receipt(signed, consortium.verified())
+    assert caught.value.code == "role-refused"
 
 
 # Signed by a genuine accelerator that says something else than the agreement.

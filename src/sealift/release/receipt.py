@@ -213,6 +213,8 @@ def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
         references=verified.agreement.reference_values(),
         accept=verified.accept,
     )
+    if result.claims.role not in (None, Role.ACCELERATOR.value):
+        raise PolicyError("the evidence is for another role", code="role-refused")
     if result.level is not receipt.level:
         raise PolicyError(
             "the receipt claims another level than its evidence proves",
