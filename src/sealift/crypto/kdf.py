@@ -38,7 +38,6 @@ class Label(StrEnum):
     SESSION_FINISHED_INITIATOR = "sealift v1 session finished initiator"
     SESSION_FINISHED_RESPONDER = "sealift v1 session finished responder"
     SESSION_EXPORT = "sealift v1 session export"
-    SESSION_REKEY = "sealift v1 session rekey"
     # visits (spec/visit.md)
     VISIT_FRAME = "sealift v1 visit frame"
     # release (spec/release.md)
