@@ -20,9 +20,10 @@ from typing import Final
 from sealift.channel.rawfile import RawSealedFile
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.demo.eventlines import print_event
+from sealift.demo.passing import PassingSession, copy_key
 from sealift.demo.stop import leave_on_sigterm
 from sealift.errors import SealiftError
 from sealift.events import Sink, emit
@@ -36,7 +37,7 @@ from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance
 from sealift.travel.frame import Placement, build_frame, parse_frame
 from sealift.travel.holder import HeldResource
-from sealift.travel.lease import SignedLease
+from sealift.travel.lease import Lease, SignedLease
 from sealift.travel.load import VisitSession
 from sealift.travel.peers import link_name
 
@@ -46,12 +47,12 @@ PREVIOUS_KEY: Final = "previous-key"
 TRIES: Final = (REPLAY, BEYOND_LEASE, PREVIOUS_KEY)
 
 
-class HostileSession:
+class HostileSession(PassingSession):
     """Stands between an honest holder and its session, and spoils what it sends.
 
     Args:
         session: The real one.
-        signed: The lease of this visit.
+        lease: Of this visit.
         attack: What to try; empty to behave.
         previous: The key of the visit before.
     """
@@ -59,40 +60,21 @@ class HostileSession:
     def __init__(
         self,
         session: VisitSession,
-        signed: SignedLease,
+        lease: Lease,
         *,
         attack: str,
-        previous: SecretKey | None,
+        previous: SecretKey | None = None,
     ) -> None:
-        self._session = session
-        self._lease = signed.lease
+        super().__init__(session, lease)
         self._attack = attack
         self._previous = previous
         self._first: bytes | None = None
-        self.visit_key: SecretKey | None = None
-
-    def send(self, message: bytes) -> None:
-        """As it is."""
-        self._session.send(message)
-
-    def receive(self, timeout_s: float | None = None) -> bytes:
-        """As it is."""
-        return self._session.receive(timeout_s)
-
-    def receive_raw(self, timeout_s: float | None = None) -> bytes:
-        """As it is."""
-        return self._session.receive_raw(timeout_s)
-
-    def close(self) -> None:
-        """As it is."""
-        self._session.close()
 
     def export(self, label: Label, context: bytes = b"") -> SecretKey:
         """This visit's key, or the key of the visit before."""
-        key = self._session.export(label, context)
-        self.visit_key = _copy(key)
+        key = super().export(label, context)
         if self._attack == PREVIOUS_KEY and self._previous is not None:
-            return _copy(self._previous)
+            return copy_key(self._previous)
         return key
 
     def send_raw(self, frame: bytes) -> None:
@@ -102,7 +84,7 @@ class HostileSession:
         elif self._attack == BEYOND_LEASE:
             frame = self._move(frame)
         self._first = self._first or frame
-        self._session.send_raw(frame)
+        super().send_raw(frame)
 
     def _move(self, raw: bytes) -> bytes:
         """The same record, properly authenticated, behind the end of the lease."""
@@ -111,11 +93,11 @@ class HostileSession:
         place = Placement(
             sequence=frame.sequence,
             record=frame.record_index,
-            offset=self._lease.offset + self._lease.max_bytes,
+            offset=self.lease.offset + self.lease.max_bytes,
             length=frame.length,
             skip=0,
         )
-        return build_frame(self.visit_key, self._lease, place, frame.record)
+        return build_frame(self.visit_key, self.lease, place, frame.record)
 
 
 class Attacker:
@@ -133,7 +115,9 @@ class Attacker:
         if attack:
             visit = signed.lease.visit.to_text()
             emit(self._sink, "hostile.tries", attack=attack, visit=visit)
-        self._last = HostileSession(session, signed, attack=attack, previous=previous)
+        self._last = HostileSession(
+            session, signed.lease, attack=attack, previous=previous
+        )
         return self._last
 
 
@@ -203,10 +187,6 @@ def _held(
         source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")
         held[resource.name] = HeldResource(resource, source, card.leaves)
     return held
-
-
-def _copy(key: SecretKey) -> SecretKey:
-    return SecretKey.from_bytes(key.reveal(TOKEN))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Final
 
 from sealift.demo.eventlines import RoleEvent, RoleResult, parse_line
@@ -33,6 +34,7 @@ from sealift.errors import (
 
 STOP_S: Final = 8.0  # then SIGKILL; a role needs far less to scrub and leave
 KEPT_LINES: Final = 20
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ERROR_LINE = re.compile(r"sealift: (?P<line>.*) \[(?P<code>[a-z0-9-]+)\]\Z")
 _CLASS_FOR_EXIT: Final[Mapping[int, type[SealiftError]]] = {
     kind.exit_code: kind
@@ -109,21 +111,34 @@ class Household:
 
     Args:
         cwd: Where they run.
-        environment: Added to this process's own environment.
+        environment: Added to this process's own environment, for all of them.
     """
 
-    def __init__(self, cwd: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, cwd: Path, environment: Mapping[str, str] = _NOTHING) -> None:
         self._cwd = cwd
         self._environment = {**os.environ, **environment}
         self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self.children: dict[str, Child] = {}
 
-    def start(self, name: str, module: str, arguments: Sequence[str | Path]) -> None:
-        """Start ``python -m module arguments`` under a name."""
+    def start(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str | Path],
+        environment: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Start ``python -m module arguments`` under a name.
+
+        Args:
+            name: What events and errors call it.
+            module: What runs.
+            arguments: Of its command line.
+            environment: Added to what all of them get.
+        """
         process = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", module, *map(str, arguments)],
             cwd=self._cwd,
-            env=self._environment,
+            env={**self._environment, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

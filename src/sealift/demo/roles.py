@@ -7,6 +7,7 @@ from typing import Final
 
 from sealift.demo.household import Household
 from sealift.demo.world import HOST, OPERATOR, OWNERS, Home, World
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 
 HOSTILE: Final = "south"  # its holder attacks first, then behaves
 NORMAL: Final = "sealift"
@@ -23,7 +24,8 @@ def start_others(house: Household, world: World, port: int, *, attacks: bool) ->
     """Everybody who dials; the accelerator first, since torch takes its time."""
     dial = ["--orchestrator", f"127.0.0.1:{port}"]
     accelerator = ["accelerator", world.job, *_key(world.home(HOST)), *dial, *_EVENTS]
-    house.start("accelerator", NORMAL, accelerator)
+    # It would restart itself with this environment; started with it, it need not.
+    house.start("accelerator", NORMAL, accelerator, ALLOCATOR_ENVIRONMENT)
     for owner in OWNERS:
         home = world.home(owner)
         broker = ["broker", world.job, *_key(home), *_stores(home), *dial, *_EVENTS]

@@ -16,12 +16,9 @@ from sealift.release.signed import load_signed, verify
 from sealift.train.settings import read_job
 from sealift.travel.orchestrator import TravelSettings
 from sealift.travel.schedule import Cargo, plan_epoch
-from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 
 SILENCE_S: Final = 60.0
 GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
-# As the accelerator would restart itself; started so, it need not.
-ENVIRONMENT: Final = {**ALLOCATOR_ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
 
 Watch = Callable[[Progress, RoleEvent], None]
 OnSecondSignal = Callable[[Callable[[], None]], None]
@@ -59,7 +56,7 @@ def run_travel(
         SealiftError: if a process failed; its line and exit code.
     """
     progress = Progress(count_visits(world))
-    with Household(world.path, ENVIRONMENT) as house:
+    with Household(world.path) as house:
         if on_second_signal is not None:
             on_second_signal(house.kill)
         start_orchestrator(house, world)

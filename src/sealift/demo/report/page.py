@@ -93,6 +93,13 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
         "One buffer: a holder's rows are overwritten and read back before the next "
         "holder is met, so no two bars stand at the same time.",
         all_visits(progress.visits),
+        _legend(
+            [
+                *((owner, f"fill-{owner}") for owner in OWNERS),
+                ("paler: held-out rows", "fill-joint pale"),
+                ("refused", "fill-refused"),
+            ]
+        ),
         element("h3", f"The first {CLOSER_LOOK} visits, by phase"),
         first_visits(progress.visits[:CLOSER_LOOK]),
         _legend([("refused", "fill-refused"), *((n, f"phase-{n}") for n in PHASES)]),
@@ -134,7 +141,7 @@ def _tiles(outcome: Outcome) -> Markup:
     progress = outcome.progress
     tiles = [
         (f"{outcome.accuracy:.1%}", "right together", " main"),
-        (f"{low:.0%} to {high:.0%}", "right alone", ""),
+        (f"{100 * low:.0f} to {high:.0%}", "right alone", ""),
     ]
     if progress.visits:
         tried, refused = len(outcome.attacks), len(outcome.refused)

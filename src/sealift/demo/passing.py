@@ -1,0 +1,53 @@
+"""A session that stands before another one and passes everything on: what attacks change."""
+
+from __future__ import annotations
+
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.travel.lease import Lease
+from sealift.travel.load import VisitSession
+
+
+class PassingSession:
+    """Everything goes through as it is; an attack overrides one method.
+
+    Args:
+        session: The real one.
+        lease: Of this visit.
+    """
+
+    def __init__(self, session: VisitSession, lease: Lease) -> None:
+        self.session = session
+        self.lease = lease
+        self.visit_key: SecretKey | None = None
+
+    def send(self, message: bytes) -> None:
+        """A sealed message."""
+        self.session.send(message)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """A sealed message."""
+        return self.session.receive(timeout_s)
+
+    def send_raw(self, frame: bytes) -> None:
+        """A visit frame."""
+        self.session.send_raw(frame)
+
+    def receive_raw(self, timeout_s: float | None = None) -> bytes:
+        """A visit frame."""
+        return self.session.receive_raw(timeout_s)
+
+    def export(self, label: Label, context: bytes = b"") -> SecretKey:
+        """The key of this visit; a copy stays here."""
+        key = self.session.export(label, context)
+        self.visit_key = copy_key(key)
+        return key
+
+    def close(self) -> None:
+        """End the session."""
+        self.session.close()
+
+
+def copy_key(key: SecretKey) -> SecretKey:
+    """A second object with the same key: the holder wipes its own."""
+    return SecretKey.from_bytes(key.reveal(TOKEN))
