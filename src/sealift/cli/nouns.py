@@ -22,9 +22,12 @@ NOUNS: Final[dict[str, str]] = {
     "orchestrator": "run a job: relay, leases, progress",
     "output": "open the model of a run, as its owner",
     "receipt": "verify the receipt of a visit",
+    "train": "run a job: orchestrator and accelerator here, or all of it locally",
+    "try": "run a recipe on synthetic rows of a schema",
 }
+_MODULES: Final = {"try": "attempt"}  # Python keeps the word for itself
 
 
 def module_name(noun: str) -> str:
     """The module that a noun lives in."""
-    return f"sealift.cli.{noun.replace('-', '_')}"
+    return f"sealift.cli.{_MODULES.get(noun, noun).replace('-', '_')}"

@@ -26,7 +26,7 @@ OUTPUT_NAMES = frozenset({"model.sealed", "model.key.json"})
 
 
 class RunFolder:
-    """Collects what the accelerator hands out.
+    """Collects what a run hands out.
 
     Args:
         path: Must be free: an earlier run is never replaced.
@@ -76,11 +76,20 @@ class RunFolder:
         except OSError as error:
             raise write_failed(self.path / output.name, error) from None
 
-    def finish(self, summary: RunSummary) -> dict[str, Any]:
-        """Write the manifest and let the folder appear; the summary for stdout."""
-        finished = summary.finished
-        signed = SignedManifest(finished.manifest, finished.signature)
-        write_whole(self._partial / MANIFEST_NAME, encode(signed))
+    def add(self, name: str, content: bytes) -> None:
+        """Add a whole file.
+
+        Raises:
+            UnavailableError: if the disk is full.
+        """
+        write_whole(self._partial / name, content)
+
+    def appear(self) -> None:
+        """Nothing more comes: give the folder its name.
+
+        Raises:
+            UnavailableError: if the disk is full.
+        """
         try:
             for path in self._partial.iterdir():
                 with path.open("rb") as file:
@@ -88,6 +97,13 @@ class RunFolder:
             self._partial.rename(self.path)
         except OSError as error:
             raise write_failed(self.path, error) from None
+
+    def finish(self, summary: RunSummary) -> dict[str, Any]:
+        """Write the manifest and let the folder appear; the summary for stdout."""
+        finished = summary.finished
+        signed = SignedManifest(finished.manifest, finished.signature)
+        self.add(MANIFEST_NAME, encode(signed))
+        self.appear()
         manifest = json.loads(finished.manifest)
         return {
             "run": str(self.path),

@@ -62,11 +62,14 @@ class Handout:
         self._endpoint = endpoint
         self._job = job
         self._rules = rules
+        self._epoch = -1
         self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
 
     def note(self, offer: OfferVisit, ended: VisitEnded) -> VisitEnded:
         """Remember held-out numbers; return what the orchestrator may see."""
         if offer.purpose == "heldout" and ended.outcome == "verified":
+            if offer.epoch != self._epoch:  # numbers of an earlier model say nothing
+                self._epoch, self._heldout = offer.epoch, {}
             slices = self._heldout.setdefault(offer.resource, {})
             slices[offer.first_row] = (offer.rows, ended.metrics)
         if self._rule.audience == "owner":

@@ -7,7 +7,9 @@ whose keys the caller holds, so it is for a party that owns everything the job r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,8 +20,14 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
 from sealift.errors import IntegrityError
 from sealift.events import Sink, discard, emit
+from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
-from sealift.train.joint import Cargo, JointTraining
+from sealift.train.containment import Containment
+from sealift.train.joint import Cargo, JointTraining, mean_over_rows
+from sealift.train.output import check_complete, let_out, model_bytes
+from sealift.train.recipe import Recipe
+from sealift.train.settings import JobTable
+from sealift.train.training import LoopSettings
 from sealift.travel.lease import Purpose
 from sealift.travel.orchestrator import TravelSettings
 from sealift.travel.schedule import Stop, plan_resources
@@ -45,15 +53,92 @@ def run_local(
         sink: Where progress goes.
     """
     heldout: dict[str, dict[str, float]] = {}
+    rule = agreement.output
     for epoch in range(settings.epochs):
         for stop in plan_part(agreement, settings, epoch, "train"):
             metrics = training.work(_cargo(agreement, stop, read_rows(stop)))
             emit(sink, "local.slice", epoch=epoch, holder=stop.holder, **metrics)
         if settings.evaluates(epoch):
+            parts: dict[str, list[tuple[int, dict[str, float]]]] = {}
             for stop in plan_part(agreement, settings, epoch, "heldout"):
-                cargo = _cargo(agreement, stop, read_rows(stop))
-                heldout[stop.resource] = training.work(cargo)
+                metrics = training.work(_cargo(agreement, stop, read_rows(stop)))
+                found = (stop.rows, let_out(metrics, rule))
+                parts.setdefault(stop.resource, []).append(found)
+            heldout = {name: mean_over_rows(each) for name, each in parts.items()}
     return heldout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRun:
+    """What a local run leaves.
+
+    Attributes:
+        model: As safetensors.
+        weights: Digest of the model's state.
+        steps: Optimizer steps.
+        metrics: Means over all held-out rows, by the output rule.
+    """
+
+    model: bytes
+    weights: Digest
+    steps: int
+    metrics: dict[str, float]
+
+
+def train_local(
+    agreement: Agreement,
+    job: JobTable,
+    files: Mapping[str, bytes],
+    *,
+    read_rows: ReadRows,
+    sink: Sink = discard,
+) -> LocalRun:
+    """Run a whole job here, under the agreement's output rule.
+
+    Args:
+        agreement: Names resources, code and rules.
+        job: Schedule and loop.
+        files: The code bundle, measured against the agreement.
+        read_rows: The rows of a stop.
+        sink: Where progress goes.
+
+    Raises:
+        JobError: if the recipe fails.
+        PolicyError: if the model may not leave.
+    """
+    rule, table = agreement.output, job.training
+    guard = Containment(files, text=rule.recipe_text)
+    training = JointTraining(
+        Recipe(files, agreement.code.entry, guard=guard),
+        LoopSettings(table.seed, table.batch_rows, table.threads),
+        alone=agreement.data_owners if rule.baseline_alone else (),
+    )
+    settings = job.travel_settings()
+    heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
+    visits = Counter(
+        stop.holder
+        for epoch in range(settings.epochs)
+        for stop in plan_part(agreement, settings, epoch, "train")
+    )
+    counts = {owner: visits[owner] for owner in agreement.data_owners}
+    check_complete(rule, counts, training.rows_trained)
+    training.verify()
+    return LocalRun(
+        model=model_bytes(training.state()),
+        weights=training.digest(),
+        steps=training.joint.step,
+        metrics=mean_of_parts(agreement, heldout),
+    )
+
+
+def mean_of_parts(
+    agreement: Agreement, heldout: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """Means over everybody's held-out rows, rounded as the output rule says."""
+    means = mean_over_rows(
+        (agreement.resource(name).rows, part) for name, part in heldout.items()
+    )
+    return {name: round(mean, agreement.output.digits) for name, mean in means.items()}
 
 
 def plan_part(

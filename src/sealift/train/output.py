@@ -100,10 +100,18 @@ def check_complete(rule: OutputRule, visits: Mapping[str, int], rows: int) -> No
     )
 
 
+def model_bytes(state: Mapping[str, Tensor]) -> bytes:
+    """A model's state as safetensors.
+
+    Tensors are cloned: tied weights share memory, which the format does not take.
+    """
+    raw: bytes = save({name: tensor.clone() for name, tensor in state.items()})
+    return raw
+
+
 def seal_model(state: dict[str, Tensor]) -> tuple[bytes, SecretKey]:
     """Seal a model as safetensors under a fresh key: (sealed stream, key)."""
-    # Cloned: tied weights share memory, which the format does not take.
-    plaintext = memoryview(save({name: each.clone() for name, each in state.items()}))
+    plaintext = memoryview(model_bytes(state))
     key = SecretKey.generate()
     sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
     parts = [sealer.header_bytes]

@@ -1,0 +1,157 @@
+"""``sealift try``: run a recipe on synthetic rows, with full tracebacks.
+
+For the person who writes the recipe, before any agreement exists and without anybody's
+data. In a real run an error leaves as file, line and type alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealift.data.card import schema_of
+from sealift.data.schemafile import load_schema
+from sealift.errors import JobError, MalformedError, SealiftError, UsageError
+from sealift.release.bundle import differing_files, read_bundle
+from sealift.release.signed import load_signed
+
+if TYPE_CHECKING:
+    from sealift.data.schema import Schema
+    from sealift.release.agreement import Agreement
+    from sealift.train.rehearsal import Rehearsal
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "try",
+        help="run a recipe on synthetic rows of a schema",
+        description="Trains a few steps on random rows that fit a schema, then "
+        "evaluates. Needs nobody's data and no key; works before there is an agreement.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "agreement",
+        type=Path,
+        nargs="?",
+        help="take entry and schema from this agreement, signed or not yet",
+    )
+    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--entry", metavar="FILE", help="file that defines build()")
+    parser.add_argument("--schema", type=Path, metavar="TOML")
+    for name, default in (("rows", 256), ("steps", 20), ("batch-rows", 16)):
+        parser.add_argument(f"--{name}", type=_count, default=default, metavar="N")
+    parser.add_argument("--threads", type=_count, default=1, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try the recipe; the exit code.
+
+    Raises:
+        JobError: if it fails; its traceback stands on stderr.
+    """
+    files = read_bundle(args.bundle)
+    entry, schema = _subject(args, files)
+    try:
+        rehearsal = _rehearse(args, files, entry, schema)
+    except SealiftError:
+        raise
+    except Exception as error:
+        traceback.print_exception(error)
+        raise JobError(
+            f"the recipe failed with {type(error).__name__}",
+            why="see above",
+            code="recipe-error",
+        ) from None
+    _show(rehearsal, as_json=args.json)
+    return 0
+
+
+def _rehearse(
+    args: argparse.Namespace, files: dict[str, bytes], entry: str, schema: Schema
+) -> Rehearsal:
+    from sealift.train.containment import let_through
+    from sealift.train.recipe import Recipe
+    from sealift.train.rehearsal import rehearse
+    from sealift.train.training import LoopSettings
+
+    return rehearse(
+        Recipe(files, entry, guard=let_through),
+        schema,
+        LoopSettings(args.seed, args.batch_rows, args.threads),
+        rows=args.rows,
+        steps=args.steps,
+        clock=time.perf_counter,
+    )
+
+
+def _subject(args: argparse.Namespace, files: dict[str, bytes]) -> tuple[str, Schema]:
+    """Entry and schema: from an agreement, or as the command line says."""
+    if args.agreement is not None:
+        agreement = load_signed(args.agreement).agreement
+        _say_differences(agreement, files)
+        entry = args.entry or agreement.code.entry
+        return entry, _schema(args, agreement)
+    if args.entry is None or args.schema is None:
+        raise UsageError(
+            "there is no recipe to try",
+            fix="Name an agreement, or both --entry and --schema",
+        )
+    return args.entry, load_schema(args.schema)
+
+
+def _schema(args: argparse.Namespace, agreement: Agreement) -> Schema:
+    if args.schema is not None:
+        return load_schema(args.schema)
+    train = [each for each in agreement.resources if each.part == "train"]
+    if not train:
+        raise MalformedError(
+            "the agreement has no training rows",
+            fix="Name a schema with --schema",
+            code="bad-agreement",
+        )
+    return schema_of(train[0])
+
+
+def _say_differences(agreement: Agreement, files: dict[str, bytes]) -> None:
+    from sealift.ids import Digest
+
+    digests = {name: Digest.of(content) for name, content in files.items()}
+    for name in differing_files(agreement.code.files, digests):
+        print(f"sealift: {name} is not the agreed one", file=sys.stderr)
+
+
+def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
+    losses = rehearsal.losses
+    facts: dict[str, Any] = {
+        "parameters": rehearsal.parameters,
+        "steps": len(losses),
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+        "step_ms": round(rehearsal.step_s * 1000, 3),
+        "metrics": rehearsal.metrics,
+    }
+    if as_json:
+        print(json.dumps(facts))
+        return
+    facts |= facts.pop("metrics")
+    for name, value in facts.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+        print(f"{name:<12}{shown}")
+    print(
+        "sealift: synthetic rows: the numbers say nothing of the data", file=sys.stderr
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 1 << 24:
+        raise argparse.ArgumentTypeError("must be from 1 to 16777216")
+    return number

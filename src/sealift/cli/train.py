@@ -1,0 +1,72 @@
+"""``sealift train``: run a job on this machine, by the plan that ``job.toml`` names."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from sealift.cli.roles import check_job
+from sealift.release.signed import load_signed, verify
+from sealift.train.settings import read_job
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "train",
+        help="run a job: orchestrator and accelerator here, or all of it locally",
+        description="plan travel: starts orchestrator and accelerator here, waits for "
+        "the holders that `sealift join` starts elsewhere, and ends when the job does. "
+        "plan local: one process reads every owner's sealed files; give --vault, --key "
+        "and --passphrase-file once per owner. docs/reference/job.md lists the fields of "
+        "JOB.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("job", type=Path, metavar="JOB", help="the job, a TOML file")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="not the job's place"
+    )
+    parser.add_argument("--watch", action="store_true", help="a line for every visit")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    for option, text in (
+        ("--key", "travel: the operator's identity. local: every owner's"),
+        ("--passphrase-file", "of each key, in the same order"),
+        ("--vault", "local: every owner's, in the order of the keys"),
+        ("--sealed", "local: folders with sealed files and cards"),
+    ):
+        parser.add_argument(
+            option, type=Path, action="append", default=[], metavar="PATH", help=text
+        )
+    parser.add_argument("--attester-key", type=Path, metavar="FILE", help="travel")
+    parser.add_argument("--attester-passphrase-file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--orchestrator", metavar="HOST:PORT", help="travel: not the job's address"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the job; the exit code."""
+    job = read_job(args.job)
+    agreement = verify(load_signed(Path(job.agreement)))
+    check_job(job, agreement)
+    if job.plan == "local":
+        from sealift.cli.trainlocal import train_locally
+
+        summary = train_locally(args, job, agreement)
+    else:
+        from sealift.cli.traintravel import train_travelling
+
+        summary = train_travelling(args, job, agreement)
+    if args.json:
+        print(json.dumps(summary))
+    else:
+        _show(summary)
+    return 0
+
+
+def _show(summary: dict[str, Any]) -> None:
+    metrics = summary.pop("metrics")
+    for name, value in {**summary, **metrics}.items():
+        print(f"{name:<22}{value}")

@@ -1,0 +1,138 @@
+"""``sealift train`` for the plan ``local``: one process reads every owner's sealed files.
+
+For whoever holds all keys of a job: the reference that ``travel`` equals bit for bit.
+No evidence is shown to anybody here, so it runs under ``accept = ["development"]`` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealift.attest.level import Level
+from sealift.channel.sealedfile import SealedFileReader
+from sealift.cli.passphrase import read_secret_line
+from sealift.cli.roles import say_unsandboxed
+from sealift.cli.rundir import RunFolder
+from sealift.codec import encode
+from sealift.crypto.identity import load_identity
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard, read_card
+from sealift.errors import PolicyError, UsageError
+from sealift.events import Event
+from sealift.release.bundle import load_bundle
+from sealift.release.signed import VerifiedAgreement
+from sealift.release.vault import Vault
+from sealift.train.settings import JobTable
+
+if TYPE_CHECKING:
+    from sealift.train.local import SealedRows
+
+MODEL_NAME = "model.safetensors"
+RESULT_NAME = "result.json"
+
+
+def train_locally(
+    args: argparse.Namespace, job: JobTable, agreement: VerifiedAgreement
+) -> dict[str, Any]:
+    """Run every planned slice here; write model and result; return the summary.
+
+    Raises:
+        SealiftError: if a key or file is missing or another, or the recipe fails.
+    """
+    _require_development(agreement)
+    files = load_bundle(Path(job.bundle), agreement.agreement.code)
+    with ExitStack() as stack:
+        place = args.output or Path(job.output)
+        folder = stack.enter_context(RunFolder(place))
+        keys = _keys(args, agreement, stack)
+        say_unsandboxed()
+        rows = _open(args, agreement, keys, stack)
+        from sealift.train.local import LocalRun, train_local
+
+        ran: LocalRun = train_local(
+            agreement.agreement, job, files, read_rows=rows, sink=_say_slice(args.watch)
+        )
+        folder.add(MODEL_NAME, ran.model)
+        result = {
+            "run": str(folder.path),
+            "plan": "local",
+            "level": Level.DEVELOPMENT.value,
+            "sandbox": "none",
+            "agreement": agreement.digest.to_text(),
+            "steps": ran.steps,
+            "metrics": ran.metrics,
+            "weights": ran.weights.to_text(),
+        }
+        folder.add(RESULT_NAME, encode(result))
+        folder.appear()
+    return result
+
+
+def _require_development(agreement: VerifiedAgreement) -> None:
+    if agreement.accept != (Level.DEVELOPMENT,):
+        raise PolicyError(
+            "the local plan shows no evidence to anybody",
+            why=f"the agreement accepts {', '.join(agreement.accept)}",
+            fix="Run it with the plan travel",
+            code="level-refused",
+        )
+
+
+def _keys(
+    args: argparse.Namespace, agreement: VerifiedAgreement, stack: ExitStack
+) -> dict[str, SecretKey]:
+    if not args.key or {len(args.key)} != {
+        len(args.passphrase_file),
+        len(args.vault),
+    }:
+        raise UsageError(
+            "the plan local needs every owner's keys",
+            fix="Give --key, --passphrase-file and --vault once per owner, in one order",
+            code="keys-missing",
+        )
+    keys: dict[str, SecretKey] = {}
+    for key, passphrase, path in zip(
+        args.key, args.passphrase_file, args.vault, strict=True
+    ):
+        identity = load_identity(key, read_secret_line(passphrase))
+        vault = stack.enter_context(closing(Vault.open(path, identity)))
+        for resource in agreement.agreement.resources_of(identity.name):
+            keys[resource.name] = vault.fetch(resource.name)
+    return keys
+
+
+def _open(
+    args: argparse.Namespace,
+    agreement: VerifiedAgreement,
+    keys: dict[str, SecretKey],
+    stack: ExitStack,
+) -> SealedRows:
+    from sealift.train.local import SealedRows
+
+    readers: dict[str, SealedFileReader] = {}
+    cards: dict[str, ResourceCard] = {}
+    for name, key in keys.items():
+        folder = _find(name, args.sealed)
+        cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
+        reader = SealedFileReader(folder / f"{name}{SEALED_SUFFIX}", key)
+        readers[name] = stack.enter_context(closing(reader))
+    return SealedRows(agreement.agreement, readers, cards, keys)
+
+
+def _find(name: str, folders: list[Path]) -> Path:
+    """The first folder that has the file, or the first at all, for the error."""
+    having = (each for each in folders if (each / f"{name}{CARD_SUFFIX}").exists())
+    return next(having, folders[0] if folders else Path())
+
+
+def _say_slice(watch: bool) -> Any:
+    def sink(event: Event) -> None:
+        if watch and event.kind == "local.slice":
+            shown = " ".join(f"{name}={value}" for name, value in event.fields.items())
+            print(f"sealift: {shown}", file=sys.stderr, flush=True)
+
+    return sink

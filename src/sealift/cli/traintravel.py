@@ -1,0 +1,111 @@
+"""``sealift train`` for the plan ``travel``: two roles as children, one view of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.cli.roles import say_unsandboxed
+from sealift.cli.signals import followed, on_second_signal, stop_postponed
+from sealift.cli.trainlines import TrainLines
+from sealift.demo.eventlines import RoleEvent, RoleResult
+from sealift.demo.household import Ended, Household
+from sealift.errors import JobError, PeerError, UsageError
+from sealift.release.signed import VerifiedAgreement
+from sealift.train.settings import JobTable
+
+GRACE_S: Final = 2.0  # the roles end together; who ends first is a race
+ORCHESTRATOR: Final = "orchestrator"
+ACCELERATOR: Final = "accelerator"
+
+
+def train_travelling(
+    args: argparse.Namespace, job: JobTable, agreement: VerifiedAgreement
+) -> dict[str, Any]:
+    """Start orchestrator and accelerator, show what they tell, return the summary.
+
+    Raises:
+        SealiftError: what the role that failed said last, with its exit code.
+    """
+    _require_keys(args)
+    lines = TrainLines(agreement.agreement, job, watch=args.watch, stream=sys.stderr)
+    result: Mapping[str, Any] = {}
+    with Household(Path.cwd()) as house:
+        on_second_signal(house.kill)
+        say_unsandboxed()
+        _start_orchestrator(house, args)
+        for told in house.listen(_silence_s(job)):
+            if isinstance(told, RoleEvent):
+                if told.kind == "orchestrator.listening":
+                    _start_accelerator(house, args, told)
+                lines.take(told)
+            elif isinstance(told, RoleResult) and told.process == ORCHESTRATOR:
+                result = told.content
+            elif isinstance(told, Ended) and _is_over(house, told):
+                break
+    if not result:
+        raise JobError("the orchestrator gave no result", code="role-ended")
+    return dict(result)
+
+
+def _require_keys(args: argparse.Namespace) -> None:
+    given = (args.key, args.passphrase_file, args.attester_key)
+    if not all(given) or args.attester_passphrase_file is None or len(args.key) != 1:
+        raise UsageError(
+            "the plan travel needs two identities and their passphrase files",
+            fix="Give --key and --passphrase-file of the operator, --attester-key and "
+            "--attester-passphrase-file of this host",
+            code="keys-missing",
+        )
+
+
+def _start_orchestrator(house: Household, args: argparse.Namespace) -> None:
+    words: list[str | Path] = [ORCHESTRATOR, args.job, "--events", "-"]
+    words += ["--key", args.key[0], "--passphrase-file", args.passphrase_file[0]]
+    if args.output is not None:
+        words += ["--output", args.output]
+    if args.orchestrator is not None:
+        words += ["--orchestrator", args.orchestrator]
+    with stop_postponed():
+        house.start(ORCHESTRATOR, "sealift", words, followed())
+
+
+def _start_accelerator(
+    house: Household, args: argparse.Namespace, listening: RoleEvent
+) -> None:
+    host = listening.text("host")
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
+    words: list[str | Path] = [ACCELERATOR, args.job, "--events", "-"]
+    words += ["--orchestrator", f"{here}:{listening.fields['port']}"]
+    words += ["--key", args.attester_key]
+    words += ["--passphrase-file", args.attester_passphrase_file]
+    with stop_postponed():
+        house.start(ACCELERATOR, "sealift", words, followed())
+
+
+def _is_over(house: Household, told: Ended) -> bool:
+    """Whether the job has ended well; raises what the role that failed said."""
+    if told.process == ACCELERATOR:
+        if not house.ends_within(ORCHESTRATOR, GRACE_S):
+            house.require_success(ACCELERATOR)
+        return False
+    try:
+        house.require_success(ORCHESTRATOR)
+    except PeerError:
+        # It lost the accelerator, which knows better why.
+        if ACCELERATOR in house.children and house.ends_within(ACCELERATOR, GRACE_S):
+            house.require_success(ACCELERATOR)
+        raise
+    if not house.ends_within(ACCELERATOR, GRACE_S):
+        return True  # it is ended with everything else
+    house.require_success(ACCELERATOR)
+    return True
+
+
+def _silence_s(job: JobTable) -> float:
+    """How long both may say nothing before something is wrong."""
+    travel = job.travel
+    return 120.0 + max(travel.gather_s, travel.lease_s + travel.work_s, travel.wait_s)

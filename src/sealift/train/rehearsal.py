@@ -1,0 +1,70 @@
+"""Run a recipe on synthetic rows of a schema: what ``sealift try`` does.
+
+Needs no agreement, no key and no row of anybody. The loop is the one of a real run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sealift.data.schema import Schema
+from sealift.train.recipe import Recipe
+from sealift.train.synthetic import synthetic_rows
+from sealift.train.training import LoopSettings, SliceId, Training, check_cargo
+
+SCOPE = "synthetic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """How it went.
+
+    Attributes:
+        parameters: Numbers that are trained.
+        losses: Of every step.
+        step_s: Median seconds of a step, without the first.
+        metrics: What ``evaluate`` says of the synthetic rows.
+    """
+
+    parameters: int
+    losses: tuple[float, ...]
+    step_s: float
+    metrics: dict[str, float]
+
+
+def rehearse(
+    recipe: Recipe,
+    schema: Schema,
+    settings: LoopSettings,
+    *,
+    rows: int,
+    steps: int,
+    clock: Callable[[], float],
+) -> Rehearsal:
+    """Train ``steps`` steps on ``rows`` synthetic rows, then evaluate on them.
+
+    Raises:
+        JobError: if the loss is not finite, or the recipe does not fit.
+    """
+    torch.set_num_threads(settings.threads)
+    table = synthetic_rows(schema, rows, seed=settings.seed)
+    check_cargo(table, schema)
+    training = Training(recipe, settings)
+    losses, seconds = [], []
+    for step in range(steps):
+        first = step * settings.batch_rows % rows
+        batch = table[first : first + settings.batch_rows]
+        started = clock()
+        metrics = training.train_slice(batch, schema, SliceId(step, SCOPE, first))
+        seconds.append(clock() - started)
+        losses.append(metrics["loss"])
+    later = sorted(seconds[1:]) or seconds
+    return Rehearsal(
+        parameters=training.count_parameters(),
+        losses=tuple(losses),
+        step_s=later[len(later) // 2],
+        metrics=training.evaluate(table, schema),
+    )
