@@ -16,8 +16,13 @@ from typing import Final
 from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PolicyError
-from sealift.release.audit import SignedTreeHead, verify_growth, verify_head
-from sealift.release.files import read_whole, write_whole
+from sealift.release.audit import (
+    SignedTreeHead,
+    TreeHead,
+    verify_growth,
+    verify_head,
+)
+from sealift.release.files import locked, read_whole, write_whole
 
 MAX_FILE_BYTES: Final = 1 << 20
 # (log, first, second) -> consistency proof, from that log's broker
@@ -39,7 +44,7 @@ def _no_proof(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
 
 
 class HeadStore:
-    """The last head seen of every log, in one file.
+    """The last head seen of every log, in one file that several processes may share.
 
     Args:
         path: The file; made when the first head is kept.
@@ -68,22 +73,40 @@ class HeadStore:
         """
         head = verify_head(signed)
         with self._lock:
-            kept = self.last(signed.log)
-            if kept is None:
-                self._keep(signed)
-                return
-            earlier, later = sorted((kept.head, head), key=lambda entry: entry.size)
-            proof: tuple[bytes, ...] = ()
-            if 0 < earlier.size < later.size:
-                proof = prove(signed.log, earlier.size, later.size)
-            verify_growth(earlier, later, proof)
-            if later.size > kept.size:
-                self._keep(signed)
+            while True:
+                self._reload()
+                kept = self.last(signed.log)
+                if kept is not None:
+                    _verify_same_log(kept.head, head, prove)
+                    if head.size <= kept.size:
+                        return
+                if self._replace(kept, signed):
+                    return
 
-    def _keep(self, signed: SignedTreeHead) -> None:
-        heads = {**self._kept.heads, signed.log.to_text(): signed}
-        write_whole(self._path, encode(_Kept(heads)))
-        self._kept = _Kept(heads)
+    def _reload(self) -> None:
+        """The larger head of what this process saw and what the file holds."""
+        seen = (*self._kept.heads.values(), *_load(self._path).heads.values())
+        by_size = sorted(seen, key=lambda signed: signed.size)
+        self._kept = _Kept({signed.log.to_text(): signed for signed in by_size})
+
+    def _replace(self, kept: SignedTreeHead | None, signed: SignedTreeHead) -> bool:
+        """Keep ``signed``, unless another process kept another head meanwhile."""
+        with locked(self._path.parent):
+            self._reload()
+            if self.last(signed.log) != kept:
+                return False
+            heads = {**self._kept.heads, signed.log.to_text(): signed}
+            write_whole(self._path, encode(_Kept(heads)))
+            self._kept = _Kept(heads)
+        return True
+
+
+def _verify_same_log(kept: TreeHead, head: TreeHead, prove: Prove) -> None:
+    earlier, later = sorted((kept, head), key=lambda entry: entry.size)
+    proof: tuple[bytes, ...] = ()
+    if 0 < earlier.size < later.size:
+        proof = prove(head.log, earlier.size, later.size)
+    verify_growth(earlier, later, proof)
 
 
 def find_head(path: Path, log: PublicKey) -> SignedTreeHead:

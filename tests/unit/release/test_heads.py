@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from sealift.codec import encode
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.merkle import leaf_hash
+from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import MalformedError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
 from sealift.release.heads import HeadStore, find_head
+from sealift.release.tree import LogTree
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 
@@ -35,6 +37,46 @@ def test_the_same_head_again_needs_no_proof(tmp_path: Path) -> None:
     store = HeadStore(tmp_path / "heads")
     store.admit(head())
     store.admit(head())
+
+
+GROWN = LogTree(leaf_hash(bytes([index])) for index in range(9))
+
+
+def grown(size: int) -> SignedTreeHead:
+    return sign_head(TreeHead(KEY.public_key, size, Digest(GROWN.root(size)), 0), KEY)
+
+
+def prove(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
+    return GROWN.consistency_proof(first, second)
+
+
+@pytest.mark.parametrize("loses_file", [False, True])
+def test_two_processes_never_lower_a_head(tmp_path: Path, loses_file: bool) -> None:
+    path = tmp_path / "heads"
+    one, two = HeadStore(path), HeadStore(path)
+    one.admit(grown(9))
+    with pytest.raises(PolicyError) as caught:
+        two.admit(grown(3))  # nothing but the file tells it of the other head
+    assert caught.value.code == "head-unproven"
+    two.admit(grown(3), prove)
+    if loses_file:
+        path.unlink()
+    with pytest.raises(PolicyError):
+        one.admit(grown(3))
+    assert loses_file or HeadStore(path).last(KEY.public_key) == grown(9)
+
+
+def test_a_head_kept_by_another_process_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "heads"
+    store, other = HeadStore(path), HeadStore(path)
+    store.admit(grown(2))
+
+    def overtaken(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
+        other.admit(grown(9), prove)
+        return prove(log, first, second)
+
+    store.admit(grown(5), overtaken)
+    assert HeadStore(path).last(KEY.public_key) == grown(9)
 
 
 def test_found_in_a_store_and_alone(tmp_path: Path) -> None:
