@@ -125,7 +125,13 @@ class Accelerator:
             send_message(control, Failed(error.code, str(error)))
             raise
         send_message(control, self._ready(setup))
-        handout = Handout(self._agreement, self._endpoint, start.job, self._rules)
+        handout = Handout(
+            self._agreement,
+            self._endpoint,
+            start.job,
+            self._rules,
+            heads=setup.heads,
+        )
         while True:
             order = receive_message(control, OfferVisit, FinishJob, timeout_s=None)
             if isinstance(order, FinishJob):

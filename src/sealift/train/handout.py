@@ -14,6 +14,7 @@ from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.errors import SealiftError
 from sealift.ids import Digest
+from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
@@ -48,6 +49,7 @@ class Handout:
         endpoint: Ours; the instance key signs.
         job: Name of the job.
         rules: Counts verified visits.
+        heads: Heads of every log that released a key to us.
     """
 
     def __init__(
@@ -56,12 +58,15 @@ class Handout:
         endpoint: Endpoint,
         job: str,
         rules: VisitRules,
+        *,
+        heads: tuple[SignedTreeHead, ...],
     ) -> None:
         self._agreement = agreement
         self._rule = agreement.agreement.output
         self._endpoint = endpoint
         self._job = job
         self._rules = rules
+        self._heads = heads
         self._epoch = -1
         self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
 
@@ -131,10 +136,16 @@ class Handout:
             visits=visits,
             metrics=self._metrics(),
             model_released=True,
+            heads=self._heads,
         )
 
     def _metrics(self) -> dict[str, float]:
-        """Means over everybody's held-out rows; nobody's own number among them."""
+        """Means over everybody's held-out rows; nobody's own number among them.
+
+        None if each owner keeps its numbers: of two owners, one could subtract.
+        """
+        if self._rule.audience == "owner":
+            return {}
         parts = [part for slices in self._heldout.values() for part in slices.values()]
         means = mean_over_rows(parts)
         return {name: round(value, self._rule.digits) for name, value in means.items()}

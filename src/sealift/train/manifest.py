@@ -18,6 +18,7 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError
 from sealift.ids import Digest
+from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import instance_bound
 from sealift.release.signed import VerifiedAgreement
 
@@ -41,6 +42,8 @@ class RunManifest:
         visits: Training visits by data owner.
         metrics: Means over all held-out rows, by the output rule.
         model_released: Whether the model left, sealed for its owner.
+        heads: Heads of every log that released a key to this accelerator, for the
+            parties that held no visit.
     """
 
     job: str
@@ -58,6 +61,7 @@ class RunManifest:
     visits: dict[str, int]
     metrics: dict[str, float]
     model_released: bool
+    heads: tuple[SignedTreeHead, ...]
 
 
 @dataclass(frozen=True, slots=True)

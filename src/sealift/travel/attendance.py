@@ -20,7 +20,7 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
 from sealift.release.files import write_whole
 from sealift.release.heads import HeadStore
-from sealift.release.receipt import SignedReceipt
+from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
@@ -140,7 +140,9 @@ class Attendance:
         circuit = self._link.open(ACCELERATOR)
         policy = expect_accelerator(self._agreement, signed.lease.accelerator)
         with connect(circuit, self._endpoint, policy) as session:
-            return provisioning.provision(self._between(session, signed))
+            receipt = provisioning.provision(self._between(session, signed))
+        verify_receipt(receipt, self._agreement)
+        return receipt
 
     def _terms(self, signed: SignedLease) -> LeaseTerms:
         agreement = self._agreement.agreement
