@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import keyed_hash, verify_equal
@@ -60,8 +60,22 @@ def placement(lease: Lease, sequence: int, record_bytes: int) -> Placement:
     return Placement(sequence, record, lease.offset + low - start, high - low, skip)
 
 
+class Leased(Protocol):
+    """What a frame says of its lease: a `Lease`, or what an attack puts there."""
+
+    @property
+    def handle(self) -> Handle:
+        """Names the buffer."""
+        ...
+
+    @property
+    def digest(self) -> Digest:
+        """Of the whole lease; under the MAC."""
+        ...
+
+
 def build_frame(
-    visit_key: SecretKey, lease: Lease, place: Placement, record: Buffer
+    visit_key: SecretKey, lease: Leased, place: Placement, record: Buffer
 ) -> bytes:
     """The frame around one sealed record."""
     fields = _FIELDS.pack(

@@ -1,0 +1,1 @@
+"""The attack table: scenarios in memory against the real session and visit code."""

@@ -1,0 +1,96 @@
+"""The table: every attack of `sealift attacks`, in order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sealift.demo.attacks import evidence, memory, visits
+from sealift.demo.attacks.scenario import Scenario, Tried, attempt
+from sealift.demo.attacks.stage import Stage
+
+_LEASE: Final = "a holder writes its leased range and nothing else"
+_NEXT: Final = "the secrets of one visit open nothing of the next"
+_WHOLE: Final = "a cargo arrives whole, in order, unchanged, or not at all"
+_PEER: Final = "no key and no row goes to whom the agreement does not accept"
+_GONE: Final = "a visit's rows are gone before the next holder is met"
+_STALL: Final = "a holder that stalls or is late loses its visit, nothing else"
+_HONEST: Final = "the honest visit gets its receipt"
+_GENUINE: Final = "the agreed host is accepted"
+
+SCENARIOS: Final[tuple[Scenario, ...]] = (
+    Scenario(
+        "T1", _LEASE, "writes behind the end of its lease", "outside-lease",
+        visits.beyond_lease, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T1", _LEASE, "writes into another buffer", "foreign-buffer",
+        visits.foreign_buffer, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T1", _LEASE, "brings a lease for an earlier process", "foreign-lease",
+        visits.restarted_accelerator, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T3", _NEXT, "ratchets its visit key forward", "authentication",
+        visits.next_visit, visits.right_key, "the visit's own key fits its frames",
+    ),
+    Scenario(
+        "T4", _WHOLE, "sends a frame twice", "frame-order",
+        visits.replayed, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T4", _WHOLE, "brings another owner's record", "authentication",
+        visits.swapped_record, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T4", _WHOLE, "flips one bit of a record", "authentication",
+        visits.flipped_byte, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T5", _PEER, "shows evidence of another session", "evidence-unbound",
+        evidence.other_challenge, evidence.genuine, _GENUINE,
+    ),
+    Scenario(
+        "T5", _PEER, "shows evidence that binds another key", "evidence-unbound",
+        evidence.unbound_key, evidence.genuine, _GENUINE,
+    ),
+    Scenario(
+        "T5", _PEER, "shows evidence of a process in another role", "evidence-unbound",
+        evidence.other_role, evidence.genuine, _GENUINE,
+    ),
+    Scenario(
+        "T5", _PEER, "shows evidence of a host nobody named", "attester-unknown",
+        evidence.other_attester, evidence.genuine, _GENUINE,
+    ),
+    Scenario(
+        "T5", _PEER, "shows development evidence unasked", "development-refused",
+        evidence.not_asked_for, evidence.genuine, _GENUINE,
+    ),
+    Scenario(
+        "T6", _GONE, "looks for rows in the visit's memory", memory.NOTHING_LEFT,
+        memory.look_for_rows, memory.rows_are_found, "during the visit they are found",
+    ),
+    Scenario(
+        "T6", _GONE, "replaces the scrub by one that does not write", "scrub",
+        memory.idle_scrub, memory.scrub_works, "the real scrub passes its read-back",
+    ),
+    Scenario(
+        "T8", _STALL, "says nothing more", "peer-timeout",
+        visits.stalled, visits.next_holder, "the next holder is served",
+    ),
+    Scenario(
+        "T8", _STALL, "sends frames after its lease", "lease-expired",
+        visits.late_frames, visits.next_holder, "the next holder is served",
+    ),
+)  # fmt: skip
+
+
+def try_all(scenarios: tuple[Scenario, ...] = SCENARIOS) -> Iterator[Tried]:
+    """Try every attack on one stage; an attack that ruins it fails what follows."""
+    with tempfile.TemporaryDirectory(prefix="sealift-attacks-") as folder:
+        stage = Stage(Path(folder))
+        for scenario in scenarios:
+            yield attempt(scenario, stage)

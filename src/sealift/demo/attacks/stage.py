@@ -1,0 +1,341 @@
+"""A small stage for attacks: two owners with sealed rows, one accelerator, no network.
+
+Keys, evidence, sealed files, leases, sessions, visits and receipts are the real code.
+In memory are the line between holder and accelerator and the work, which counts rows.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.level import Level
+from sealift.channel.commitment import key_commitment
+from sealift.channel.memory import memory_pair
+from sealift.channel.rawfile import RawSealedFile
+from sealift.channel.sealedfile import write_sealed_file
+from sealift.channel.transport import Transport
+from sealift.crypto.identity import Identity, create_identity
+from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.errors import SealiftError
+from sealift.ids import Role, VisitId
+from sealift.release.agreement import (
+    Agreement,
+    OutputRule,
+    Party,
+    PartyRole,
+    References,
+    Resource,
+    TravelRule,
+)
+from sealift.release.bundle import measure_bundle
+from sealift.release.receipt import SignedReceipt
+from sealift.release.signed import SignedAgreement, add_signature, verify
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import accept, connect
+from sealift.session.session import Session
+from sealift.train.receipts import ReceiptWriter
+from sealift.travel.accelerator import (
+    HostedVisit,
+    HostSetup,
+    LoadedCargo,
+    ReleasedResource,
+    VisitRules,
+)
+from sealift.travel.holder import HeldResource, Provisioning
+from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.load import VisitSession
+from sealift.travel.messages import OfferVisit, VisitEnded
+from sealift.travel.peers import expect_accelerator, expect_holder
+from sealift.travel.pool import CPUPool, Pool
+
+OWNERS: Final = ("ada", "bern")
+ROWS: Final = 24
+ROW_BYTES: Final = 40
+RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
+CANARY: Final = b"canary: these rows are private!!"
+LEASE_S: Final = 30.0
+RULE: Final = OutputRule(
+    metrics=("loss",),
+    digits=3,
+    values_per_visit=8,
+    audience="everyone",
+    min_visits=1,
+    max_visits=50,
+    min_holders=1,
+    min_rows=1,
+    baseline_alone=False,
+    recipe_text=False,
+)
+Between = Callable[[VisitSession, Lease], VisitSession]
+
+
+class KeptPool(CPUPool):
+    """A visit's memory that is looked at once more when it is given back."""
+
+    remains = b""
+
+    def close(self) -> None:
+        """Keep what is left in it, then give it back."""
+        self.remains = b"".join(bytes(region) for region in self.regions().values())
+        super().close()
+
+
+class StageClock:
+    """The accelerator's seconds: real ones, and those that an attack adds."""
+
+    def __init__(self) -> None:
+        self.added_s = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return time.monotonic() + self.added_s
+
+
+@dataclass(slots=True)
+class Visited:
+    """One visit, seen from both ends.
+
+    Attributes:
+        inside: The visit's memory while the work ran.
+        after: The same memory when the visit had ended.
+    """
+
+    lease: Lease
+    ended: VisitEnded | None = None
+    receipt: SignedReceipt | None = None
+    inside: bytes = b""
+    after: bytes = b""
+
+    @property
+    def refusal(self) -> str:
+        """Stable name of the refusal; empty if the visit was verified."""
+        assert self.ended is not None, "the visit ran"
+        return self.ended.reason
+
+
+class Stage:
+    """Everything that a visit needs.
+
+    Args:
+        folder: Gets the sealed files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = StageClock()
+        self.attester_key = SigningKey.generate()
+        self._identities = {name: create_identity(name) for name in OWNERS}
+        self._keys = {f"{name}-train": SecretKey.generate() for name in OWNERS}
+        self.held = {name: self._seal(folder, name) for name in OWNERS}
+        self.agreement = verify(self._sign())
+        self._endpoint = self._start_accelerator()
+        self._rules = VisitRules(max_visits=RULE.max_visits)
+        self._memory = b""
+        self._pools: list[KeptPool] = []
+
+    @property
+    def instance(self) -> PublicKey:
+        """The accelerator's instance key."""
+        return self._endpoint.instance.public_key
+
+    def _start_accelerator(self) -> Endpoint:
+        return Endpoint(
+            role=Role.ACCELERATOR,
+            name="accelerator",
+            agreement=self.agreement.digest,
+            attester=DevelopmentAttester(
+                self.attester_key,
+                role=Role.ACCELERATOR,
+                code_bundle=self.agreement.agreement.code.digest,
+            ),
+        )
+
+    def visit(
+        self,
+        owner: str = OWNERS[0],
+        *,
+        between: Between = lambda session, _lease: session,
+        lease: Callable[[Lease], Lease] = lambda lease: lease,
+        lease_s: float = LEASE_S,
+    ) -> Visited:
+        """One visit: the accelerator here, the holder in another thread.
+
+        Args:
+            owner: Who is visited.
+            between: What stands between holder and session.
+            lease: Changes the lease before the orchestrator signs it.
+            lease_s: Seconds of the lease.
+        """
+        theirs, ours = memory_pair()
+        offer = self._offer(owner)
+        hosted = HostedVisit(offer, self._setup(ours))
+        signed = self._grant(offer, hosted, lease, lease_s)
+        visited = Visited(signed.lease)
+        holder = threading.Thread(
+            target=self._bring, args=(theirs, signed, between, visited), daemon=True
+        )
+        holder.start()
+        visited.ended = hosted.run(signed)
+        ours.close()
+        holder.join(LEASE_S)
+        visited.inside, self._memory = self._memory, b""
+        visited.after = self._pools[-1].remains
+        return visited
+
+    def _bring(
+        self, line: Transport, signed: SignedLease, between: Between, visited: Visited
+    ) -> None:
+        endpoint = Endpoint(
+            role=Role.HOLDER,
+            name=signed.lease.holder,
+            agreement=self.agreement.digest,
+            identity=self._identities[signed.lease.holder],
+        )
+        provisioning = Provisioning(
+            self.held[signed.lease.holder],
+            signed,
+            clock=time.monotonic,
+            check_head=lambda _head: None,
+            receipt_wait_s=LEASE_S,
+        )
+        try:
+            with connect(line, endpoint, expect_accelerator(self.agreement)) as session:
+                visited.receipt = provisioning.provision(between(session, signed.lease))
+        except SealiftError:
+            return  # the accelerator's side says how it ended
+
+    def _offer(self, owner: str) -> OfferVisit:
+        return OfferVisit(
+            visit=VisitId.generate(),
+            number=1,
+            epoch=0,
+            holder=owner,
+            resource=f"{owner}-train",
+            purpose="train",
+            first_row=0,
+            rows=ROWS,
+        )
+
+    def _grant(
+        self,
+        offer: OfferVisit,
+        hosted: HostedVisit,
+        change: Callable[[Lease], Lease],
+        lease_s: float,
+    ) -> SignedLease:
+        offered = hosted.offered()
+        lease = Lease(
+            job="stage",
+            visit=offer.visit,
+            agreement=self.agreement.digest,
+            accelerator=self._endpoint.instance.public_key,
+            holder=offer.holder,
+            resource=offer.resource,
+            purpose="train",
+            handle=offered.handle,
+            offset=0,
+            max_bytes=offered.buffer_bytes,
+            dtype="uint8",
+            shape=(ROWS, ROW_BYTES),
+            first_row=0,
+            mode="write-only",
+            lease_s=lease_s,
+            content=self.held[offer.holder].resource.content,
+        )
+        return sign_lease(change(lease), self._identities[OWNERS[-1]])
+
+    def _setup(self, line: Transport) -> HostSetup:
+        def meet(lease: Lease, left_s: float) -> Session:
+            policy = expect_holder(self.agreement, lease)
+            return accept(line, self._endpoint, policy, left_s)
+
+        return HostSetup(
+            released={
+                held.resource.name: ReleasedResource(
+                    held.resource, self._keys[held.resource.name]
+                )
+                for held in self.held.values()
+            },
+            terms=LeaseTerms(
+                orchestrator=self._identities[OWNERS[-1]].public_key,
+                job="stage",
+                agreement=self.agreement.digest,
+                accelerator=self._endpoint.instance.public_key,
+                longest_s=LEASE_S,
+            ),
+            heads=(),
+            rules=self._rules,
+            meet=meet,
+            work=self._work,
+            sign=ReceiptWriter(self.agreement, self._endpoint, ()),
+            make_pool=self._make_pool,
+            clock=self.clock,
+            tell=lambda _phase: None,
+        )
+
+    def _make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
+        self._pools.append(KeptPool(buffer_bytes, record_bytes))
+        return self._pools[-1]
+
+    def _work(self, cargo: LoadedCargo) -> Mapping[str, float]:
+        self._memory = bytes(cargo.rows)
+        return {"loss": 0.5}
+
+    def _seal(self, folder: Path, owner: str) -> HeldResource:
+        name, rows = f"{owner}-train", secrets.token_bytes(ROWS * ROW_BYTES)
+        plain = CANARY + rows[len(CANARY) :]
+        card = write_sealed_file(
+            folder / f"{name}.sealed",
+            [plain],
+            key=self._keys[name],
+            total_bytes=len(plain),
+            record_bytes=RECORD_BYTES,
+        )
+        resource = Resource(
+            name=name,
+            owner=owner,
+            part="train",
+            rows=ROWS,
+            row_bytes=ROW_BYTES,
+            total_bytes=len(plain),
+            record_bytes=RECORD_BYTES,
+            schema={"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]},
+            content=card.content.digest,
+            key=key_commitment(self._keys[name], name),
+        )
+        return HeldResource(resource, RawSealedFile(card.path), card.leaves)
+
+    def _sign(self) -> SignedAgreement:
+        agreement = Agreement(
+            name="stage",
+            number=1,
+            predecessor=None,
+            parties=tuple(map(_party, self._identities.values())),
+            code=measure_bundle({"recipe.py": b"def build(): ...\n"}, "recipe.py"),
+            accept=(Level.DEVELOPMENT,),
+            references=References((self.attester_key.public_key,)),
+            resources=tuple(held.resource for held in self.held.values()),
+            model_owner=OWNERS[-1],
+            operator=OWNERS[-1],
+            output=RULE,
+            travel=TravelRule(1, LEASE_S),
+        )
+        signed = SignedAgreement(agreement)
+        for identity in self._identities.values():
+            signed = add_signature(signed, identity)
+        return signed
+
+
+def _party(identity: Identity) -> Party:
+    """Everybody owns data; the last one brings and runs all the rest."""
+    roles: tuple[PartyRole, ...] = ("data_owner",)
+    if identity.name == OWNERS[-1]:
+        roles = ("data_owner", "model_owner", "code_owner", "operator")
+    return Party(identity.name, roles, identity.public_key, identity.card.hpke)
