@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.signals import on_second_signal
+from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.errors import IntegrityError
 
 
@@ -59,13 +59,17 @@ def run(args: argparse.Namespace) -> int:
     from sealift.demo.screen import Screen
     from sealift.demo.show import Wishes, run_demo
     from sealift.demo.summary import print_summary
+    from sealift.demo.travelrun import Stops
 
     talk = Console(stderr=True)
     view = Screen(talk) if talk.is_terminal else Lines(sys.stderr)
     wishes = Wishes(folder=args.output.resolve(), plan=args.plan, keep=args.keep)
-    outcome = run_demo(
-        wishes, view, clock=time.monotonic, on_second_signal=on_second_signal
+    stops = Stops(
+        on_second_signal=on_second_signal,
+        postponed=stop_postponed,
+        environment=followed(),
     )
+    outcome = run_demo(wishes, view, clock=time.monotonic, stops=stops)
     print_summary(outcome, _console_for(args))
     if args.json:
         print(json.dumps(outcome.to_plain()))

@@ -32,7 +32,7 @@ from sealift.errors import (
     UsageError,
 )
 
-STOP_S: Final = 8.0  # then SIGKILL; a role needs far less to scrub and leave
+STOP_S: Final = 6.0  # then SIGKILL; a role needs far less to scrub and leave
 KEPT_LINES: Final = 20
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ERROR_LINE = re.compile(r"sealift: (?P<line>.*) \[(?P<code>[a-z0-9-]+)\]\Z")

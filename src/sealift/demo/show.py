@@ -16,7 +16,7 @@ from sealift.demo.eventlines import RoleEvent
 from sealift.demo.outcome import Outcome, Plan, Verdict
 from sealift.demo.progress import Progress
 from sealift.demo.report.page import write_report
-from sealift.demo.travelrun import OnSecondSignal, TravelRun, run_travel
+from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
 from sealift.demo.world import OWNERS, World, make_world
 from sealift.travel.state import Clock
 
@@ -56,7 +56,7 @@ def run_demo(
     view: View,
     *,
     clock: Clock,
-    on_second_signal: OnSecondSignal | None = None,
+    stops: Stops = NO_STOPS,
 ) -> Outcome:
     """Run the demo.
 
@@ -64,7 +64,7 @@ def run_demo(
         wishes: What is asked for.
         view: Where progress goes.
         clock: Monotonic seconds, the same as in the roles' events.
-        on_second_signal: See ``run_travel``.
+        stops: How this process is stopped.
 
     Raises:
         SealiftError: if the world cannot be made or a process failed.
@@ -77,7 +77,7 @@ def run_demo(
         if wishes.plan == "local":
             run, verdict = _run_local(world, view, clock)
         else:
-            run = _run_travel(world, view, wishes, on_second_signal)
+            run = _run_travel(world, view, wishes, stops)
             view.say("verifying logs, receipts, scrub reports and the model")
             verdict = check_run(world, run, attacks=wishes.attacks)
     outcome = _outcome(world, run, verdict, wishes)
@@ -90,9 +90,7 @@ def run_demo(
     return outcome
 
 
-def _run_travel(
-    world: World, view: View, wishes: Wishes, on_second: OnSecondSignal | None
-) -> TravelRun:
+def _run_travel(world: World, view: View, wishes: Wishes, stops: Stops) -> TravelRun:
     view.say("starting eight processes")
     # The model is opened at the end; torch loads meanwhile, on the second core.
     warm = _Once(lambda: import_module("sealift.train.handover"))
@@ -102,7 +100,7 @@ def _run_travel(
             warm.start()
         view.watch(progress, event)
 
-    return run_travel(world, watch, attacks=wishes.attacks, on_second_signal=on_second)
+    return run_travel(world, watch, attacks=wishes.attacks, stops=stops)
 
 
 def _run_local(world: World, view: View, clock: Clock) -> tuple[TravelRun, Verdict]:

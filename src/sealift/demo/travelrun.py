@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,26 @@ SILENCE_S: Final = 60.0
 GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
 
 Watch = Callable[[Progress, RoleEvent], None]
-OnSecondSignal = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """How this process is stopped, as the command line does it.
+
+    Attributes:
+        on_second_signal: Registers what must happen before a second signal ends us.
+        postponed: While it is entered, a signal waits: for starting processes.
+        environment: Makes a role end with this process, however that ends.
+    """
+
+    on_second_signal: Callable[[Callable[[], None]], None]
+    postponed: Callable[[], AbstractContextManager[None]]
+    environment: Mapping[str, str]
+
+
+NO_STOPS: Final = Stops(
+    on_second_signal=lambda _act: None, postponed=nullcontext, environment={}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +62,7 @@ def run_travel(
     watch: Watch,
     *,
     attacks: bool = True,
-    on_second_signal: OnSecondSignal | None = None,
+    stops: Stops = NO_STOPS,
 ) -> TravelRun:
     """Start every role, watch until the job has ended, end every role.
 
@@ -50,21 +70,23 @@ def run_travel(
         world: Made by ``make_world``.
         watch: Called in this thread with every event, after it was taken note of.
         attacks: Start one holder as a hostile one.
-        on_second_signal: Registers what must happen before a second signal ends us.
+        stops: How this process is stopped.
 
     Raises:
         SealiftError: if a process failed; its line and exit code.
     """
     progress = Progress(count_visits(world))
-    with Household(world.path) as house:
-        if on_second_signal is not None:
-            on_second_signal(house.kill)
-        start_orchestrator(house, world)
+    with Household(world.path, stops.environment) as house:
+        stops.on_second_signal(house.kill)
+        with stops.postponed():
+            start_orchestrator(house, world)
         result: Mapping[str, Any] = {}
         for told in house.listen(SILENCE_S):
             if isinstance(told, RoleEvent):
                 if told.kind == "orchestrator.listening":
-                    start_others(house, world, told.fields["port"], attacks=attacks)
+                    with stops.postponed():
+                        port = int(told.fields["port"])
+                        start_others(house, world, port, attacks=attacks)
                 progress.take(told)
                 watch(progress, told)
             elif isinstance(told, RoleResult) and told.process == "orchestrator":
