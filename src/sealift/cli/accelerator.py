@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
         attester=attester,
     )
     say_unsandboxed()
-    # Everything that can be refused was; torch is worth its second only now.
-    from sealift.train.accelerator import Accelerator
-
     with Link.dial(setup.address, ACCELERATOR) as link:
+        # Everything that can be refused was; torch is worth its second only now.
+        from sealift.train.accelerator import Accelerator
+
         Accelerator(
             link,
             endpoint,

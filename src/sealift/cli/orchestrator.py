@@ -98,6 +98,6 @@ def _start(setup: RoleSetup) -> StartJob:
         batch_rows=training.batch_rows,
         threads=training.threads,
         meet_s=travel.meet_s,
-        brokers_s=travel.gather_s,
+        brokers_s=travel.brokers_s,
     )
     return StartJob(setup.job.name, encode(settings))

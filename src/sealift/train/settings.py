@@ -46,6 +46,7 @@ class TravelTable(_Strict):
     lease_s: Seconds = 60.0
     work_s: Seconds = 3600.0
     gather_s: Seconds = 120.0
+    brokers_s: Seconds = 20.0
     meet_s: Seconds = 10.0
     on_missing: Literal["skip", "wait"] = "skip"
     wait_s: Seconds = 60.0
@@ -83,6 +84,7 @@ class JobTable(_Strict):
             lease_s=table.lease_s,
             work_s=table.work_s,
             gather_s=table.gather_s,
+            brokers_s=table.brokers_s,
             on_missing=table.on_missing,
             wait_s=table.wait_s,
             attempts=table.attempts,

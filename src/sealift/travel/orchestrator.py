@@ -63,6 +63,7 @@ class TravelSettings:
         lease_s: Seconds that a holder has for its cargo.
         work_s: Longest time that one visit's training may take.
         gather_s: How long to wait for all roles at the start.
+        brokers_s: How long the accelerator waits for all brokers together.
         on_missing: Skip a holder that is missing or fails, or wait for it.
         wait_s: How long to wait for it, with ``wait``.
         attempts: Most visits to one holder for one cargo, with ``wait``.
@@ -75,6 +76,7 @@ class TravelSettings:
     lease_s: float = 60.0
     work_s: float = 3600.0
     gather_s: float = 120.0
+    brokers_s: float = 20.0
     on_missing: Literal["skip", "wait"] = "skip"
     wait_s: float = 60.0
     attempts: int = 5
@@ -173,7 +175,7 @@ class Orchestrator:
     def _start(self, start: StartJob) -> None:
         accelerator = self._accelerator()
         send_message(accelerator, start)
-        limit_s = self._settings.gather_s + ANSWER_WAIT_S
+        limit_s = self._settings.brokers_s + ANSWER_WAIT_S
         with told_errors():
             ready = receive_message(accelerator, JobReady, timeout_s=limit_s)
         emit(self._sink, "job.ready", level=ready.level, keys=ready.keys)

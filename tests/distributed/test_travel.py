@@ -1,0 +1,93 @@
+"""``travel`` over real processes equals ``local`` bit for bit (DESIGN 5.8)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.demo.world import ROW_BYTES, World
+from sealift.release.signed import load_signed, verify
+from sealift.train.handover import open_output
+from sealift.train.local import LocalRun
+from tests.sim.jobrun import Running, job_run
+from tests.sim.jobworld import Wishes, fresh_world, identities, train_here, write_job
+
+pytestmark = pytest.mark.distributed
+
+ALL = ("north", "east", "south")
+
+
+def here(world: World, wishes: Wishes) -> LocalRun:
+    write_job(world, wishes)
+    return train_here(world)
+
+
+def summary(role: Running) -> dict[str, object]:
+    assert role.end() == 0, role.errors
+    return role.results[-1]
+
+
+def test_train_and_join_equal_local(tmp_path: Path) -> None:
+    """`sealift train` here, `sealift join` at every owner's, baselines beside it."""
+    wishes = Wishes(owners=ALL, rule={"baseline_alone": "true"})
+    world = fresh_world(tmp_path, wishes)
+    with job_run(world) as run:
+        train = run.train()
+        holders = [run.holder(owner) for owner in ALL]
+        found = summary(train)
+        assert all(summary(each) == {"receipts": 3, "failed": 0} for each in holders)
+    local = here(world, wishes)
+    assert found["weights"] == local.weights.to_text()
+    assert found["metrics"] == local.metrics
+    assert set(local.metrics) == {"loss", *(f"alone.{owner}.loss" for owner in ALL)}
+    assert any("without a sandbox" in line for line in train.errors)
+    assert any("epoch 1 of 2: 3 visits" in line for line in train.errors)
+    agreement = verify(load_signed(world.agreement))
+    opened = open_output(world.run, identities()["lab"], agreement)
+    assert opened.content == local.model
+    assert opened.manifest.sandbox == "none"
+
+
+def test_slices_by_size_equal_local(tmp_path: Path) -> None:
+    """Several slices per holder, the largest rest first."""
+    wishes = Wishes(
+        owners=("east", "south"), order="by-size", buffer_bytes=100 * ROW_BYTES
+    )
+    world = fresh_world(tmp_path, wishes)
+    with job_run(world) as run:
+        run.everybody(*wishes.owners)
+        found = summary(run["orchestrator"])
+        brokers = [run[f"broker-{owner}"].end() for owner in wishes.owners]
+    assert brokers == [0, 0]
+    local = here(world, wishes)
+    assert found["weights"] == local.weights.to_text()
+    assert found["metrics"] == local.metrics
+    others = [
+        replace(wishes, seed=8),
+        replace(wishes, order="round-robin"),
+        replace(wishes, buffer_bytes=1 << 20),
+    ]
+    weights = {here(world, each).weights for each in others}  # control: it can tell
+    assert len(weights) == 3
+    assert local.weights not in weights
+
+
+def test_train_locally_by_command(tmp_path: Path) -> None:
+    wishes = Wishes(plan="local")
+    world = fresh_world(tmp_path, wishes)
+    words: list[str | Path] = ["train", world.job, "--json"]
+    for owner in wishes.owners:
+        home = world.home(owner)
+        words += ["--key", home.key, "--passphrase-file", home.passphrase]
+        words += ["--vault", home.vault, "--sealed", home.sealed]
+    with job_run(world) as run:
+        found = summary(run.start("train", *words))
+    local = here(world, wishes)
+    assert found["weights"] == local.weights.to_text()
+    assert (world.run / "model.safetensors").read_bytes() == local.model
+    result = json.loads((world.run / "result.json").read_text())
+    assert result["metrics"] == local.metrics
+    assert (result["level"], result["sandbox"]) == ("development", "none")

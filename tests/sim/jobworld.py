@@ -1,0 +1,176 @@
+"""Worlds of real parties for tests of whole runs: made once, copied and changed.
+
+A world has real identities, sealed digits, a vault per owner and an agreement that every
+party signed; ``change`` makes another agreement of it and has it signed again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import re
+import shutil
+import tempfile
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sealift.channel.sealedfile import SealedFileReader
+from sealift.crypto.identity import Identity, load_identity
+from sealift.data.card import read_card
+from sealift.demo.world import OWNERS, World, make_world
+from sealift.release.bundle import load_bundle
+from sealift.release.document import compile_document
+from sealift.release.signed import (
+    SignedAgreement,
+    add_signature,
+    load_signed,
+    save_signed,
+    verify,
+)
+from sealift.release.vault import Vault
+from sealift.train.local import LocalRun, SealedRows, train_local
+from sealift.train.settings import read_job
+
+RECIPE = """
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+STEP_S = 0.0
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 16), nn.Dropout(0.1), nn.Linear(16, 10))
+
+    def training_step(self, batch, step):
+        time.sleep(STEP_S)
+        return F.cross_entropy(self.layers(batch["pixels"] / 16.0), batch["label"])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def build():
+    return Small()
+"""
+JOB = """\
+name = "digits"
+agreement = "agreement.json"
+bundle = "recipe"
+output = "run"
+orchestrator = "127.0.0.1:0"
+plan = "{plan}"
+
+[training]
+epochs = {epochs}
+batch_rows = 64
+seed = {seed}
+
+[travel]
+order = "{order}"
+buffer_bytes = {buffer_bytes}
+lease_s = {lease_s}
+meet_s = {meet_s}
+gather_s = {gather_s}
+brokers_s = {brokers_s}
+on_missing = "{on_missing}"
+wait_s = 15.0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a test wants different from the plain world."""
+
+    owners: tuple[str, ...] = ("north", "east")
+    recipe: str = RECIPE
+    step_s: float = 0.0
+    plan: str = "travel"
+    epochs: int = 2
+    seed: int = 7
+    order: str = "round-robin"
+    buffer_bytes: int = 1 << 20
+    lease_s: float = 20.0
+    meet_s: float = 5.0
+    gather_s: float = 40.0
+    brokers_s: float = 20.0
+    on_missing: str = "skip"
+    rule: dict[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def plain_world() -> World:
+    """The demo's world, made once per process of tests."""
+    folder = Path(tempfile.mkdtemp(prefix="sealift-world-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return make_world(folder / "world")
+
+
+@functools.cache
+def identities() -> dict[str, Identity]:
+    """Every party's unlocked identity."""
+    world = plain_world()
+    names = (*OWNERS, "lab", "cloud")
+    return {
+        name: load_identity(
+            world.home(name).key, world.home(name).passphrase.read_text().strip()
+        )
+        for name in names
+    }
+
+
+def fresh_world(folder: Path, wishes: Wishes) -> World:
+    """A copy of the plain world with another recipe, job and agreement."""
+    shutil.copytree(plain_world().path, folder, dirs_exist_ok=True)
+    world = World(folder)
+    change(world, wishes)
+    return world
+
+
+def change(world: World, wishes: Wishes) -> None:
+    """Another agreement for the same parties, signed by all of them."""
+    recipe = wishes.recipe.replace("STEP_S = 0.0", f"STEP_S = {wishes.step_s}")
+    (world.path / "recipe" / "recipe.py").write_text(recipe)
+    write_job(world, wishes)
+    document = world.path / "agreement.toml"
+    text = (plain_world().path / "agreement.toml").read_text()
+    for owner in set(OWNERS) - set(wishes.owners):
+        text = re.sub(rf"\[\[\w+\]\]  # (?:of )?{owner}\n(?:.+\n)+", "", text)
+    rule = {"min_holders": "1", "baseline_alone": "false", **wishes.rule}
+    for name, value in rule.items():
+        text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
+        assert count == 1, name
+    document.write_text(text)
+    agreement = compile_document(document, lambda path: read_card(path).resource)
+    signed = SignedAgreement(agreement)
+    for party in agreement.parties:
+        signed = add_signature(signed, identities()[party.name])
+    save_signed(signed, world.agreement)
+
+
+def write_job(world: World, wishes: Wishes) -> None:
+    """``job.toml``."""
+    world.job.write_text(JOB.format(**vars(wishes)))
+
+
+def train_here(world: World) -> LocalRun:
+    """The job by the plan ``local``, in this process: what others are compared with."""
+    job = read_job(world.job)
+    agreement = verify(load_signed(world.agreement)).agreement
+    files = load_bundle(Path(job.bundle), agreement.code)
+    with ExitStack() as stack:
+        readers, cards, keys = {}, {}, {}
+        for resource in agreement.resources:
+            home, name = world.home(resource.owner), resource.name
+            vault = Vault.open(home.vault, identities()[resource.owner])
+            keys[name] = stack.enter_context(closing(vault)).fetch(name)
+            cards[name] = read_card(home.sealed / f"{name}.resource.json")
+            reader = SealedFileReader(home.sealed / f"{name}.sealed", keys[name])
+            readers[name] = stack.enter_context(closing(reader))
+        rows = SealedRows(agreement, readers, cards, keys)
+        return train_local(agreement, job, files, read_rows=rows)
