@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from sealift.crypto.kdf import Label
@@ -35,6 +34,7 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
+from tests.sim.sealed_rows import Named
 from tests.sim.visit_parts import FakeClock
 
 WAIT_S = 10.0
@@ -117,9 +117,7 @@ class Hand:
         if bytes_ is None:
             number = place.record if source is None else source
             bytes_ = self.held.source.record(number)
-        named = SimpleNamespace(
-            handle=handle or self.lease.handle, digest=self.lease.digest
-        )
+        named = Named(handle or self.lease.handle, self.lease.digest)
         changed = replace(place, **changes)
         return build_frame(key or self.visit_key(), named, changed, bytes_)  # type: ignore[arg-type]
 

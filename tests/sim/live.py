@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.codec import encode
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
@@ -43,6 +42,7 @@ from sealift.travel.messages import (
 )
 from sealift.travel.peers import expect_accelerator
 from tests.sim.owners import Consortium, make_broker, make_consortium
+from tests.sim.process import start, stop
 from tests.sim.sealing import seal_resource
 
 ROOT = Path(__file__).parents[2]
@@ -165,8 +165,8 @@ def live_job(
             _start_broker(stack, relay, consortium, owner, folder)
             name = f"holder-{owner}"
             links[name] = stack.enter_context(relay.local_link(name))
-        process = _start(relay.address[1], folder, mutant, attester, environment)
-        stack.callback(_stop, process)
+        process = start(relay.address[1], folder, mutant, attester, environment)
+        stack.callback(stop, process)
         control = _greet(orchestrator, consortium, agreement)
         stack.enter_context(control)
         settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S)
@@ -223,33 +223,6 @@ def _start_broker(
             brokerage.serve()
 
     threading.Thread(target=serve, daemon=True).start()
-
-
-def _start(
-    port: int,
-    folder: Path,
-    mutant: str,
-    attester: SecretKey,
-    environment: Mapping[str, str],
-) -> subprocess.Popen[str]:
-    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.sim.victim", str(port), str(folder), mutant],
-        env={**environment, "PYTHONPATH": path},
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(attester.reveal(TOKEN).hex() + "\n")
-    process.stdin.flush()
-    return process
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
 
 
 def _greet(link: Link, consortium: Consortium, agreement: VerifiedAgreement) -> Session:

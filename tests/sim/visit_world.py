@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
@@ -19,7 +19,6 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
-from sealift.release.receipt import SignedReceipt
 from sealift.session import Endpoint, Session, accept, connect
 from sealift.session.frames import FrameKind
 from sealift.train.receipts import ReceiptWriter
@@ -32,9 +31,10 @@ from sealift.travel.accelerator import (
 )
 from sealift.travel.holder import HeldResource
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
-from sealift.travel.messages import OfferVisit, VisitEnded
+from sealift.travel.messages import OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
 from tests.sim.hands import Bring, Hand, honest
+from tests.sim.outcome import Outcome
 from tests.sim.owners import Consortium, make_consortium
 from tests.sim.sealing import seal_resource
 from tests.sim.visit_parts import FakeClock, GuardedPool, TappedTransport
@@ -43,32 +43,6 @@ ROW_BYTES = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES = 96
 OWNERS = ("ada", "bern", "cleo")
 SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]}
-
-
-@dataclass
-class Outcome:
-    """How one visit went, at both ends."""
-
-    offer: OfferVisit
-    lease: SignedLease
-    ended: VisitEnded | None = None
-    error: BaseException | None = None
-    receipt: SignedReceipt | None = None
-    holder_error: SealiftError | None = None
-    wire: list[bytes] = field(default_factory=list)
-    secrets: dict[str, SecretKey] = field(default_factory=dict)
-    th2: bytes = b""
-
-    @property
-    def reason(self) -> str:
-        """Why the visit failed; empty if it did not."""
-        assert self.ended is not None, self.error
-        return self.ended.reason
-
-    @property
-    def verified(self) -> bool:
-        """Whether the accelerator trained on the cargo and gave a receipt."""
-        return self.ended is not None and self.ended.outcome == "verified"
 
 
 class VisitWorld:
