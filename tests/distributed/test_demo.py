@@ -1,0 +1,183 @@
+"""The demo as its users start it: eight processes, three attacks, one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+SEALIFT = [sys.executable, "-m", "sealift"]
+
+
+def sealift(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*SEALIFT, *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def last_json(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert run.returncode == 0, run.stderr
+    (line,) = run.stdout.splitlines()  # all else is talk, on stderr
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("demo") / "world"
+    return folder, last_json(sealift("demo", "--json", "--keep", "--output", folder))
+
+
+def test_it_is_learnt_attacked_and_verified(
+    shown: tuple[Path, dict[str, Any]],
+) -> None:
+    _, told = shown
+    assert told["accuracy_joint"] >= 0.95
+    assert len(told["accuracy_alone"]) == 3
+    assert max(told["accuracy_alone"]) < 0.75
+    assert (told["attacks_tried"], told["attacks_refused"]) == (3, 3)
+    assert told["log_verified"] is told["scrub_verified"] is True
+    assert told["receipts"] == 81
+    assert told["level"] == "development"
+
+
+def test_attacks_leave_no_trace_in_the_weights(
+    shown: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Refused visits never trained: bit for bit what one process learns alone."""
+    told = last_json(
+        sealift("demo", "--plan", "local", "--json", "--output", tmp_path / "local")
+    )
+    assert told["weights"] == shown[1]["weights"]
+    assert told["accuracy_joint"] == shown[1]["accuracy_joint"]
+    assert (told["log_verified"], told["attacks_tried"]) == (None, 0)
+
+
+def test_the_page_is_small_and_stands_alone(
+    shown: tuple[Path, dict[str, Any]],
+) -> None:
+    page = Path(shown[1]["report"]).read_text("utf-8")
+    assert len(page) < 200_000
+    assert "✗" not in page
+    assert "<script" not in page
+
+
+def test_what_the_parties_keep_verifies_by_hand(
+    shown: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, _ = shown
+    log, heads = folder / "north" / "audit.db", folder / "east" / "heads.json"
+    assert sealift("audit", "verify", log, "--head", heads).returncode == 0
+    receipt = next((folder / "south" / "receipts").iterdir())
+    agreement = ["--agreement", folder / "agreement.json"]
+    assert sealift("receipt", "verify", receipt, *agreement).returncode == 0
+
+
+def test_only_its_owner_opens_the_model(
+    shown: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, told = shown
+
+    def open_as(party: str, file: Path) -> subprocess.CompletedProcess[str]:
+        home = folder / party
+        identity = ["--key", home / "identity.key"]
+        identity += ["--passphrase-file", home / "passphrase"]
+        agreement = ["--agreement", folder / "agreement.json"]
+        words = [folder / "run", *identity, *agreement, "-o", file, "--json"]
+        return sealift("output", "open", *words)
+
+    opened = last_json(open_as("lab", tmp_path / "model"))
+    assert opened["weights"] == told["weights"]
+    assert (tmp_path / "model").read_bytes() == (
+        folder / "model.safetensors"
+    ).read_bytes()
+    refused = open_as("north", tmp_path / "stolen")
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert refused.stderr.rstrip().endswith("[other-key]")
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    run = sealift("demo", "--output", tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.rstrip().endswith("[exists]")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_every_process(tmp_path: Path, number: signal.Signals) -> None:
+    with running_demo(tmp_path) as (demo, children):
+        demo.send_signal(number)
+        assert demo.wait(10) == 128 + number
+        assert all(gone(child) for child in children)
+
+
+def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
+    with running_demo(tmp_path) as (demo, children):
+        holder = next(child for child in children if b"join" in command_of(child))
+        os.kill(holder, signal.SIGKILL)
+        assert demo.stderr is not None
+        last = demo.stderr.read().splitlines()[-1]
+        assert demo.wait(20) == 7
+        assert "ended early: signal 9 ended it [role-ended]" in last
+        assert all(gone(child) for child in children)
+
+
+@contextmanager
+def running_demo(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A demo in the middle of its visits, and its children."""
+    command = [*SEALIFT, "demo", "--output", str(folder / "world")]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stderr is not None
+        try:
+            next(line for line in demo.stderr if "REFUSED" in line)
+            children = children_of(demo.pid)
+            assert len(children) == 8
+            yield demo, children
+        finally:
+            demo.kill()
+
+
+def children_of(parent: int) -> list[int]:
+    found = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in found if parent_of(pid) == parent]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends, or has ended, within two seconds."""
+    deadline = time.monotonic() + 2.0
+    while command_of(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def command_of(pid: int) -> bytes:
+    """Empty when it is gone, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def parent_of(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])

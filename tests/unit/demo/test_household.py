@@ -1,0 +1,62 @@
+"""The demo's processes: their last words become errors, and none of them is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sealift.demo.eventlines import RoleResult
+from sealift.demo.household import Ended, Household
+from sealift.errors import JobError, PeerError, SealiftError
+
+
+def failure(folder: Path, module: str, arguments: list[str]) -> SealiftError:
+    with Household(folder) as house:
+        house.start("role", module, arguments)
+        with pytest.raises(SealiftError) as caught:
+            house.require_success("role")
+    return caught.value
+
+
+def test_a_roles_last_line_and_exit_code_are_kept(tmp_path: Path) -> None:
+    error = failure(tmp_path, "sealift", ["audit", "verify", "nowhere.db"])
+    assert error.exit_code == 3
+    assert str(error).startswith("role: ")
+    assert error.code not in ("role-ended", "unavailable")
+
+
+def test_other_last_words_are_quoted(tmp_path: Path) -> None:
+    error = failure(tmp_path, "no_such_module", [])
+    assert isinstance(error, JobError)
+    assert (error.code, error.why.count("no_such_module")) == ("role-ended", 1)
+
+
+def test_results_are_told_and_the_end_as_well(tmp_path: Path) -> None:
+    with Household(tmp_path) as house:
+        house.start("role", "sealift", ["attacks", "--help"])
+        told = list(_until_end(house))
+        house.require_success("role")
+    assert not any(isinstance(each, RoleResult) for each in told[:-1])
+
+
+def test_silence_is_an_error(tmp_path: Path) -> None:
+    with Household(tmp_path) as house, pytest.raises(PeerError):
+        next(house.listen(0.01))
+
+
+def test_no_process_is_left(tmp_path: Path) -> None:
+    with Household(tmp_path) as house:
+        house.start("server", "http.server", ["0", "--bind", "127.0.0.1"])
+        process = house.children["server"].process
+        assert process.poll() is None
+    assert process.returncode is not None
+
+
+def _until_end(house: Household) -> list[object]:
+    told: list[object] = []
+    for each in house.listen(30):
+        told.append(each)
+        if isinstance(each, Ended):
+            break
+    return told
