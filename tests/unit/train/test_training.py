@@ -94,7 +94,9 @@ def test_settling_overwrites_gradients() -> None:
 
 
 def test_state_holds_tensors_alone() -> None:
-    method = "    def get_extra_state(self):\n        return 'rows'\n\n    def training_"
+    method = (
+        "    def get_extra_state(self):\n        return 'rows'\n\n    def training_"
+    )
     text = LIGHTNING.replace("    def training_", method)
     with pytest.raises(JobError, match="something else than tensors"):
         Training(load(text), SETTINGS).state()
