@@ -99,6 +99,7 @@ class CPUPool:
                 view.release()
             self._map.close()
         except BufferError:
+            _unlock(self._map)  # locked pages are not dropped (EINVAL)
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def _slice(self) -> dict[str, memoryview]:
@@ -122,8 +123,15 @@ def _page_up(size: int) -> int:
 
 def _lock(mapping: mmap.mmap) -> bool:
     """mlock, so that cargo never reaches swap; False where the limit forbids it."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    return _call("mlock", mapping) == 0
+
+
+def _unlock(mapping: mmap.mmap) -> None:
+    """Undo it; harmless where it was never locked."""
+    _call("munlock", mapping)
+
+
+def _call(name: str, mapping: mmap.mmap) -> int:
     address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-    return bool(
-        libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))) == 0
-    )
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    return int(function(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))))
