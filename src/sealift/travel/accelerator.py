@@ -219,8 +219,8 @@ class HostedVisit:
         if released is None or released.resource.owner != offer.holder:
             raise PolicyError("no key was released for that", code="no-such-resource")
         resource = released.resource
-        last_row = offer.first_row + offer.rows
-        if offer.purpose != resource.part or not 0 < last_row <= resource.rows:
+        inside = 0 <= offer.first_row <= resource.rows - offer.rows
+        if offer.purpose != resource.part or offer.rows < 1 or not inside:
             raise PolicyError(
                 "the visit asks for rows that are not there", code="bad-rows"
             )
