@@ -48,6 +48,7 @@ class TrainsAgain(Visit):
 def test_the_machine_catches(mutant: type[Visit]) -> None:
     class Mutant(VisitMachine):
         make_visit = mutant
+        starts_leased = True
 
     once = settings(
         max_examples=2000,

@@ -52,6 +52,7 @@ class VisitMachine(RuleBasedStateMachine):
     """One visit."""
 
     make_visit: Any = Visit
+    starts_leased = False
 
     @initialize(first=st.integers(0, ROWS - 1), rows=st.integers(1, ROWS))
     def offer(self, first: int, rows: int) -> None:
@@ -74,6 +75,8 @@ class VisitMachine(RuleBasedStateMachine):
         self.lease = self.make_lease()
         self.placed = self.taken = self.trainings = 0
         self.deadline: float | None = None
+        if self.starts_leased:
+            self.accept({})
 
     def make_lease(self) -> Lease:
         return Lease(

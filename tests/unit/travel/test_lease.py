@@ -1,0 +1,104 @@
+"""Leases: what they may say, who signs them, and when a holder serves one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.codec import decode, encode
+from sealift.crypto.sign import SigningKey
+from sealift.errors import AuthenticationError, MalformedError, PolicyError
+from sealift.ids import Digest
+from sealift.travel.holder import check_lease
+from sealift.travel.lease import SignedLease, sign_lease, verify_lease
+from tests.sim.visit_world import VisitWorld
+from tests.unit.travel.leases import LEASE, OPERATOR, TERMS
+
+
+def test_a_signed_lease_verifies_after_a_round_trip() -> None:
+    signed = decode(SignedLease, encode(sign_lease(LEASE, OPERATOR)))
+    assert verify_lease(signed, TERMS) == LEASE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": (0, 40)},
+        {"shape": (1, 0)},
+        {"first_row": -1},
+        {"offset": -1},
+        {"max_bytes": 399},
+        {"lease_s": 0.0},
+        {"lease_s": -1.0},
+        {"lease_s": 8 * 86_400.0},
+        {"lease_s": float("nan")},
+    ],
+)
+def test_impossible_leases_do_not_exist(change: dict[str, Any]) -> None:
+    with pytest.raises(MalformedError):
+        replace(LEASE, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"job": "another"}, "foreign-lease"),
+        ({"agreement": Digest.of(b"x")}, "foreign-lease"),
+        ({"accelerator": OPERATOR.public_key}, "foreign-lease"),
+        ({"lease_s": 60.5}, "lease-exceeds-agreement"),
+    ],
+)
+def test_a_lease_for_others(change: dict[str, Any], code: str) -> None:
+    with pytest.raises(PolicyError) as refusal:
+        verify_lease(sign_lease(replace(LEASE, **change), OPERATOR), TERMS)
+    assert refusal.value.code == code
+
+
+def test_every_field_is_signed() -> None:
+    signature = sign_lease(LEASE, OPERATOR).signature
+    for change in ({"first_row": 1}, {"purpose": "heldout"}, {"lease_s": 31.0}):
+        with pytest.raises(AuthenticationError):
+            verify_lease(SignedLease(replace(LEASE, **change), signature), TERMS)
+    with pytest.raises(AuthenticationError):
+        verify_lease(sign_lease(LEASE, SigningKey.generate()), TERMS)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> VisitWorld:
+    return VisitWorld(Path(tmp_path_factory.mktemp("world")))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"holder": "bern"}, "foreign-lease"),
+        ({"resource": "bern-train"}, "foreign-lease"),
+        ({"purpose": "heldout"}, "foreign-lease"),
+        ({"content": Digest.of(b"x")}, "foreign-lease"),
+        ({"shape": (10, 80)}, "bad-rows"),
+        ({"first_row": 11}, "bad-rows"),
+        ({"lease_s": 61.0}, "lease-exceeds-agreement"),
+    ],
+)
+def test_what_a_holder_does_not_serve(
+    world: VisitWorld, change: dict[str, Any], code: str
+) -> None:
+    operator = world.consortium.identities["cleo"]
+    held = {"ada-train": world.held["ada-train"]}
+    lease = replace(
+        LEASE,
+        agreement=world.agreement.digest,
+        content=world.resource("ada-train").content,
+    )
+    terms = replace(
+        TERMS, orchestrator=operator.public_key, agreement=world.agreement.digest
+    )
+    served = check_lease(sign_lease(lease, operator), held, holder="ada", terms=terms)
+    assert served is held["ada-train"]
+    changed = replace(lease, max_bytes=800, **change)
+    with pytest.raises(PolicyError) as refusal:
+        check_lease(sign_lease(changed, operator), held, holder="ada", terms=terms)
+    assert refusal.value.code == code

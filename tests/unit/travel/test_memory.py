@@ -1,0 +1,104 @@
+"""Pools and their scrub: private, overwritten, read back."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from sealift.errors import IntegrityError, UnavailableError
+from sealift.travel.pool import CPUPool, overwrite_live_pools
+from sealift.travel.scrub import (
+    ALLOCATOR_ENVIRONMENT,
+    CHUNK_BYTES,
+    allocator_overwrites,
+    count_nonzero,
+    scrub,
+)
+
+
+def filled(pool: CPUPool) -> CPUPool:
+    for region in pool.regions().values():
+        region[:] = b"\x5a" * len(region)
+    return pool
+
+
+def test_a_pool_has_the_sizes_asked_for_and_its_own_handle() -> None:
+    pool, other = CPUPool(5000, 96), CPUPool(1, 64)
+    assert (len(pool.buffer), len(pool.quarantine)) == (5000, 96)
+    assert pool.handle != other.handle
+    assert not any(pool.buffer)
+
+
+def test_scrub_covers_every_region() -> None:
+    pool = filled(CPUPool(5000, 96))
+    report = scrub(pool.regions(), environment={})
+    assert [(part.name, part.size_bytes) for part in report.regions] == [
+        ("buffer", 5000),
+        ("quarantine", 96),
+    ]
+    assert report.scrubbed_bytes == 5096
+    assert report.verified
+    assert not report.freed_memory_overwritten
+    assert not any(pool.buffer)
+    assert not any(pool.quarantine)
+
+
+def test_one_byte_that_stays_is_seen() -> None:
+    def all_but_the_last(region: memoryview) -> None:
+        region[:-1] = bytes(len(region) - 1)
+
+    pool = filled(CPUPool(2 * CHUNK_BYTES + 5, 64))
+    with pytest.raises(IntegrityError, match="2 bytes") as refusal:
+        scrub(pool.regions(), write=all_but_the_last)
+    assert refusal.value.code == "scrub"
+    assert count_nonzero(pool.buffer) == 1
+
+
+def test_the_allocators_settings_count_as_a_whole() -> None:
+    assert allocator_overwrites(dict(ALLOCATOR_ENVIRONMENT))
+    for name in ALLOCATOR_ENVIRONMENT:
+        others = {k: v for k, v in ALLOCATOR_ENVIRONMENT.items() if k != name}
+        assert not allocator_overwrites(others)
+        assert not allocator_overwrites(others | {name: "0"})
+
+
+def test_a_closed_pool_is_gone_even_if_somebody_points_there() -> None:
+    pool = filled(CPUPool(4096, 64))
+    pointer = memoryview(pool.buffer)
+    pool.close()
+    assert not any(pointer)
+
+
+def test_every_live_pool_is_overwritten_at_the_end() -> None:
+    pools = [filled(CPUPool(100, 64)) for _ in range(2)]
+    closed = CPUPool(100, 64)
+    closed.close()
+    overwrite_live_pools()
+    assert not any(any(pool.buffer) or any(pool.quarantine) for pool in pools)
+
+
+def test_a_pool_stays_out_of_children_and_core_dumps() -> None:
+    pool = CPUPool(3 << 20, 64)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pool.buffer))
+    assert {"dd", "dc"} <= _flags_at(address)  # not dumped, not copied by fork
+
+
+def _flags_at(address: int) -> set[str]:
+    """The kernel's flags of the mapping at an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            inside = start <= address < end
+        elif inside and first == "VmFlags:":
+            return set(line.split()[1:])
+    return set()
+
+
+def test_no_memory_is_one_clear_error() -> None:
+    with pytest.raises(UnavailableError) as refusal:
+        CPUPool(1 << 60, 64)
+    assert refusal.value.code == "no-memory"

@@ -1,0 +1,154 @@
+"""Messages, roster and peer policies."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sealift.codec import encode
+from sealift.errors import MalformedError, PeerError
+from sealift.ids import Role, VisitId
+from sealift.travel.messages import (
+    ANY,
+    Cargo,
+    Credit,
+    Failed,
+    VisitPhase,
+    Withdrawn,
+    message_name,
+    parse_message,
+    receive_message,
+    send_message,
+)
+from sealift.travel.peers import (
+    expect_accelerator,
+    expect_broker,
+    expect_data_owner,
+    expect_holder,
+    expect_orchestrator,
+    link_name,
+)
+from sealift.travel.roster import Roster
+from tests.sim.owners import make_consortium
+from tests.sim.visit_parts import FakeClock
+from tests.unit.travel.leases import LEASE
+
+
+class Loop:
+    """A session that hears itself."""
+
+    def __init__(self) -> None:
+        self.queue: deque[bytes] = deque()
+
+    def send(self, message: bytes) -> None:
+        self.queue.append(message)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        return self.queue.popleft()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Credit(3), Cargo(2, 80), VisitPhase(VisitId.generate(), "load"), Failed("a", "b")],
+)
+def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
+    loop = Loop()
+    send_message(loop, message)
+    assert receive_message(loop, type(message), timeout_s=1) == message
+
+
+def test_names_are_distinct() -> None:
+    assert len({message_name(kind) for kind in ANY}) == len(ANY)
+    assert message_name(VisitPhase) == "visit-phase"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b'"credit"',
+        b'{"body":{"frames":1}}',
+        b'{"body":{"frames":1},"more":1,"type":"credit"}',
+        b'{"body":{"frames":"1"},"type":"credit"}',
+        b'{"body":{},"type":"credit"}',
+        b'{"type":"credit","body":{"frames":1}}',
+        b'{"body":{"frames":1},"type":"unheard-of"}',
+        b'{"body":{"frames":1},"type":["credit"]}',
+        encode({"type": "withdrawn", "body": Withdrawn(VisitId.generate())}),
+    ],
+)
+def test_anything_else_is_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse_message(raw, (Credit,))
+
+
+def test_a_refusal_stands_in_for_every_answer() -> None:
+    loop = Loop()
+    for _ in range(2):
+        send_message(loop, Failed("no-such-resource", "no key was released for that"))
+    with pytest.raises(PeerError, match="no key was released"):
+        receive_message(loop, Credit, timeout_s=1)
+    assert isinstance(receive_message(loop, Credit, Failed, timeout_s=1), Failed)
+
+
+def somebody(name: str) -> Any:
+    """A session of which a roster knows who it is and that it was closed."""
+    peer = SimpleNamespace(role=Role.HOLDER, name=name)
+    session = SimpleNamespace(peer=peer, closed=False)
+    session.close = lambda: setattr(session, "closed", True)
+    return session
+
+
+def test_a_newcomer_replaces_the_session_before() -> None:
+    roster = Roster(clock=FakeClock())
+    first, second = somebody("ada"), somebody("ada")
+    roster.enter(first)
+    assert roster.wait_for(Role.HOLDER, "ada", 0) is first
+    roster.enter(second)
+    assert first.closed
+    roster.leave(first)  # too late: it is not the one that is here
+    assert roster.find(Role.HOLDER, "ada") is second
+    assert roster.sessions(Role.HOLDER) == (second,)
+    assert roster.sessions(Role.BROKER) == ()
+    roster.leave(second)
+    with pytest.raises(PeerError) as refusal:
+        roster.wait_for(Role.HOLDER, "ada", 0)
+    assert refusal.value.code == "peer-missing"
+
+
+def test_a_roster_closes_everybody() -> None:
+    roster = Roster(clock=FakeClock())
+    sessions = [somebody("ada"), somebody("bern")]
+    for session in sessions:
+        roster.enter(session)
+    roster.close()
+    assert all(session.closed for session in sessions)
+
+
+def test_each_role_meets_only_whom_the_agreement_names() -> None:
+    consortium = make_consortium()
+    agreement = consortium.verified()
+    keys = {name: found.public_key for name, found in consortium.identities.items()}
+    holder = expect_holder(agreement, replace(LEASE, holder="bern"))
+    assert (holder.roles, holder.identities) == (
+        frozenset({Role.HOLDER}),
+        {"bern": keys["bern"]},
+    )
+    assert holder.require_identity
+    assert expect_orchestrator(agreement).names == {"cleo"}
+    assert expect_broker(agreement, "ada").identities == {"ada": keys["ada"]}
+    assert expect_data_owner(agreement).identities == keys
+    accelerator = expect_accelerator(agreement, keys["ada"])
+    assert accelerator.require_evidence
+    assert accelerator.instance == keys["ada"]
+    assert accelerator.accept == agreement.accept
+
+
+def test_names_on_the_relay() -> None:
+    assert link_name(Role.HOLDER, "ada") == "holder-ada"
+    assert link_name(Role.ACCELERATOR) == "accelerator"

@@ -1,0 +1,134 @@
+"""Visits at the accelerator: states, partial cargo, failures, ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.errors import IntegrityError, JobError, PolicyError, StaleError
+from sealift.ids import Handle, VisitId
+from sealift.release.receipt import verify_receipt
+from sealift.travel.state import State, Visit
+from tests.sim.visit_parts import FakeClock
+from tests.sim.visit_world import ROW_BYTES, VisitWorld
+from tests.unit.travel.leases import LEASE
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VisitWorld:
+    return VisitWorld(tmp_path)
+
+
+@pytest.mark.parametrize(("first", "rows"), [(0, 20), (0, 1), (7, 5), (2, 3), (19, 1)])
+def test_any_slice_arrives_whole(world: VisitWorld, first: int, rows: int) -> None:
+    outcome = world.visit("ada", offer=world.offer("ada", first, rows))
+    start = first * ROW_BYTES
+    cargo = world.plain["ada-train"][start : start + rows * ROW_BYTES]
+    assert world.trained == [(outcome.offer.visit, cargo)]
+    assert outcome.receipt is not None
+    receipt = verify_receipt(outcome.receipt)
+    assert (receipt.first_row, receipt.rows) == (first, rows)
+    assert receipt.cargo_bytes == rows * ROW_BYTES
+    assert receipt.scrub.verified
+    assert world.pools[-1].scrubbed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"first_row": -1, "rows": 3},
+        {"first_row": 19, "rows": 2},
+        {"first_row": 5, "rows": 0},
+        {"first_row": 10, "rows": -5},
+        {"purpose": "heldout"},
+        {"holder": "bern"},
+        {"resource": "nowhere"},
+    ],
+)
+def test_offers_that_make_no_sense(
+    world: VisitWorld, change: dict[str, object]
+) -> None:
+    offer = replace(world.offer("ada"), **change)  # type: ignore[arg-type]
+    with pytest.raises(PolicyError):
+        world.host(offer, lambda *_: pytest.fail("nobody is met"))
+    assert world.pools == []
+
+
+def test_a_recipe_that_fails_ends_the_job_and_leaves_nothing(world: VisitWorld) -> None:
+    def fail() -> None:
+        raise JobError("the recipe failed", code="recipe-error")
+
+    world.fails_in_work = fail
+    outcome = world.visit("ada")
+    assert outcome.reason == "recipe-error"
+    assert outcome.ended is not None
+    assert outcome.ended.fatal
+    assert outcome.receipt is None
+    assert world.rules.trained == {"ada": 1}  # its weights may show it
+    assert world.pools[-1].scrubbed
+
+
+def test_a_signal_in_training_scrubs_and_passes(world: VisitWorld) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.fails_in_work = interrupt
+    outcome = world.visit("ada")
+    assert isinstance(outcome.error, KeyboardInterrupt)
+    assert outcome.receipt is None
+    assert world.pools[-1].scrubbed
+
+
+def test_a_visit_can_be_abandoned_at_any_time_and_again(world: VisitWorld) -> None:
+    hosted = world.host(world.offer("ada"), lambda *_: pytest.fail("nobody is met"))
+    hosted.abandon("stopped")
+    hosted.abandon("stopped")
+    assert hosted.state is State.FAILED
+    assert world.pools[-1].scrubbed
+
+
+def leased(lease_s: float = 30.0) -> tuple[Visit, FakeClock]:
+    clock = FakeClock()
+    visit = Visit(LEASE.visit, LEASE.handle, LEASE.max_bytes, clock=clock)
+    visit.accept(replace(LEASE, lease_s=lease_s), 96)
+    return visit, clock
+
+
+def test_seconds_count_from_acceptance() -> None:
+    visit, clock = leased(lease_s=10)
+    clock.advance(9)
+    assert visit.remaining_s() == pytest.approx(1)
+    clock.advance(1)
+    with pytest.raises(StaleError) as refusal:
+        visit.remaining_s()
+    assert refusal.value.code == "lease-expired"
+
+
+def test_an_incomplete_cargo_is_not_sealed() -> None:
+    visit, _ = leased()
+    with pytest.raises(IntegrityError) as refusal:
+        visit.seal(visit.expected_frames, LEASE.cargo_bytes)
+    assert refusal.value.code == "cargo-truncated"
+
+
+def test_a_visit_without_lease_has_none() -> None:
+    visit = Visit(VisitId.generate(), Handle.generate(), 400, clock=FakeClock())
+    with pytest.raises(PolicyError):
+        _ = visit.lease
+    with pytest.raises(StaleError):
+        visit.begin_training()
+    with pytest.raises(PolicyError):
+        visit.accept(LEASE, 96)
+    assert visit.state is State.OFFERED
+
+
+def test_the_first_reason_of_a_revocation_stays() -> None:
+    visit, _ = leased()
+    visit.revoke("first")
+    visit.revoke("second")
+    assert visit.revoked_for == "first"
+    assert visit.end() is State.FAILED
+    with pytest.raises(StaleError):
+        visit.revoke("third")
