@@ -11,14 +11,9 @@ import re
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Self
+from typing import Self
 
 from sealift.errors import MalformedError
-
-PartyId = NewType("PartyId", str)
-ResourceName = NewType("ResourceName", str)
-JobId = NewType("JobId", str)
-KeyEpoch = NewType("KeyEpoch", int)
 
 # What AEADs and hashes read and write; collections.abc.Buffer needs Python 3.12.
 Buffer = bytes | bytearray | memoryview
@@ -76,8 +71,6 @@ class Digest:
         if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
             raise MalformedError("not a digest", fix="Write it as sha256:<64 hex>")
         return cls(bytes.fromhex(text[7:]))
-
-    parse = from_text
 
     def to_text(self) -> str:
         """``sha256:<64 hex>``."""

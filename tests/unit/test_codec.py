@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NewType
 
 import pytest
 
 from sealift.codec import decode, encode, parse
 from sealift.errors import MalformedError, UsageError
-from sealift.ids import Digest, PartyId, Role
+from sealift.ids import Digest, Role
 
 DIGEST = Digest.of(b"x")
+
+
+PartyId = NewType("PartyId", str)
 
 
 @dataclass(frozen=True)

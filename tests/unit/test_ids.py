@@ -32,7 +32,7 @@ def test_digest_of_nothing() -> None:
     digest = Digest.of(b"")
     assert digest.raw == hashlib.sha256(b"").digest()
     assert str(digest) == digest.to_text() == EMPTY
-    assert Digest.from_text(EMPTY) == Digest.parse(EMPTY) == digest
+    assert Digest.from_text(EMPTY) == digest
     assert EMPTY.startswith(f"sha256:{digest.short}")
 
 

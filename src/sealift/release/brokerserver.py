@@ -20,6 +20,7 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
     StaleError,
+    UnavailableError,
 )
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
@@ -39,6 +40,7 @@ from sealift.release.vault import Vault
 
 M = TypeVar("M")
 MAX_REQUESTS_PER_SESSION: Final = 256
+MAX_LOGGED_HANDSHAKES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Broker:
         self._sink = sink
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
+        self._handshakes = 0
         self._bring_into_force()
 
     def serve(self, session: BrokerSession, timeout_s: float | None = None) -> None:
@@ -154,16 +157,31 @@ class Broker:
         """Answer one request; a refusal is an answer too."""
         try:
             return self._answer(request, session)
-        except SealiftError as error:
+        except (RefusedError, MalformedError) as error:
             return BrokerAnswer(refusal=Refusal(error.code, str(error)))
+        except SealiftError as error:  # its line may name places of this machine
+            self._tell("broker.failed", rule=error.code, peer=session.peer.name)
+            line = "the broker cannot answer now; its own output says why"
+            return BrokerAnswer(refusal=Refusal(error.code, line))
 
     def record_refused_handshake(
         self, error: SealiftError, *, role: str = "", name: str = ""
     ) -> None:
-        """Log a peer whose handshake was refused: it never came to ask."""
-        if isinstance(error, (RefusedError, MalformedError)):
-            self._append("refusal", role=role, peer=name[:63], rule=error.code)
-            self._tell("release.refused", rule=error.code, peer=name)
+        """Log a peer whose handshake was refused: it never came to ask.
+
+        Only so many per process: strangers must not fill the disk that releases need.
+        """
+        if not isinstance(error, (RefusedError, MalformedError)):
+            return
+        self._tell("release.refused", rule=error.code, peer=name)
+        with self._lock:
+            self._handshakes += 1
+            logs = self._handshakes <= MAX_LOGGED_HANDSHAKES
+        if logs:
+            try:
+                self._append("refusal", role=role, peer=name[:63], rule=error.code)
+            except UnavailableError as failure:
+                self._tell("broker.failed", rule=failure.code, peer=name)
 
     def head(self) -> SignedTreeHead:
         """The latest signed head of this broker's log."""

@@ -202,7 +202,14 @@ def _verify_against(receipt: Receipt, verified: VerifiedAgreement) -> None:
     _verify_evidence(receipt, verified)
     _verify_cargo(receipt, verified)
     _verify_heads(receipt, verified)
-    if not receipt.scrub.verified or receipt.scrub.nonzero_bytes:
+    _verify_scrub(receipt)
+
+
+def _verify_scrub(receipt: Receipt) -> None:
+    """The report covers at least the memory that the rows were placed in."""
+    scrub = receipt.scrub
+    clean = scrub.verified and not scrub.nonzero_bytes
+    if not clean or scrub.scrubbed_bytes < receipt.cargo_bytes:
         raise PolicyError("the receipt reports a scrub that failed", code="scrub")
 
 

@@ -7,6 +7,7 @@ away and told about in an event; the door stays open.
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
@@ -17,6 +18,8 @@ from sealift.session.establish import accept
 from sealift.session.link import Link
 from sealift.travel.peers import ACCELERATOR, expect_accelerator, expect_data_owner
 from sealift.travel.roster import Roster
+
+MAX_GREETERS: Final = 32
 
 
 class Doorkeeper:
@@ -44,6 +47,7 @@ class Doorkeeper:
         self._agreement = agreement
         self._roster = roster
         self._sink = sink
+        self._greeters = threading.BoundedSemaphore(MAX_GREETERS)
         self._thread = threading.Thread(
             target=self._run, name="doorkeeper", daemon=True
         )
@@ -62,9 +66,18 @@ class Doorkeeper:
                 circuit = self._link.accept(None)
             except PeerError:
                 return
+            if not self._greeters.acquire(blocking=False):
+                circuit.close()
+                continue
             threading.Thread(target=self._greet, args=(circuit,), daemon=True).start()
 
     def _greet(self, circuit: Circuit) -> None:
+        try:
+            self._admit(circuit)
+        finally:
+            self._greeters.release()
+
+    def _admit(self, circuit: Circuit) -> None:
         is_accelerator = circuit.peer_name == ACCELERATOR
         expect = expect_accelerator if is_accelerator else expect_data_owner
         try:

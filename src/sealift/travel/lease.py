@@ -9,6 +9,7 @@ is a lease for somebody else. Seconds count from acceptance, never from a wall c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from sealift.codec import encode
@@ -20,7 +21,7 @@ from sealift.ids import Digest, Handle, VisitId
 Purpose = Literal["train", "heldout"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Lease:
     """What one holder may do during one visit.
 
@@ -72,9 +73,9 @@ class Lease:
         """Length of the cargo."""
         return self.shape[0] * self.shape[1]
 
-    @property
+    @cached_property
     def digest(self) -> Digest:
-        """Digest of the canonical bytes; the context of the visit key."""
+        """Digest of the canonical bytes; in every frame's MAC, so made once."""
         return Digest.of(encode(self))
 
 
