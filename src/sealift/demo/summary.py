@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sealift.demo.outcome import Outcome
 from sealift.demo.progress import VisitSeen
-from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes, say_s
+from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
 from sealift.demo.world import OWNERS
 
 BAR_WIDTH: Final = 40
@@ -51,7 +51,7 @@ def _results(outcome: Outcome) -> Table:
 
 
 def _phases(outcome: Outcome) -> Table:
-    table = _table("Phases of a visit: median, and all visits together")
+    table = _table("Phases of a visit: median in ms; all visits together in s")
     table.add_column("holder")
     table.add_column("visits", justify="right")
     for name in (*PHASES, "whole"):
@@ -60,19 +60,19 @@ def _phases(outcome: Outcome) -> Table:
     verified = outcome.progress.verified
     for owner in OWNERS:
         visits = [visit for visit in verified if visit.holder == owner]
-        table.add_row(owner, *_cells(visits, median))
-    table.add_row("in all", *_cells(verified, sum), style="bold")
+        table.add_row(
+            owner, *_cells(visits, lambda values: f"{median(values) * 1e3:.1f}")
+        )
+    table.add_row("in all", *_cells(verified, lambda values: f"{sum(values):.2f}"))
     return table
 
 
-def _cells(
-    visits: list[VisitSeen], merge: Callable[[list[float]], float]
-) -> Iterator[str]:
+def _cells(visits: list[VisitSeen], say: Callable[[list[float]], str]) -> Iterator[str]:
     yield str(len(visits))
     for name in PHASES:
-        yield say_s(merge([visit.phases_s.get(name, 0.0) for visit in visits]))
-    yield say_s(merge([sum(visit.phases_s.values()) for visit in visits]))
-    yield say_bytes(round(merge([float(visit.sealed_bytes) for visit in visits])))
+        yield say([visit.phases_s.get(name, 0.0) for visit in visits])
+    yield say([sum(visit.phases_s.values()) for visit in visits])
+    yield say_bytes(sum(visit.sealed_bytes for visit in visits))
 
 
 def _attacks(outcome: Outcome) -> Iterator[Text]:

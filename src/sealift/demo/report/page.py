@@ -6,11 +6,12 @@ Its policy forbids the browser to load anything. Figures are SVG, written by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Final
 
 from sealift.demo.outcome import Outcome
+from sealift.demo.progress import VisitSeen
 from sealift.demo.report.charts import loss_curves, result_bars
 from sealift.demo.report.machine import machine_facts
 from sealift.demo.report.markup import Markup, element, section
@@ -72,7 +73,6 @@ def _sections(outcome: Outcome) -> Iterator[Markup]:
 
 
 def _travel(outcome: Outcome) -> Iterator[Markup]:
-    progress, verdict = outcome.progress, outcome.verdict
     yield _verified(outcome)
     if outcome.attacks:
         yield section(
@@ -85,14 +85,19 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
     yield section(
         "Learning, visit by visit",
         "Mean loss over the rows of each training visit.",
-        loss_curves(progress.trained),
+        loss_curves(outcome.progress.trained),
         _legend((owner, f"fill-{owner}") for owner in OWNERS),
     )
-    yield section(
+    yield _timeline(outcome.progress.visits)
+    yield from _records(outcome)
+
+
+def _timeline(visits: Sequence[VisitSeen]) -> Markup:
+    return section(
         "Who is inside when",
         "One buffer: a holder's rows are overwritten and read back before the next "
         "holder is met, so no two bars stand at the same time.",
-        all_visits(progress.visits),
+        all_visits(visits),
         _legend(
             [
                 *((owner, f"fill-{owner}") for owner in OWNERS),
@@ -101,9 +106,12 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
             ]
         ),
         element("h3", f"The first {CLOSER_LOOK} visits, by phase"),
-        first_visits(progress.visits[:CLOSER_LOOK]),
+        first_visits(visits[:CLOSER_LOOK]),
         _legend([("refused", "fill-refused"), *((n, f"phase-{n}") for n in PHASES)]),
     )
+
+
+def _records(outcome: Outcome) -> Iterator[Markup]:
     yield section(
         "Phases",
         "Median of a visit by holder, by the accelerator's clock.",
@@ -113,13 +121,13 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
         "Audit logs",
         "Each owner's broker wrote down every key before it left. The logs were "
         "compared with the signed heads that the other owners kept.",
-        log_tables(verdict.logs),
+        log_tables(outcome.verdict.logs),
     )
     yield section(
         "Receipts and scrub reports",
         "Signed by the accelerator's instance key, which its evidence binds. A scrub "
         "report is a statement of that accelerator, not a proof.",
-        receipt_table(verdict.receipts),
+        receipt_table(outcome.verdict.receipts),
     )
 
 
