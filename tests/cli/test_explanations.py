@@ -28,8 +28,9 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
 
 def literals(node: ast.expr) -> Iterator[str]:
     for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            yield part.value
+        text = part.value if isinstance(part, ast.Constant) else None
+        if isinstance(text, str) and NAME.fullmatch(text):  # or it is a code bundle
+            yield text
 
 
 def codes_of_source() -> set[str]:

@@ -1,0 +1,67 @@
+"""The plan ``local``: slices of held-out rows are weighted, the model's state watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sealift.demo.world import ROW_BYTES
+from sealift.errors import JobError, PolicyError
+from sealift.train.joint import mean_over_rows
+from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
+
+
+def test_means_are_weighted_by_rows() -> None:
+    parts = [(10, {"loss": 1.0, "accuracy": 0.5}), (30, {"loss": 2.0})]
+    assert mean_over_rows(parts) == {"loss": 1.75, "accuracy": 0.125}
+    assert mean_over_rows([]) == {}
+
+
+def test_held_out_slices_count_by_their_rows(tmp_path: Path) -> None:
+    """One long slice and several short ones give the same number."""
+    constant = (
+        "\n\ndef evaluate(model, batch):\n"
+        "    return {'accuracy': (batch['label'] == 3).sum()}\n"
+    )
+    whole = Wishes(epochs=1, recipe=RECIPE + constant, rule={"digits": "6"})
+    slices = Wishes(
+        epochs=1,
+        recipe=RECIPE + constant,
+        rule={"digits": "6"},
+        buffer_bytes=70 * ROW_BYTES,
+    )
+    first = train_here(fresh_world(tmp_path / "a", whole)).metrics["accuracy"]
+    second = train_here(fresh_world(tmp_path / "b", slices)).metrics["accuracy"]
+    assert 0 < first < 1
+    assert second == pytest.approx(first, abs=2e-6)
+
+
+def test_the_output_rule_holds_here_too(tmp_path: Path) -> None:
+    world = fresh_world(tmp_path, Wishes(epochs=1, rule={"min_visits": "2"}))
+    with pytest.raises(PolicyError) as caught:
+        train_here(world)
+    assert caught.value.code == "output-withheld"
+
+
+def test_a_recipe_that_changes_its_model_between_slices(tmp_path: Path) -> None:
+    """A thread of the recipe's own stands for a fault of the memory."""
+    meddling = RECIPE + (
+        "\n\ndef build():\n"
+        "    global model\n"
+        "    model = Small()\n"
+        "    state = model.state_dict\n"
+        "    calls = []\n"
+        "    def meddle(*parts, **more):\n"
+        "        found = state(*parts, **more)\n"
+        "        calls.append(1)\n"
+        "        if len(calls) == 2:\n"
+        "            found['layers.0.bias'][0] += 1\n"
+        "        return found\n"
+        "    model.state_dict = meddle\n"
+        "    return model\n"
+    )
+    world = fresh_world(tmp_path, Wishes(recipe=meddling))
+    with pytest.raises(JobError) as caught:
+        train_here(world)
+    assert caught.value.code == "state-changed"

@@ -1,0 +1,153 @@
+"""What leaves: named numbers, and a model for its owner alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load as load_tensors
+
+from sealift.codec import decode, encode
+from sealift.crypto.hash import sha256
+from sealift.crypto.hpke import HpkePrivateKey
+from sealift.crypto.sign import SigningKey
+from sealift.errors import AuthenticationError, PolicyError
+from sealift.ids import Digest
+from sealift.release.agreement import OutputRule
+from sealift.train.output import (
+    KEY_NAME,
+    MODEL_NAME,
+    PART_BYTES,
+    OutputInfo,
+    OutputKey,
+    check_complete,
+    let_out,
+    open_model,
+    seal_model,
+    split_output,
+    wrap_output_key,
+)
+
+RULE = OutputRule(
+    metrics=("loss", "accuracy"),
+    digits=2,
+    values_per_visit=16,
+    audience="everyone",
+    min_visits=2,
+    max_visits=9,
+    min_holders=2,
+    min_rows=10,
+    baseline_alone=False,
+    recipe_text=False,
+)
+NUMBERS = {"loss": 0.12345, "rows": 7.0, "alone.north.loss": 0.5, "accuracy": math.nan}
+
+
+def test_only_named_finite_rounded_numbers_leave() -> None:
+    assert let_out(NUMBERS, RULE) == {"loss": 0.12}
+    with_baselines = replace(RULE, baseline_alone=True)
+    assert let_out(NUMBERS, with_baselines) == {"loss": 0.12, "alone.north.loss": 0.5}
+    assert let_out({"alone.north.rows": 7.0}, with_baselines) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "visits", "rows", "why"),
+    [
+        (RULE, {"north": 2, "east": 1}, 99, "east had 1 visits of at least 2"),
+        (RULE, {"north": 2, "east": 0}, 99, "east had 0 visits"),
+        (replace(RULE, min_holders=3), {"north": 2, "east": 2}, 99, "2 holders"),
+        (RULE, {"north": 2, "east": 2}, 9, "9 rows of at least 10"),
+    ],
+)
+def test_a_model_that_may_not_leave(
+    rule: OutputRule, visits: Mapping[str, int], rows: int, why: str
+) -> None:
+    with pytest.raises(PolicyError, match=why) as caught:
+        check_complete(rule, visits, rows)
+    assert caught.value.code == "output-withheld"
+
+
+def test_a_model_that_may_leave() -> None:
+    check_complete(RULE, {"north": 2, "east": 2}, 10)
+
+
+class Handed:
+    """A model as the accelerator hands it out, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.owner = HpkePrivateKey.generate()
+        self.instance = SigningKey.generate()
+        tied = torch.arange(200_000.0)
+        self.state = {"a": tied, "b": tied, "c": torch.tensor(3)}
+        sealed, key = seal_model(self.state)
+        info = OutputInfo(
+            kind="model",
+            job="job",
+            agreement=Digest.of(b"agreement"),
+            owner="lab",
+            weights=Digest.of(b"weights"),
+            sealed=Digest(sha256(sealed)),
+            instance=self.instance.public_key,
+        )
+        self.key = wrap_output_key(key, info, self.owner.public, self.instance)
+        (folder / KEY_NAME).write_bytes(encode(self.key))
+        (folder / MODEL_NAME).write_bytes(sealed)
+
+    def open(self) -> bytes:
+        return open_model(self.folder, self.owner, self.instance.public_key)
+
+
+@pytest.fixture
+def handed(tmp_path: Path) -> Handed:
+    return Handed(tmp_path)
+
+
+def test_the_owner_opens_the_model(handed: Handed) -> None:
+    """Tied weights too, and more than one record of it."""
+    found = load_tensors(handed.open())
+    assert found.keys() == handed.state.keys()
+    assert all(torch.equal(found[name], each) for name, each in handed.state.items())
+
+
+def test_nobody_else_opens_it(handed: Handed) -> None:
+    handed.owner = HpkePrivateKey.generate()
+    with pytest.raises(AuthenticationError):
+        handed.open()
+
+
+def test_another_instance_did_not_make_it(handed: Handed) -> None:
+    handed.instance = SigningKey.generate()
+    with pytest.raises(AuthenticationError):
+        handed.open()
+
+
+def test_a_changed_model_is_noticed(handed: Handed) -> None:
+    path = handed.folder / MODEL_NAME
+    sealed = bytearray(path.read_bytes())
+    sealed[500] ^= 1
+    path.write_bytes(sealed)
+    with pytest.raises(PolicyError) as caught:
+        handed.open()
+    assert caught.value.code == "other-output"
+
+
+def test_another_info_does_not_open_it(handed: Handed) -> None:
+    """The operator signs nothing here, so it cannot rename a model's job."""
+    path = handed.folder / KEY_NAME
+    key = decode(OutputKey, path.read_bytes())
+    path.write_bytes(encode(replace(key, info=replace(key.info, job="other"))))
+    with pytest.raises(AuthenticationError):
+        handed.open()
+
+
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1])
+def test_parts_put_together_are_the_whole(size: int) -> None:
+    content = bytes(size)
+    parts = list(split_output(content))
+    assert b"".join(part for part, _ in parts) == content
+    assert [last for _, last in parts] == [False] * (len(parts) - 1) + [True]
