@@ -167,7 +167,7 @@ def slow_holder(world: VisitWorld, sent: list[Event]) -> Callable[[Hand], Any]:
             hand.held,
             hand.signed,
             clock=own_clock,
-            check_head=lambda head: None,
+            check_heads=lambda heads: None,
             sink=note,
         )
         return provisioning.provision(hand.session)

@@ -165,7 +165,7 @@ Bring = Callable[[Hand], SignedReceipt | None]
 def honest(hand: Hand) -> SignedReceipt:
     """The real holder."""
     provisioning = Provisioning(
-        hand.held, hand.signed, clock=hand.clock, check_head=lambda head: None
+        hand.held, hand.signed, clock=hand.clock, check_heads=lambda heads: None
     )
     return provisioning.provision(hand.session)
 

@@ -124,7 +124,7 @@ class LiveJob:
                 self.held[signed.lease.resource],
                 signed,
                 clock=lambda: 0.0,
-                check_head=lambda head: None,
+                check_heads=lambda heads: None,
                 receipt_wait_s=WAIT_S,
             ).provision(session)
 

@@ -134,7 +134,7 @@ class Attendance:
             held,
             signed,
             clock=self._clock,
-            check_head=self._check_head,
+            check_heads=self._check_heads,
             sink=self._sink,
         )
         circuit = self._link.open(ACCELERATOR)
@@ -154,9 +154,21 @@ class Attendance:
             longest_s=agreement.travel.lease_s,
         )
 
-    def _check_head(self, head: SignedTreeHead) -> None:
-        self._owner_of(head.log)
-        self._heads.admit(head, self._prove)
+    def _check_heads(self, heads: tuple[SignedTreeHead, ...]) -> None:
+        """No rows leave before the log of our own broker was shown (rule H6).
+
+        Logs of other owners are shown if they released a key to this accelerator.
+        """
+        own = self._agreement.party(self._endpoint.name).sign
+        if own not in {head.log for head in heads}:
+            raise PolicyError(
+                "the accelerator shows no head of our own log",
+                why="our key was released by our broker or not at all",
+                code="head-missing",
+            )
+        for head in heads:
+            self._owner_of(head.log)
+            self._heads.admit(head, self._prove)
 
     def _prove(self, log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
         """Ask the log's own broker for the proof that it only grew."""

@@ -75,7 +75,8 @@ class Provisioning:
         held: The resource that the lease names.
         signed: The lease, checked by ``check_lease``.
         clock: Monotonic seconds.
-        check_head: Raises if a log's head is no continuation of the last one kept.
+        check_heads: Raises unless the heads show every log that the holder must see,
+            each a continuation of the last one kept.
         receipt_wait_s: How long to wait for the receipt after the cargo.
         sink: Where events go.
     """
@@ -86,7 +87,7 @@ class Provisioning:
         signed: SignedLease,
         *,
         clock: Clock,
-        check_head: Callable[[SignedTreeHead], None],
+        check_heads: Callable[[tuple[SignedTreeHead, ...]], None],
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         sink: Sink = discard,
     ) -> None:
@@ -95,7 +96,7 @@ class Provisioning:
         self._lease = signed.lease
         self._clock = clock
         self._deadline = clock() + signed.lease.lease_s
-        self._check_head = check_head
+        self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
         self._sink = sink
 
@@ -108,8 +109,7 @@ class Provisioning:
         """
         self._introduce(session)
         ready = receive_message(session, Ready, timeout_s=self._remaining_s())
-        for head in ready.heads:
-            self._check_head(head)
+        self._check_heads(ready.heads)
         frames = self._send_records(session, ready.window)
         send_message(session, Cargo(frames, self._lease.cargo_bytes))
         return self._receive_receipt(session)

@@ -202,7 +202,7 @@ class Stage:
             self.held[signed.lease.holder],
             signed,
             clock=time.monotonic,
-            check_head=lambda _head: None,
+            check_heads=lambda _heads: None,
             receipt_wait_s=LEASE_S,
         )
         try:

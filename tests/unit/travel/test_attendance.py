@@ -1,0 +1,67 @@
+"""What a holder demands to see before its rows leave (rule H6)."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sealift.errors import PolicyError
+from sealift.ids import Digest, Role
+from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
+from sealift.release.heads import HeadStore
+from sealift.session.endpoint import Endpoint
+from sealift.travel.attendance import Attendance
+from tests.sim.owners import Consortium, make_consortium
+
+
+@pytest.fixture
+def consortium() -> Consortium:
+    return make_consortium()
+
+
+def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Attendance:
+    verified = consortium.verified()
+    identity = consortium.identities[owner]
+    endpoint = Endpoint(
+        role=Role.HOLDER, name=owner, agreement=verified.digest, identity=identity
+    )
+    return Attendance(
+        cast(Any, None),
+        endpoint,
+        verified,
+        held={},
+        heads=HeadStore(folder / "heads.json"),
+        receipts=folder,
+        job="digits",
+        clock=lambda: 0.0,
+    )
+
+
+def head(consortium: Consortium, owner: str) -> SignedTreeHead:
+    identity = consortium.identities[owner]
+    tree = TreeHead(identity.public_key, 1, Digest.of(owner.encode()), 0)
+    return sign_head(tree, identity)
+
+
+def test_the_head_of_the_own_log_is_enough(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    attendance(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
+
+
+@pytest.mark.parametrize("others", [(), ("bern",), ("bern", "cleo")])
+def test_without_the_own_log_nothing_leaves(
+    consortium: Consortium, tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    heads = tuple(head(consortium, owner) for owner in others)
+    with pytest.raises(PolicyError) as refused:
+        attendance(consortium, tmp_path)._check_heads(heads)
+    assert refused.value.code == "head-missing"
+
+
+def test_a_log_of_no_party_is_refused(consortium: Consortium, tmp_path: Path) -> None:
+    stranger = make_consortium()
+    heads = (head(consortium, "ada"), head(stranger, "bern"))
+    with pytest.raises(PolicyError) as refused:
+        attendance(consortium, tmp_path)._check_heads(heads)
+    assert refused.value.code == "other-log"
