@@ -19,7 +19,13 @@ from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.link import Link
-from sealift.travel.messages import Finished, receive_message, send_message
+from sealift.travel.messages import (
+    FAREWELL_S,
+    Finished,
+    await_end,
+    receive_message,
+    send_message,
+)
 from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
@@ -32,7 +38,6 @@ from sealift.travel.peers import (
 
 MAX_SESSIONS: Final = 32
 SILENCE_S: Final = 60.0
-FAREWELL_S: Final = 1.0
 
 
 class Brokerage:
@@ -132,3 +137,4 @@ def dismiss_brokers(
             policy = expect_broker(agreement, owner)
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:
                 send_message(session, Finished(outcome, agreement.digest))
+                await_end(session)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar, overload
 
 from sealift.codec import encode, from_plain, parse
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest, Handle, VisitId
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
@@ -21,6 +22,7 @@ from sealift.travel.lease import Purpose, SignedLease
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 LEAVES_PER_MESSAGE: Final = 8192
+FAREWELL_S: Final = 2.0
 M = TypeVar("M")
 N = TypeVar("N")
 
@@ -286,6 +288,12 @@ def receive_message(
     if isinstance(message, Failed) and Failed not in kinds:
         raise FailedError(message)
     return message
+
+
+def await_end(session: MessageSession, timeout_s: float = FAREWELL_S) -> None:
+    """Wait until the peer has closed its end, so it has heard what was said before."""
+    with suppress(SealiftError):
+        session.receive(timeout_s)
 
 
 def parse_message(raw: bytes, kinds: tuple[type, ...]) -> object:

@@ -9,6 +9,7 @@ is waited for or skipped, and the run goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -27,6 +28,7 @@ from sealift.travel.lease import (
     sign_lease,
 )
 from sealift.travel.messages import (
+    FAREWELL_S,
     BufferOffered,
     Failed,
     Finished,
@@ -40,6 +42,7 @@ from sealift.travel.messages import (
     VisitEnded,
     VisitPhase,
     Withdrawn,
+    await_end,
     receive_message,
     send_message,
 )
@@ -311,11 +314,16 @@ class Orchestrator:
             write_output(told)
 
     def _dismiss(self, outcome: str) -> None:
+        """Tell every holder, and wait until it has heard: the relay ends with us."""
+        finished = Finished(outcome, self._agreement.digest)
+        told = []
         for session in self._roster.sessions(Role.HOLDER):
-            try:
-                send_message(session, Finished(outcome, self._agreement.digest))
-            except SealiftError:
-                self._roster.leave(session)
+            with suppress(SealiftError):
+                send_message(session, finished)
+                told.append(session)
+        deadline = self._clock() + FAREWELL_S
+        for session in told:
+            await_end(session, max(0.0, deadline - self._clock()))
 
     def _skip(self, stop: Stop, line: str) -> None:
         self._skipped += 1
