@@ -150,7 +150,7 @@ def test_trust_core_nouns_load_nothing_heavy(noun: str) -> None:
         "import sys\n"
         "from sealift.cli.main import main\n"
         f"main([{noun!r}, '--help'])\n"
-        "heavy = {'torch', 'numpy', 'pydantic', 'rich', 'plotly'} & set(sys.modules)\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules)\n"
         "sys.exit(9 if heavy else 0)\n"
     )
     done = subprocess.run(

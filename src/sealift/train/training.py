@@ -97,7 +97,8 @@ class Training:
         sums: dict[str, float] = {}
         with torch.no_grad():
             for start in range(0, len(rows), self._settings.batch_rows):
-                part = rows[start : start + self._settings.batch_rows]
+                # A copy: a recipe must not write into the visit's rows.
+                part = rows[start : start + self._settings.batch_rows].clone()
                 batch = batch_from_rows(part, schema)
                 for name, value in self._recipe.evaluate(self.model, batch).items():
                     sums[name] = sums.get(name, 0.0) + value
