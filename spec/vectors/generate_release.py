@@ -58,8 +58,8 @@ def agreement() -> Agreement:
         model_owner="bern",
         operator="bern",
         output=OutputRule(
-            metrics=("loss",), digits=3, values_per_visit=4, audience="owner",
-            min_visits=1, max_visits=9, min_holders=1, min_rows=1,
+            metrics=("loss",), digits=3, values_per_visit=4, metric_rows=1,
+            audience="owner", min_visits=1, max_visits=9, min_holders=1, min_rows=1,
             baseline_alone=False, recipe_text=False,
         ),
         travel=TravelRule(1, 120.0),

@@ -27,6 +27,7 @@ OUTPUTS = st.builds(
     metrics=st.lists(NAMES, max_size=3, unique=True).map(tuple),
     digits=st.integers(0, 6),
     values_per_visit=st.integers(1, 100),
+    metric_rows=st.integers(1, 100),
     audience=st.sampled_from(["everyone", "owner"]),
     min_visits=st.integers(1, 3),
     max_visits=st.integers(3, 9),

@@ -137,6 +137,7 @@ OUTPUT = OutputRule(
     metrics=("loss", "accuracy"),
     digits=3,
     values_per_visit=8,
+    metric_rows=1,
     audience="everyone",
     min_visits=1,
     max_visits=50,

@@ -119,6 +119,15 @@ class Resource:
         return -(-self.total_bytes // self.record_bytes)
 
 
+_COUNTS: Final = (
+    "values_per_visit",
+    "metric_rows",
+    "min_visits",
+    "min_holders",
+    "min_rows",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRule:
     """What may leave the accelerator (rule H8); it enforces this itself.
@@ -127,6 +136,7 @@ class OutputRule:
         metrics: Names of the numbers that may leave.
         digits: Decimal places that they are rounded to.
         values_per_visit: Most values of one metric from one visit.
+        metric_rows: Fewest rows that a number which leaves is measured on.
         audience: Who sees numbers measured on an owner's rows: ``everyone`` or only
             the ``owner`` of the rows.
         min_visits: Training visits to every holder before a model leaves.
@@ -141,6 +151,7 @@ class OutputRule:
     metrics: tuple[str, ...]
     digits: int
     values_per_visit: int
+    metric_rows: int
     audience: Audience
     min_visits: int
     max_visits: int
@@ -154,7 +165,7 @@ class OutputRule:
             check_name(name.replace("_", "-"), what="metric name")
         _require_distinct(self.metrics, "metrics")
         _require_within(self.digits, 0, MAX_DIGITS, "digits")
-        for name in ("values_per_visit", "min_visits", "min_holders", "min_rows"):
+        for name in _COUNTS:
             _require_within(getattr(self, name), 1, MAX_INTEGER, name)
         _require_within(self.max_visits, self.min_visits, MAX_INTEGER, "max_visits")
 

@@ -96,7 +96,8 @@ def _outputs(agreement: Agreement) -> Iterator[str]:
                    "owner of the rows they were measured on"}[rule.audience]  # fmt: skip
         yield (
             f"numbers that leave: {', '.join(rule.metrics)}, {rule.digits} decimal "
-            f"places, at most {count(rule.values_per_visit, 'value')} each per visit; "
+            f"places, at most {count(rule.values_per_visit, 'value')} each per visit, "
+            f"each measured on at least {count(rule.metric_rows, 'row')}; "
             f"seen by {seen_by}"
         )
     else:

@@ -116,6 +116,7 @@ development_attesters = [
 metrics = ["loss", "accuracy"]
 digits = 3                # decimal places
 values_per_visit = 16     # most values of one metric from one visit
+metric_rows = 16          # fewest rows that a number which leaves is measured on
 audience = "everyone"     # or "owner": only the owner of the rows sees its numbers
 min_visits = 1            # to every holder, before a model leaves
 max_visits = 1000         # to one holder

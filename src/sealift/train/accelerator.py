@@ -233,7 +233,7 @@ class Accelerator:
             rows = rows.reshape(cargo.offer.rows, cargo.resource.row_bytes)
             offer = cargo.offer
             part = Cargo(cargo.resource, offer.epoch, offer.first_row, rows)
-            return let_out(training.work(part), rule)
+            return let_out(training.work(part), rule, rows=len(rows))
 
         return work
 

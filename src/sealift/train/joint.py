@@ -113,11 +113,11 @@ class JointTraining:
 def mean_over_rows(
     parts: Iterable[tuple[int, Mapping[str, float]]],
 ) -> dict[str, float]:
-    """Means of metrics over several held-out parts, weighted by their rows."""
+    """Means over several held-out parts, weighted by the rows that each number covers."""
     sums: dict[str, float] = {}
-    total = 0
+    rows_of: dict[str, int] = {}
     for rows, metrics in parts:
-        total += rows
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + value * rows
-    return {name: value / total for name, value in sums.items()}
+            rows_of[name] = rows_of.get(name, 0) + rows
+    return {name: value / rows_of[name] for name, value in sums.items()}

@@ -62,7 +62,7 @@ def run_local(
             parts: dict[str, list[tuple[int, dict[str, float]]]] = {}
             for stop in plan_part(agreement, settings, epoch, "heldout"):
                 metrics = training.work(_cargo(agreement, stop, read_rows(stop)))
-                found = (stop.rows, let_out(metrics, rule))
+                found = (stop.rows, let_out(metrics, rule, rows=stop.rows))
                 parts.setdefault(stop.resource, []).append(found)
             heldout = {name: mean_over_rows(each) for name, each in parts.items()}
     return heldout

@@ -58,12 +58,17 @@ class OutputKey:
     signature: bytes
 
 
-def let_out(metrics: Mapping[str, float], rule: OutputRule) -> dict[str, float]:
+def let_out(
+    metrics: Mapping[str, float], rule: OutputRule, *, rows: int
+) -> dict[str, float]:
     """The metrics that the output rule names, rounded to its digits.
 
     ``alone.OWNER.NAME`` needs ``baseline_alone`` besides the name. Anything else, and
-    anything that is not finite, stays inside.
+    anything that is not finite, stays inside, as does every number measured on fewer rows than the
+    rule says: a visit of one row must not tell about that row.
     """
+    if rows < rule.metric_rows:
+        return {}
     return {
         name: round(value, rule.digits)
         for name, value in metrics.items()

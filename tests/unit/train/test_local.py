@@ -14,7 +14,7 @@ from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
 
 def test_means_are_weighted_by_rows() -> None:
     parts = [(10, {"loss": 1.0, "accuracy": 0.5}), (30, {"loss": 2.0})]
-    assert mean_over_rows(parts) == {"loss": 1.75, "accuracy": 0.125}
+    assert mean_over_rows(parts) == {"loss": 1.75, "accuracy": 0.5}
     assert mean_over_rows([]) == {}
 
 

@@ -36,6 +36,7 @@ RULE = OutputRule(
     metrics=("loss", "accuracy"),
     digits=2,
     values_per_visit=16,
+    metric_rows=4,
     audience="everyone",
     min_visits=2,
     max_visits=9,
@@ -48,10 +49,18 @@ NUMBERS = {"loss": 0.12345, "rows": 7.0, "alone.north.loss": 0.5, "accuracy": ma
 
 
 def test_only_named_finite_rounded_numbers_leave() -> None:
-    assert let_out(NUMBERS, RULE) == {"loss": 0.12}
+    assert let_out(NUMBERS, RULE, rows=4) == {"loss": 0.12}
     with_baselines = replace(RULE, baseline_alone=True)
-    assert let_out(NUMBERS, with_baselines) == {"loss": 0.12, "alone.north.loss": 0.5}
-    assert let_out({"alone.north.rows": 7.0}, with_baselines) == {}
+    assert let_out(NUMBERS, with_baselines, rows=4) == {
+        "loss": 0.12,
+        "alone.north.loss": 0.5,
+    }
+    assert let_out({"alone.north.rows": 7.0}, with_baselines, rows=4) == {}
+
+
+def test_a_number_over_few_rows_stays_inside() -> None:
+    assert let_out(NUMBERS, RULE, rows=RULE.metric_rows - 1) == {}
+    assert let_out(NUMBERS, RULE, rows=RULE.metric_rows) == {"loss": 0.12}
 
 
 @pytest.mark.parametrize(

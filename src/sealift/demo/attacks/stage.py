@@ -66,6 +66,7 @@ RULE: Final = OutputRule(
     metrics=("loss",),
     digits=3,
     values_per_visit=8,
+    metric_rows=1,
     audience="everyone",
     min_visits=1,
     max_visits=50,
