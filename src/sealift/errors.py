@@ -53,6 +53,10 @@ class SealiftError(Exception):
         return _one_line(line)
 
 
+class Stopping(BaseException):
+    """This process was asked to stop. No error; what contains errors lets it pass."""
+
+
 class UsageError(SealiftError):
     """A call or a command line that cannot mean anything."""
 

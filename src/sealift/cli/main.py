@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except SystemExit as leaving:  # argparse after --help and --version
-        return int(leaving.code or 0)
+        return EXIT_BUG if leaving.code else 0
     except SealiftError as error:
         return _report(error)
     except StopRequested as stop:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
+from sealift.errors import Stopping
+
 GRACE_S: Final = 7.0
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 FOLLOW: Final = "SEALIFT_FOLLOW_PARENT"
@@ -27,7 +29,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _LAST_ACTS: list[Callable[[], None]] = []
 
 
-class StopRequested(BaseException):
+class StopRequested(Stopping):
     """A signal asked this process to stop."""
 
     def __init__(self, number: int) -> None:

@@ -16,7 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
-from sealift.errors import JobError
+from sealift.errors import JobError, Stopping
 
 T = TypeVar("T")
 BUNDLE_SCHEME: Final = "bundle:"
@@ -50,7 +50,9 @@ class Containment:
         """
         try:
             return call(*parts) if self._text else _silently(call, *parts)
-        except Exception as error:
+        except Stopping:
+            raise
+        except BaseException as error:  # a recipe's SystemExit is no more ours to show
             line = self._describe(error)
             _let_go(error)
         # Raised out here, so that the recipe's exception is nobody's context.
@@ -60,11 +62,11 @@ class Containment:
             code="recipe-error",
         )
 
-    def _describe(self, error: Exception) -> str:
+    def _describe(self, error: BaseException) -> str:
         place = self._place(error) or "its edge"
         return f"the recipe failed at {place} with {_known_type(error)}"
 
-    def _place(self, error: Exception) -> str:
+    def _place(self, error: BaseException) -> str:
         """The innermost line of the bundle; a forged file name is none."""
         if isinstance(error, SyntaxError):
             place = self._line(error.filename or "", error.lineno or 0)
@@ -89,7 +91,7 @@ def _silently(call: Callable[..., T], /, *parts: Any) -> T:
         return call(*parts)
 
 
-def _known_type(error: Exception) -> str:
+def _known_type(error: BaseException) -> str:
     """The nearest built-in type: a recipe may name its own types after a value."""
     for kind in type(error).__mro__:
         if getattr(builtins, kind.__name__, None) is kind:

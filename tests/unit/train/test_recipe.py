@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sealift.errors import JobError, MalformedError
+from sealift.errors import JobError, MalformedError, Stopping
 from sealift.release.bundle import load_bundle, measure_bundle, read_bundle
 from sealift.train.containment import Containment, let_through
 from sealift.train.recipe import Recipe
@@ -53,6 +53,14 @@ def test_an_error_leaves_as_file_line_and_type() -> None:
     assert SECRET not in str(error)
 
 
+def test_a_signal_passes() -> None:
+    def stop() -> None:
+        raise Stopping
+
+    with pytest.raises(Stopping):
+        Containment(["recipe.py"])(stop)
+
+
 def test_let_through_shows_it_all() -> None:
     """Control: without the containment the message is there to leak."""
     text = failing(f"raise ValueError('{SECRET}')")
@@ -70,6 +78,10 @@ def test_let_through_shows_it_all() -> None:
         f"exec(compile('1/0', 'bundle:{SECRET}', 'exec'))",
         f"exec(compile('1/0', '{SECRET}', 'exec'))",
         f"raise ExceptionGroup('{SECRET}', [ValueError(1)])",
+        f"raise SystemExit('{SECRET}')",
+        "raise SystemExit",
+        "raise KeyboardInterrupt",
+        f"raise type('Mine', (BaseException,), {{}})('{SECRET}')",
     ],
 )
 def test_no_part_of_an_error_carries_a_value(statement: str) -> None:
