@@ -277,3 +277,8 @@ def test_the_limit_of_that_test_is_low_enough(home: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     seal()
     assert (home / "north-train.sealed").stat().st_size > 2000
+
+
+def test_the_folder_is_made(home: Path) -> None:
+    seal("-o", "sealed/north")
+    assert (home / "sealed" / "north" / "north-train.sealed").exists()

@@ -19,6 +19,7 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.events import Event, Sink, discard
+from sealift.release.files import make_folder
 from sealift.release.vault import Vault
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _seal(args: argparse.Namespace) -> None:
         with closing(_open_or_create(args.vault, identity)) as vault:
             vault.store(card.name, key)
 
+    make_folder(args.out)
     with _progress(f"sealing {args.source.name}") as sink:
         card = seal_table(
             args.source,

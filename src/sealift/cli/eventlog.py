@@ -12,6 +12,7 @@ from typing import TextIO
 
 from sealift.errors import UnavailableError
 from sealift.events import Event, Sink
+from sealift.release.visible import visible
 
 
 def add_events_argument(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,8 @@ class _Talk:
         shown = {name: value for name, value in event.fields.items() if value != ""}
         fields = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
         with self._lock:
-            print(f"sealift: {event.kind} {fields}", file=self._stream, flush=True)
+            line = visible(f"sealift: {event.kind} {fields}")
+            print(line, file=self._stream, flush=True)
 
 
 def _short(value: object) -> str:

@@ -31,6 +31,7 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.ids import Role
+from sealift.release.files import make_folder
 from sealift.release.heads import HeadStore
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
@@ -162,20 +163,6 @@ def make_attendance(
         clock=time.monotonic,
         sink=setup.sink,
     )
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder if it is not there.
-
-    Raises:
-        UnavailableError: if it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot make {path}", why=error.strerror or "", code="disk"
-        ) from None
 
 
 @contextmanager

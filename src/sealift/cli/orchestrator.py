@@ -88,7 +88,7 @@ def _orchestrate(
         outcome = "finished"
     finally:
         dismiss_brokers(link, endpoint, setup.agreement, outcome)
-    return folder.finish(summary)
+    return folder.finish(summary, setup.agreement)
 
 
 def _start(setup: RoleSetup) -> StartJob:

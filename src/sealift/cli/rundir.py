@@ -6,7 +6,6 @@ in a hidden folder beside it, which goes when the run fails.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -17,7 +16,8 @@ from sealift.channel.outputfile import write_failed
 from sealift.codec import encode
 from sealift.errors import MalformedError, UsageError
 from sealift.release.files import write_whole
-from sealift.train.manifest import MANIFEST_NAME, SignedManifest
+from sealift.release.signed import VerifiedAgreement
+from sealift.train.manifest import MANIFEST_NAME, SignedManifest, verify_manifest
 from sealift.travel.messages import Output
 from sealift.travel.orchestrator import RunSummary
 
@@ -98,18 +98,25 @@ class RunFolder:
         except OSError as error:
             raise write_failed(self.path, error) from None
 
-    def finish(self, summary: RunSummary) -> dict[str, Any]:
-        """Write the manifest and let the folder appear; the summary for stdout."""
+    def finish(
+        self, summary: RunSummary, agreement: VerifiedAgreement
+    ) -> dict[str, Any]:
+        """Write the manifest and let the folder appear; the summary for stdout.
+
+        Raises:
+            SealiftError: if the manifest is not by an accelerator of the agreement.
+            UnavailableError: if the disk is full.
+        """
         finished = summary.finished
         signed = SignedManifest(finished.manifest, finished.signature)
+        manifest = verify_manifest(signed, agreement)
         self.add(MANIFEST_NAME, encode(signed))
         self.appear()
-        manifest = json.loads(finished.manifest)
         return {
             "run": str(self.path),
             "visits": summary.visits,
             "skipped": summary.skipped,
-            "level": manifest["level"],
-            "metrics": manifest["metrics"],
-            "weights": manifest["weights"],
+            "level": manifest.level,
+            "metrics": manifest.metrics,
+            "weights": manifest.weights.to_text(),
         }

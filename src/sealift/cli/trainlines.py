@@ -7,6 +7,7 @@ from typing import TextIO
 
 from sealift.demo.eventlines import RoleEvent
 from sealift.release.agreement import Agreement
+from sealift.release.visible import visible
 from sealift.train.settings import JobTable
 
 
@@ -99,4 +100,4 @@ class TrainLines:
         )
 
     def _say(self, line: str) -> None:
-        print(f"sealift: {line}", file=self._stream, flush=True)
+        print(visible(f"sealift: {line}"), file=self._stream, flush=True)

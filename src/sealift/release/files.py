@@ -11,7 +11,9 @@ from pathlib import Path
 from sealift.channel.outputfile import open_output, write_failed
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 
-__all__ = ["locked", "read_whole", "unreadable", "write_failed", "write_whole"]
+__all__ = [
+    "locked", "make_folder", "read_whole", "unreadable", "write_failed", "write_whole",
+]  # fmt: skip
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:
@@ -43,6 +45,18 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     with open_output(path, replace=True) as output:
         output.write(content)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if it is not there.
+
+    Raises:
+        UnavailableError: ``disk-full`` or ``cannot-write``.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failed(path, error) from None
 
 
 @contextmanager
