@@ -150,8 +150,20 @@ class LogMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
+def test_an_emptied_log_is_noticed() -> None:
+    """Found by the machine: no consistency proof is asked for from size 0."""
+    machine = LogMachine()
+    machine.begin()
+    empty = machine.copy()
+    machine.append("release")
+    machine.show_head()
+    machine.roll_back(empty)
+    machine.show_head()
+    machine.teardown()
+
+
 LogMachine.TestCase.settings = settings(
-    max_examples=15,
+    max_examples=40,
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -15,7 +15,7 @@ from typing import Final
 
 from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey
-from sealift.errors import MalformedError, PolicyError
+from sealift.errors import IntegrityError, MalformedError, PolicyError
 from sealift.release.audit import (
     SignedTreeHead,
     TreeHead,
@@ -102,6 +102,14 @@ class HeadStore:
 
 
 def _verify_same_log(kept: TreeHead, head: TreeHead, prove: Prove) -> None:
+    if head.size == 0 < kept.size:
+        # The empty log is a prefix of every log, so no proof would catch this one.
+        raise IntegrityError(
+            "the log was emptied",
+            why=f"a head of {kept.size} entries was kept",
+            fix="Keep that head: it shows that its owner rolled the log back",
+            code="log-forked",
+        )
     earlier, later = sorted((kept, head), key=lambda entry: entry.size)
     proof: tuple[bytes, ...] = ()
     if 0 < earlier.size < later.size:
