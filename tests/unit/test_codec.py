@@ -151,7 +151,7 @@ def test_field_that_does_not_fit(kind: Any, raw: bytes, field: str) -> None:
         (b"", 0),
         (b"nul", 0),
         (b"{", 1),
-        (b'{"a":1,}', 7),
+        (b'{"a":1,x}', 7),
         (b"[1] ", 3),
         (b"[1, 2]", 3),
         (b"[1,2]x", 5),
@@ -166,7 +166,7 @@ def test_field_that_does_not_fit(kind: Any, raw: bytes, field: str) -> None:
         (b'["\\u0041"]', 2),
         (b'["\\/"]', 2),
         (b'"\xff"', 1),
-        ('["é",]'.encode(), 6),  # bytes, not characters
+        ('["é",x]'.encode(), 6),  # bytes, not characters
         (b"\xef\xbb\xbf1", 0),
     ],
 )
