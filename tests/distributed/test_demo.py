@@ -122,6 +122,15 @@ def test_a_signal_ends_every_process(tmp_path: Path, number: signal.Signals) -> 
         demo.send_signal(number)
         assert demo.wait(10) == 128 + number
         assert all(gone(child) for child in children)
+    assert secrets_in(tmp_path) == set()
+
+
+def test_a_running_demo_keeps_its_folder(tmp_path: Path) -> None:
+    with running_demo(tmp_path) as (demo, _):
+        second = sealift("demo", "--output", tmp_path / "world")
+        assert (second.returncode, demo.poll()) == (2, None)
+        assert "another demo is running in" in second.stderr
+        assert "passphrase" in secrets_in(tmp_path)  # control: what a signal must end
 
 
 def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
@@ -133,6 +142,12 @@ def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
         assert demo.wait(20) == 7
         assert "ended early: signal 9 ended it [role-ended]" in last
         assert all(gone(child) for child in children)
+
+
+def secrets_in(folder: Path) -> set[str]:
+    """Names of what a demo that was not told to keep them may not leave."""
+    secret = {"identity.key", "passphrase", "vault.db", "sealed", "tables"}
+    return {path.name for path in folder.glob("world/**/*")} & secret
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from sealift.demo.checks import check_run
 from sealift.demo.eventlines import RoleEvent
@@ -17,10 +16,8 @@ from sealift.demo.outcome import Outcome, Plan, Verdict
 from sealift.demo.progress import Progress
 from sealift.demo.report.page import write_report
 from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
-from sealift.demo.world import OWNERS, World, make_world
+from sealift.demo.world import OWNERS, World, claimed, make_world, remove_secrets
 from sealift.travel.state import Clock
-
-SECRETS: Final = ("identity.key", "passphrase", "vault.db", "sealed")
 
 
 class View(AbstractContextManager["View"], Protocol):
@@ -69,6 +66,15 @@ def run_demo(
     Raises:
         SealiftError: if the world cannot be made or a process failed.
     """
+    with claimed(wishes.folder):
+        try:
+            return _show(wishes, view, clock, stops)
+        finally:
+            if not wishes.keep:
+                remove_secrets(wishes.folder)
+
+
+def _show(wishes: Wishes, view: View, clock: Clock, stops: Stops) -> Outcome:
     began_s = clock()
     with view:
         view.say("making keys, sealing three owners' digits, signing the agreement")
@@ -85,8 +91,6 @@ def run_demo(
     outcome.roles_up_s = run.progress.gathered_s - began_s
     outcome.seconds = clock() - began_s
     write_report(outcome)
-    if not wishes.keep:
-        _remove_secrets(world)
     return outcome
 
 
@@ -141,15 +145,3 @@ class _Once:
         if not self._started:
             self._started = True
             self._thread.start()
-
-
-def _remove_secrets(world: World) -> None:
-    """Keys, passphrases and data go; receipts, logs and heads stay."""
-    shutil.rmtree(world.path / "tables")
-    for home in world.homes():
-        for name in SECRETS:
-            path = home.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)

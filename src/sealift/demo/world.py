@@ -7,10 +7,13 @@ which only a demo may do.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -23,9 +26,9 @@ from sealift.data.card import read_card
 from sealift.data.digits import CLASSES_OF, write_digits
 from sealift.data.schemafile import load_schema
 from sealift.data.seal import seal_table
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import UsageError
 from sealift.release.document import compile_document
-from sealift.release.files import write_whole
+from sealift.release.files import write_failed, write_whole
 from sealift.release.signed import SignedAgreement, add_signature, save_signed
 from sealift.release.starter import Starter
 from sealift.release.vault import Vault
@@ -128,6 +131,26 @@ class World:
         return self.path / "report.html"
 
 
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Make a demo's folder, and keep other demos out of it while the block runs.
+
+    Raises:
+        UsageError: if another demo is running there.
+        UnavailableError: if the disk refuses.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise write_failed(path, error) from None
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def make_world(path: Path) -> World:
     """Make everything that a job starts from.
 
@@ -135,7 +158,26 @@ def make_world(path: Path) -> World:
         UsageError: if the folder exists, is not empty and is no earlier demo's.
         UnavailableError: without scikit-learn, or if the disk refuses.
     """
-    _clear(path)
+    try:
+        _clear(path)
+        return _fill(path)
+    except OSError as error:
+        raise write_failed(path, error) from None
+
+
+def remove_secrets(path: Path) -> None:
+    """Keys, passphrases and data of a demo go; receipts, logs and heads stay."""
+    if not (path / MARK).is_file():
+        return  # no demo made anything here
+    world = World(path)
+    shutil.rmtree(path / "tables", ignore_errors=True)
+    for home in world.homes():
+        shutil.rmtree(home.sealed, ignore_errors=True)
+        for secret in (home.key, home.passphrase, home.vault):
+            secret.unlink(missing_ok=True)
+
+
+def _fill(path: Path) -> World:
     world = World(path)
     tables = path / "tables"
     # Deriving keys from passphrases and loading scikit-learn take a second each.
@@ -157,24 +199,38 @@ def make_world(path: Path) -> World:
     return world
 
 
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"another demo is running in {path}",
+            fix="Name another folder with --output",
+            code="exists",
+        ) from None
+
+
 def _clear(path: Path) -> None:
     """Make the folder; what an earlier demo left there goes, nothing else."""
-    try:
-        if (path / MARK).is_file():
-            shutil.rmtree(path)
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if any(path.iterdir()):
-            raise UsageError(
-                f"{path} is not empty",
-                why="no earlier demo made it",
-                fix="Name another folder with --output",
-                code="exists",
-            )
-        (path / MARK).touch()
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot make {path}", why=error.strerror or "", code="disk"
-        ) from None
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (path / MARK).is_file():
+        for left in path.iterdir():
+            _remove(left)
+    if any(path.iterdir()):
+        raise UsageError(
+            f"{path} is not empty",
+            why="no earlier demo made it",
+            fix="Name another folder with --output",
+            code="exists",
+        )
+    (path / MARK).touch()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _names() -> tuple[str, ...]:
