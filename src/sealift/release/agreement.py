@@ -140,7 +140,7 @@ class OutputRule:
         audience: Who sees numbers measured on an owner's rows: ``everyone`` or only
             the ``owner`` of the rows.
         min_visits: Training visits to every holder before a model leaves.
-        max_visits: Training visits to one holder at most.
+        max_visits: Visits to one holder at most: to train, and as many to measure.
         min_holders: Distinct holders visited before a model leaves.
         min_rows: Rows trained on before a model leaves.
         baseline_alone: Whether a model of each owner's rows alone is trained, to

@@ -10,6 +10,7 @@ hold is not a failed visit: it ends the process.
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -84,13 +85,16 @@ class VisitRules:
     """What the accelerator enforces itself: the orchestrator is trusted for progress only.
 
     Attributes:
-        max_visits: Most training visits per holder, from the agreement.
+        max_visits: Most training visits per holder, from the agreement; and as many
+            that measure, so that nobody asks until the answers tell single rows.
         seen: Visit ids that were offered before, whatever became of them.
-        trained: Verified training visits per holder.
+        worked: Visits per holder and purpose whose rows the recipe may have seen.
+        trained: Training visits per holder whose rows were all trained on.
     """
 
     max_visits: int
     seen: set[VisitId] = field(default_factory=set)
+    worked: Counter[tuple[str, str]] = field(default_factory=Counter)
     trained: dict[str, int] = field(default_factory=dict)
 
     def admit(self, offer: OfferVisit) -> None:
@@ -103,16 +107,20 @@ class VisitRules:
         if offer.visit in self.seen:
             raise StaleError("this visit id was used before", code="visit-replayed")
         self.seen.add(offer.visit)
-        visits = self.trained.get(offer.holder, 0)
-        if offer.purpose == "train" and visits >= self.max_visits:
+        visits = self.worked[offer.holder, offer.purpose]
+        if visits >= self.max_visits:
             raise PolicyError(
                 f"{offer.holder} was visited {visits} times",
                 why="the agreement's output rule allows no more",
                 code="too-many-visits",
             )
 
+    def begin(self, offer: OfferVisit) -> None:
+        """The recipe sees this holder's rows from here on: the visit is used up."""
+        self.worked[offer.holder, offer.purpose] += 1
+
     def count(self, offer: OfferVisit) -> None:
-        """The visit trained on this holder's data; its weights show it from here on."""
+        """All rows were trained on: only this counts towards letting the model out."""
         if offer.purpose == "train":
             self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
 
@@ -252,10 +260,11 @@ class HostedVisit:
 
     def _train(self) -> Mapping[str, float]:
         self._visit.begin_training()
-        self._setup.rules.count(self._offer)
+        self._setup.rules.begin(self._offer)
         with self._timer.phase("train"):
             cargo = LoadedCargo(self._offer, self._released.resource, self._pool.buffer)
             metrics = self._setup.work(cargo)
+        self._setup.rules.count(self._offer)
         self._visit.begin_scrub()
         return metrics
 

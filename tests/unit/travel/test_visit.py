@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sealift.errors import IntegrityError, JobError, PolicyError, StaleError
+from sealift.errors import (
+    IntegrityError,
+    JobError,
+    MalformedError,
+    PolicyError,
+    StaleError,
+)
 from sealift.ids import Handle, VisitId
 from sealift.release.receipt import verify_receipt
+from sealift.travel.accelerator import VisitRules
+from sealift.travel.lease import Purpose
 from sealift.travel.state import State, Visit
 from tests.sim.visit_parts import FakeClock
 from tests.sim.visit_world import ROW_BYTES, VisitWorld
@@ -66,8 +74,34 @@ def test_a_recipe_that_fails_ends_the_job_and_leaves_nothing(world: VisitWorld) 
     assert outcome.ended is not None
     assert outcome.ended.fatal
     assert outcome.receipt is None
-    assert world.rules.trained == {"ada": 1}  # its weights may show it
+    assert world.rules.trained == {}  # counts for nothing towards the model,
+    assert world.rules.worked == {("ada", "train"): 1}  # though its weights may show it
     assert world.pools[-1].scrubbed
+
+
+def test_rows_that_were_refused_count_for_no_model(world: VisitWorld) -> None:
+    """Else a holder of bad rows could make up the agreed number of holders."""
+
+    def refuse() -> None:
+        raise MalformedError("rows do not fit", code="bad-row")
+
+    world.fails_in_work = refuse
+    assert world.visit("ada").reason == "bad-row"
+    assert world.rules.trained == {}
+
+
+@pytest.mark.parametrize("purpose", ["train", "heldout"])
+def test_neither_purpose_is_visited_without_end(
+    world: VisitWorld, purpose: Purpose
+) -> None:
+    rules = VisitRules(max_visits=2)
+    offers = [replace(world.offer("ada"), purpose=purpose) for _ in range(3)]
+    for offer in offers[:2]:
+        rules.admit(offer)
+        rules.begin(offer)
+    with pytest.raises(PolicyError) as refusal:
+        rules.admit(offers[2])
+    assert refusal.value.code == "too-many-visits"
 
 
 def test_a_signal_in_training_scrubs_and_passes(world: VisitWorld) -> None:
