@@ -46,6 +46,7 @@ def train_travelling(
                 result = told.content
             elif isinstance(told, Ended) and _is_over(house, told):
                 break
+    lines.say_epoch()  # of the last one, which nothing follows
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
     return dict(result)

@@ -70,13 +70,13 @@ class Recipe:
 
     def loss(self, model: nn.Module, batch: Batch, step: int) -> Tensor:
         """The scalar training loss of one batch."""
-        if hasattr(model, "training_step"):
-            loss = self.guard(model.training_step, batch, step)
+        if self.guard(hasattr, model, "training_step"):
+            loss = self.guard(lambda: _plain(model.training_step(batch, step)))
         else:
-            loss = self.guard(self._function("loss"), model, batch)
-        if isinstance(loss, Mapping):
-            loss = loss.get("loss")
-        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            function = self._function("loss")
+            loss = self.guard(lambda: _plain(function(model, batch)))
+        # A subclass would bring methods of its own to where nothing contains them.
+        if type(loss) is not Tensor or loss.dim() != 0:
             raise _bad("the loss is not a scalar tensor")
         return loss
 
@@ -97,6 +97,10 @@ class Recipe:
         if not callable(found):
             raise _bad(f"it defines no {name}()")
         return found
+
+
+def _plain(loss: Any) -> Any:
+    return loss.get("loss") if isinstance(loss, Mapping) else loss
 
 
 def _evaluate(

@@ -53,6 +53,13 @@ def test_an_error_leaves_as_file_line_and_type() -> None:
     assert SECRET not in str(error)
 
 
+def test_a_loss_brings_no_methods_of_its_own() -> None:
+    """They would run where nothing contains what they raise."""
+    odd = f"Odd = type('Odd', (torch.Tensor,), {{'detach': lambda self: {{}}['{SECRET}']}})"
+    error = train_failing(failing(f"{odd}; return torch.ones(()).as_subclass(Odd)"))
+    assert error.code == "bad-recipe"
+
+
 def test_a_signal_passes() -> None:
     def stop() -> None:
         raise Stopping
