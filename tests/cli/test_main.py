@@ -49,7 +49,7 @@ def test_a_bug_is_one_line_and_a_file(
     )
     assert "Traceback" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
-    assert "patient" not in said.err
+    assert "patient" not in said.err + log.read_text()
 
 
 def test_a_bug_without_a_place_for_its_log(

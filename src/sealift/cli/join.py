@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -28,6 +29,7 @@ from sealift.errors import (
     AuthenticationError,
     JobError,
     MalformedError,
+    PeerError,
     UnavailableError,
 )
 from sealift.ids import Role
@@ -41,6 +43,8 @@ from sealift.travel.holder import HeldResource
 from sealift.travel.peers import link_name
 
 STOP_S: Final = 10.0
+OWN_FAILURES: Final = frozenset({1, 2, 3, 5, 6, 7})  # 4 is a peer's, a signal is ours
+Broker = subprocess.Popen[bytes]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -84,9 +88,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.holder_only:
         check_keys(setup, args.vault, held)
     make_folder(args.receipts)
-    with _broker_beside(args), holder_link(setup) as link:
+    with _broker_beside(args) as broker, holder_link(setup) as link:
         attendance = make_attendance(args, setup, link, held)
-        finished = attendance.serve()
+        with _ending_with(broker, link):
+            finished = attendance.serve()
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
     print(json.dumps({"receipts": attendance.kept, "failed": attendance.failed}))
@@ -166,10 +171,38 @@ def make_attendance(
 
 
 @contextmanager
-def _broker_beside(args: argparse.Namespace) -> Iterator[None]:
+def _ending_with(broker: Broker | None, link: Link) -> Iterator[None]:
+    """Without its broker an owner takes no part: end the block when it fails.
+
+    Raises:
+        JobError: ``role-ended``; what the broker said stands on stderr.
+    """
+    if broker is None:
+        yield
+        return
+
+    def watch() -> None:
+        if broker.wait() in OWN_FAILURES:
+            link.close()
+
+    threading.Thread(target=watch, name="broker's end", daemon=True).start()
+    try:
+        yield
+    except PeerError:
+        if broker.poll() not in OWN_FAILURES:
+            raise
+        raise JobError(
+            "the broker beside the holder ended early",
+            why="it said why in the line before",
+            code="role-ended",
+        ) from None
+
+
+@contextmanager
+def _broker_beside(args: argparse.Namespace) -> Iterator[Broker | None]:
     """The broker in a process of its own, unless it runs elsewhere."""
     if args.holder_only:
-        yield
+        yield None
         return
     if args.passphrase_file is None:
         raise UnavailableError(
@@ -187,12 +220,12 @@ def _broker_beside(args: argparse.Namespace) -> Iterator[None]:
         process = subprocess.Popen(command, env={**os.environ, **followed()})  # noqa: S603 - ourselves
         on_second_signal(process.kill)
     try:
-        yield
+        yield process
     finally:
         stop_process(process)
 
 
-def stop_process(process: subprocess.Popen[bytes]) -> None:
+def stop_process(process: Broker) -> None:
     """Ask a child to stop, wait, and end it if it does not."""
     process.terminate()
     try:
