@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import sealift
-from sealift.demo.eventlines import RoleEvent, RoleResult, parse_line
 from sealift.demo.world import Home, World
+from sealift.train.eventlines import RoleEvent, RoleResult, parse_line
 
 WAIT_S = 40.0
 SOURCE = str(Path(sealift.__file__).parent.parent)

@@ -82,6 +82,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
+    if not args.holder_only:
+        _require_passphrase_file(args)
     setup = set_up_role(args)
     require_data_owner(setup, "holder")
     held = load_held(setup, args.sealed)
@@ -166,6 +168,7 @@ def make_attendance(
         receipts=args.receipts,
         job=setup.job.name,
         clock=time.monotonic,
+        receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
         sink=setup.sink,
     )
 
@@ -198,12 +201,8 @@ def _ending_with(broker: Broker | None, link: Link) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def _broker_beside(args: argparse.Namespace) -> Iterator[Broker | None]:
-    """The broker in a process of its own, unless it runs elsewhere."""
-    if args.holder_only:
-        yield None
-        return
+def _require_passphrase_file(args: argparse.Namespace) -> None:
+    """Two processes need the passphrase, and only one could ask."""
     if args.passphrase_file is None:
         raise UnavailableError(
             "the broker beside the holder needs a passphrase file",
@@ -211,6 +210,14 @@ def _broker_beside(args: argparse.Namespace) -> Iterator[Broker | None]:
             "`sealift join --holder-only`",
             code="no-terminal",
         )
+
+
+@contextmanager
+def _broker_beside(args: argparse.Namespace) -> Iterator[Broker | None]:
+    """The broker in a process of its own, unless it runs elsewhere."""
+    if args.holder_only:
+        yield None
+        return
     command = [sys.executable, "-m", "sealift", "broker", str(args.job)]
     for name in ("key", "passphrase_file", "orchestrator", "vault", "log"):
         value = getattr(args, name)

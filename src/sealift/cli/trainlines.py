@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TextIO
 
-from sealift.demo.eventlines import RoleEvent
 from sealift.release.agreement import Agreement
 from sealift.release.visible import visible
+from sealift.train.eventlines import RoleEvent
 from sealift.train.settings import JobTable
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 from sealift.cli.roles import say_unsandboxed
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.cli.trainlines import TrainLines
-from sealift.demo.eventlines import RoleEvent, RoleResult
-from sealift.demo.household import Ended, Household
 from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.signed import VerifiedAgreement
+from sealift.train.eventlines import RoleEvent, RoleResult
+from sealift.train.household import Ended, Household
 from sealift.train.settings import JobTable
 
 GRACE_S: Final = 2.0  # the roles end together; who ends first is a race

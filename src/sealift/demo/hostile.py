@@ -22,7 +22,6 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
-from sealift.demo.eventlines import print_event
 from sealift.demo.passing import PassingSession, copy_key
 from sealift.demo.stop import leave_on_sigterm
 from sealift.errors import SealiftError
@@ -33,6 +32,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_signed, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
+from sealift.train.eventlines import print_event
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance
 from sealift.travel.frame import Placement, build_frame, parse_frame

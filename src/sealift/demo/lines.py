@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from sealift.demo.eventlines import RoleEvent
 from sealift.demo.progress import Progress, VisitSeen
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
+from sealift.train.eventlines import RoleEvent
 
 BANNER_LINE = f"DEVELOPMENT: {BANNER}"
 

@@ -15,7 +15,6 @@ from safetensors.torch import save
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.demo.checks import unlock
-from sealift.demo.eventlines import RoleEvent
 from sealift.demo.progress import Progress
 from sealift.demo.travelrun import TravelRun, Watch, count_visits
 from sealift.demo.world import OWNERS, World
@@ -25,6 +24,7 @@ from sealift.release.bundle import load_bundle
 from sealift.release.files import write_whole
 from sealift.release.signed import load_signed, verify
 from sealift.release.vault import Vault
+from sealift.train.eventlines import RoleEvent
 from sealift.train.joint import JointTraining, mean_over_rows
 from sealift.train.local import SealedRows, run_local
 from sealift.train.recipe import Recipe

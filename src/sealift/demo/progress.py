@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sealift.demo.eventlines import RoleEvent
+from sealift.train.eventlines import RoleEvent
 
 TRANSFER_PHASES: Final = ("handshake", "load")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sealift.demo.household import Household
 from sealift.demo.world import HOST, OPERATOR, OWNERS, Home, World
+from sealift.train.household import Household
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 
 HOSTILE: Final = "south"  # its holder attacks first, then behaves

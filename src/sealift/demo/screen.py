@@ -12,10 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sealift.demo.eventlines import RoleEvent
 from sealift.demo.progress import Progress, VisitSeen
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
 from sealift.demo.world import OWNERS
+from sealift.train.eventlines import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
 COLOUR_OF: Final = dict(zip(OWNERS, ("cyan", "magenta", "yellow"), strict=True))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from sealift.demo.checks import check_run
-from sealift.demo.eventlines import RoleEvent
 from sealift.demo.outcome import Outcome, Plan, Verdict
 from sealift.demo.progress import Progress
 from sealift.demo.report.page import write_report
 from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
 from sealift.demo.world import OWNERS, World, claimed, make_world, remove_secrets
+from sealift.train.eventlines import RoleEvent
 from sealift.travel.state import Clock
 
 

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.demo.eventlines import RoleEvent, RoleResult
-from sealift.demo.household import Ended, Household
 from sealift.demo.progress import Progress
 from sealift.demo.roles import start_orchestrator, start_others
 from sealift.demo.world import OWNERS, World
 from sealift.errors import JobError
 from sealift.release.signed import load_signed, verify
+from sealift.train.eventlines import RoleEvent, RoleResult
+from sealift.train.household import Ended, Household
 from sealift.train.settings import read_job
 from sealift.travel.orchestrator import TravelSettings
 from sealift.travel.schedule import Cargo, plan_epoch

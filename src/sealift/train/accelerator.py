@@ -15,7 +15,7 @@ import torch
 
 from sealift.channel.transport import peer_timeout
 from sealift.codec import decode
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Role
 from sealift.release.audit import SignedTreeHead
@@ -222,6 +222,8 @@ class Accelerator:
             ended = visit.run(granted.lease)
         self._visit = None
         send_message(control, handout.note(offer, ended))
+        if ended.fatal:  # told already; no order can follow
+            raise JobError("the job failed", why=ended.line, code=ended.reason)
 
     def _work(
         self, training: JointTraining

@@ -26,7 +26,12 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.session.session import Session
-from sealift.travel.holder import HeldResource, Provisioning, check_lease
+from sealift.travel.holder import (
+    DEFAULT_RECEIPT_WAIT_S,
+    HeldResource,
+    Provisioning,
+    check_lease,
+)
 from sealift.travel.lease import LeaseTerms, SignedLease
 from sealift.travel.load import VisitSession
 from sealift.travel.messages import Finished, Granted, receive_message
@@ -61,6 +66,7 @@ class Attendance:
         heads: What this party remembers of every log.
         receipts: Folder that gets the receipts.
         job: Name of the job that leases must name.
+        receipt_wait_s: How long to wait for the receipt after the cargo.
         clock: Monotonic seconds.
         sink: Where events go.
         between: Puts something between holder and session; what attacks are made of.
@@ -81,6 +87,7 @@ class Attendance:
         receipts: Path,
         job: str,
         clock: Clock,
+        receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         sink: Sink = discard,
         between: Between = _nothing_between,
     ) -> None:
@@ -91,6 +98,7 @@ class Attendance:
         self._heads = heads
         self._receipts = receipts
         self._job = job
+        self._receipt_wait_s = receipt_wait_s
         self._clock = clock
         self._sink = sink
         self._between = between
@@ -135,6 +143,7 @@ class Attendance:
             signed,
             clock=self._clock,
             check_heads=self._check_heads,
+            receipt_wait_s=self._receipt_wait_s,
             sink=self._sink,
         )
         circuit = self._link.open(ACCELERATOR)

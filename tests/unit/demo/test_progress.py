@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sealift.demo.eventlines import RoleEvent, RoleResult, parse_line
 from sealift.demo.hostile import REPLAY
 from sealift.demo.progress import Progress
+from sealift.train.eventlines import RoleEvent, RoleResult, parse_line
 
 
 def told(kind: str, t_s: float = 1.0, process: str = "orchestrator", **fields: Any):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.eventlines import RoleResult
-from sealift.demo.household import Ended, Household
 from sealift.errors import JobError, PeerError, SealiftError
+from sealift.train.eventlines import RoleResult
+from sealift.train.household import Ended, Household
 
 
 def failure(folder: Path, module: str, arguments: list[str]) -> SealiftError:

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Final
 
-from sealift.demo.eventlines import RoleEvent, RoleResult, parse_line
 from sealift.errors import (
     JobError,
     MalformedError,
@@ -31,6 +30,7 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from sealift.train.eventlines import RoleEvent, RoleResult, parse_line
 
 STOP_S: Final = 6.0  # then SIGKILL; a role needs far less to scrub and leave
 KEPT_LINES: Final = 20
