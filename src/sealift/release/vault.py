@@ -210,9 +210,10 @@ def _require_successor(
     if after.number <= number:
         raise StaleError(
             "another agreement is in force",
-            why=f"number {number} of {after.name} was in force here before "
-            f"number {after.number}",
-            fix="Use the agreement in force, or sign a successor of it",
+            why=f"this owner's keys are under number {number} of {after.name}, "
+            f"and this one is number {after.number}",
+            fix=f"Use that one, sign number {number + 1} with it as predecessor, or give "
+            "a new undertaking another name",
             code="agreement-superseded",
         )
     before = after.predecessor.to_text() if after.predecessor else ""
