@@ -21,7 +21,7 @@ from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
 from sealift.session import Endpoint, Session, accept, connect
 from sealift.session.frames import FrameKind
-from sealift.train.receipts import ReceiptWriter
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import (
     HostedVisit,
     HostSetup,
@@ -217,7 +217,11 @@ class VisitWorld:
             rules=self.rules,
             meet=meet,
             work=self._work,
-            sign=ReceiptWriter(self.agreement, self.endpoint, ()),
+            sign=ReceiptWriter(
+                self.endpoint.instance,
+                prove_instance(self.endpoint, self.agreement),
+                (),
+            ),
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda phase: None,

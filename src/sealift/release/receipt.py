@@ -16,6 +16,7 @@ from typing import Final, Literal
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import appraise
+from sealift.attest.result import AttestationResult
 from sealift.codec import decode, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label
@@ -133,6 +134,26 @@ def instance_bound(instance: PublicKey, agreement: Digest) -> bytes:
     return labelled(Label.EVIDENCE, b"receipt", role, instance.raw, agreement.raw)
 
 
+def appraise_instance(
+    evidence: Evidence, instance: PublicKey, verified: VerifiedAgreement
+) -> AttestationResult:
+    """What the evidence that binds an instance key proves under an agreement.
+
+    Raises:
+        RefusedError: if it does not bind the key, or is for another role, other code or
+            a level that is not accepted.
+    """
+    result = appraise(
+        evidence,
+        bound=instance_bound(instance, verified.digest),
+        references=verified.agreement.reference_values(),
+        accept=verified.accept,
+    )
+    if result.claims.role not in (None, Role.ACCELERATOR.value):
+        raise PolicyError("the evidence is for another role", code="role-refused")
+    return result
+
+
 def sign_receipt(receipt: Receipt, instance: Signer) -> SignedReceipt:
     """Sign with the instance key that the receipt names."""
     assert receipt.instance == instance.public_key, "a receipt names its signer"
@@ -214,14 +235,7 @@ def _verify_scrub(receipt: Receipt) -> None:
 
 
 def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
-    result = appraise(
-        receipt.evidence,
-        bound=instance_bound(receipt.instance, receipt.agreement),
-        references=verified.agreement.reference_values(),
-        accept=verified.accept,
-    )
-    if result.claims.role not in (None, Role.ACCELERATOR.value):
-        raise PolicyError("the evidence is for another role", code="role-refused")
+    result = appraise_instance(receipt.evidence, receipt.instance, verified)
     if result.level is not receipt.level:
         raise PolicyError(
             "the receipt claims another level than its evidence proves",

@@ -31,7 +31,7 @@ from sealift.train.handout import Handout
 from sealift.train.joint import Cargo, JointTraining
 from sealift.train.messages import AcceleratorSettings
 from sealift.train.output import let_out
-from sealift.train.receipts import ReceiptWriter
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.train.recipe import Recipe
 from sealift.train.training import LoopSettings
 from sealift.travel.accelerator import (
@@ -99,6 +99,7 @@ class Accelerator:
         self._sink = sink
         rule = agreement.agreement.output
         self._rules = VisitRules(max_visits=rule.max_visits)
+        self._proof = prove_instance(endpoint, agreement)
         self._visit: HostedVisit | None = None
 
     def serve(self) -> None:
@@ -130,6 +131,7 @@ class Accelerator:
             self._endpoint,
             start.job,
             self._rules,
+            proof=self._proof,
             heads=setup.heads,
         )
         while True:
@@ -169,7 +171,7 @@ class Accelerator:
             rules=self._rules,
             meet=lambda lease, left_s: meet(lease, min(left_s, settings.meet_s)),
             work=self._work(training),
-            sign=ReceiptWriter(self._agreement, self._endpoint, heads),
+            sign=ReceiptWriter(self._endpoint.instance, self._proof, heads),
             make_pool=CPUPool,
             clock=self._clock,
             tell=lambda phase: _tell(control, phase),
@@ -250,8 +252,7 @@ class Accelerator:
         )
 
     def _ready(self, setup: HostSetup) -> JobReady:
-        level = self._agreement.accept[0].value
-        return JobReady(level, len(setup.released))
+        return JobReady(self._proof.level.value, len(setup.released))
 
     def _owners(self) -> tuple[str, ...]:
         resources = self._agreement.agreement.resources

@@ -29,7 +29,7 @@ from sealift.train.output import (
     split_output,
     wrap_output_key,
 )
-from sealift.train.receipts import collect_evidence
+from sealift.train.receipts import InstanceProof
 from sealift.travel.accelerator import VisitRules
 from sealift.travel.messages import (
     Failed,
@@ -49,6 +49,7 @@ class Handout:
         endpoint: Ours; the instance key signs.
         job: Name of the job.
         rules: Counts verified visits.
+        proof: Binds the instance key.
         heads: Heads of every log that released a key to us.
     """
 
@@ -59,6 +60,7 @@ class Handout:
         job: str,
         rules: VisitRules,
         *,
+        proof: InstanceProof,
         heads: tuple[SignedTreeHead, ...],
     ) -> None:
         self._agreement = agreement
@@ -66,6 +68,7 @@ class Handout:
         self._endpoint = endpoint
         self._job = job
         self._rules = rules
+        self._proof = proof
         self._heads = heads
         self._epoch = -1
         self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
@@ -123,19 +126,18 @@ class Handout:
         return RunManifest(
             job=self._job,
             agreement=self._agreement.digest,
-            level=self._agreement.accept[0].value,
+            level=self._proof.level.value,
             plan="travel",
             buffers=1,
             sandbox="none",
             software=f"sealift {__version__}",
             instance=self._endpoint.instance.public_key,
-            evidence=collect_evidence(self._endpoint, self._agreement),
+            evidence=self._proof.evidence,
             weights=training.digest(),
             steps=training.joint.step,
             rows=training.rows_trained,
             visits=visits,
             metrics=self._metrics(),
-            model_released=True,
             heads=self._heads,
         )
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.policy import appraise
 from sealift.codec import decode, encode
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError
 from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead
-from sealift.release.receipt import instance_bound
+from sealift.release.receipt import appraise_instance
 from sealift.release.signed import VerifiedAgreement
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -41,7 +40,6 @@ class RunManifest:
         rows: Rows trained on, with repetition.
         visits: Training visits by data owner.
         metrics: Means over all held-out rows, by the output rule.
-        model_released: Whether the model left, sealed for its owner.
         heads: Heads of every log that released a key to this accelerator, for the
             parties that held no visit.
     """
@@ -60,7 +58,6 @@ class RunManifest:
     rows: int
     visits: dict[str, int]
     metrics: dict[str, float]
-    model_released: bool
     heads: tuple[SignedTreeHead, ...]
 
 
@@ -90,12 +87,7 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
     manifest.instance.verify(Label.MANIFEST, signed.manifest, signed.signature)
     if manifest.agreement != verified.digest:
         raise PolicyError("the run was under another agreement", code="other-agreement")
-    result = appraise(
-        manifest.evidence,
-        bound=instance_bound(manifest.instance, manifest.agreement),
-        references=verified.agreement.reference_values(),
-        accept=verified.accept,
-    )
+    result = appraise_instance(manifest.evidence, manifest.instance, verified)
     if result.level != manifest.level:
         raise PolicyError(
             "the manifest claims another level than its evidence proves",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sealift.attest.evidence import Evidence
+from sealift.attest.level import Level
+from sealift.crypto.sign import SigningKey
 from sealift.errors import UsageError
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import (
     ONE_BUFFER,
     Receipt,
     SignedReceipt,
+    appraise_instance,
     instance_bound,
     sign_receipt,
 )
@@ -17,39 +22,50 @@ from sealift.session.endpoint import Endpoint
 from sealift.travel.accelerator import VisitAccount
 
 
-def collect_evidence(endpoint: Endpoint, agreement: VerifiedAgreement) -> Evidence:
-    """Evidence that binds the instance key that signs receipts and manifests.
+@dataclass(frozen=True, slots=True)
+class InstanceProof:
+    """Evidence that binds an instance key, and the level that it proves."""
+
+    evidence: Evidence
+    level: Level
+
+
+def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> InstanceProof:
+    """Collect the evidence that receipts and manifests carry, and appraise it ourselves.
+
+    So they name the level that their readers will find, whatever the agreement prefers.
 
     Raises:
         UsageError: if the endpoint has no attester.
+        RefusedError: if the agreement does not accept what it proves.
     """
     if endpoint.attester is None:
         raise UsageError("an accelerator without attester signs no receipts")
-    bound = instance_bound(endpoint.instance.public_key, agreement.digest)
-    return endpoint.attester.collect(bound)
+    instance = endpoint.instance.public_key
+    evidence = endpoint.attester.collect(instance_bound(instance, agreement.digest))
+    return InstanceProof(
+        evidence, appraise_instance(evidence, instance, agreement).level
+    )
 
 
 class ReceiptWriter:
     """Writes and signs receipts for one accelerator instance.
 
-    The evidence that binds the instance key for receipts is collected once.
-
     Args:
-        agreement: Under which the visits take place.
-        endpoint: Ours; needs an attester.
+        instance: Our instance key.
+        proof: Binds it.
         heads: Heads of every log that released a key to us.
     """
 
     def __init__(
         self,
-        agreement: VerifiedAgreement,
-        endpoint: Endpoint,
+        instance: SigningKey,
+        proof: InstanceProof,
         heads: tuple[SignedTreeHead, ...],
     ) -> None:
-        self._agreement = agreement
-        self._instance = endpoint.instance
+        self._instance = instance
+        self._proof = proof
         self._heads = heads
-        self._evidence = collect_evidence(endpoint, agreement)
 
     def __call__(self, account: VisitAccount) -> SignedReceipt:
         """The signed receipt of one visit."""
@@ -69,9 +85,9 @@ class ReceiptWriter:
             phases_s=dict(account.phases_s),
             mode="at-rest",
             buffers=ONE_BUFFER,
-            level=self._agreement.accept[0],
+            level=self._proof.level,
             instance=self._instance.public_key,
-            evidence=self._evidence,
+            evidence=self._proof.evidence,
             scrub=account.scrubbed,
             heads=self._heads,
         )

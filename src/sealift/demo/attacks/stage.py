@@ -41,7 +41,7 @@ from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session
-from sealift.train.receipts import ReceiptWriter
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import (
     HostedVisit,
     HostSetup,
@@ -275,7 +275,11 @@ class Stage:
             rules=self._rules,
             meet=meet,
             work=self._work,
-            sign=ReceiptWriter(self.agreement, self._endpoint, ()),
+            sign=ReceiptWriter(
+                self._endpoint.instance,
+                prove_instance(self._endpoint, self.agreement),
+                (),
+            ),
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda _phase: None,
