@@ -10,6 +10,7 @@ Here are the protocols and what their implementations share; ``tcp.py``, ``memfd
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 from sealift.channel.quarantine import scrub
@@ -66,19 +67,19 @@ class SlotTransport(Transport, Protocol):
         """Return the borrowed memory."""
 
 
-class CopyingSlots:
+class CopyingSlots(ABC):
     """``reserve`` to ``give_back`` for transports that move frames by copying."""
 
     _outgoing: memoryview | None = None
     _room: bytearray | None = None
 
+    @abstractmethod
     def send(self, frame: Buffer) -> None:
         """Send one frame."""
-        raise NotImplementedError
 
+    @abstractmethod
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame."""
-        raise NotImplementedError
 
     def reserve(self, frame_bytes: int, timeout_s: float | None = None) -> memoryview:
         """Private memory to write the next frame into; never waits."""
@@ -100,7 +101,7 @@ class CopyingSlots:
         """The next frame; private, because it was copied here."""
         return memoryview(self.receive(timeout_s))
 
-    def give_back(self) -> None:
+    def give_back(self) -> None:  # noqa: B027 - empty is what a copy needs
         """Nothing to return: the frame was a copy."""
 
     def scrub_room(self) -> None:
