@@ -296,6 +296,17 @@ def test_try_needs_no_agreement(world: World) -> None:
     assert set(facts["metrics"]) == {"loss"}
 
 
+def test_try_says_so_when_a_recipe_exits(world: World) -> None:
+    """Not as a bug of ours, and not without a word."""
+    text = "def build():\n    raise SystemExit('of my own')\n"
+    (world.path / "recipe" / "recipe.py").write_text(text)
+    said = sealift_says(world.path, "try", world.agreement, "--bundle", "recipe")
+    assert said.code == JOB
+    assert said.err[-1] == (
+        "sealift: the recipe failed with SystemExit: see above [recipe-error]"
+    )
+
+
 def test_try_shows_the_whole_traceback(world: World) -> None:
     """The message too: these are nobody's rows."""
     text = "def build():\n    print('here')\n    raise ValueError('of my own')\n"

@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         rehearsal = _rehearse(args, files, entry, schema)
     except SealiftError:
         raise
-    except Exception as error:
+    # Whatever somebody else's code raises ends here, sys.exit() included.
+    except (Exception, SystemExit) as error:
         traceback.print_exception(error)
         raise JobError(
             f"the recipe failed with {type(error).__name__}",
