@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TextIO
 
 from sealift.errors import UnavailableError
 from sealift.events import Event, Sink
 from sealift.release.visible import visible
+from sealift.train.eventlines import EventLines
 
 
 def add_events_argument(parser: argparse.ArgumentParser) -> None:
@@ -34,26 +33,13 @@ def open_events(place: str) -> Sink:
     if not place:
         return _Talk(sys.stderr)
     if place == "-":
-        return _JSONLines(sys.stdout)
+        return EventLines(sys.stdout)
     try:
-        return _JSONLines(Path(place).open("a", encoding="utf-8"))
+        return EventLines(Path(place).open("a", encoding="utf-8"))
     except OSError as error:
         raise UnavailableError(
             f"cannot write {place}", why=error.strerror or "", code="disk"
         ) from None
-
-
-class _JSONLines:
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def __call__(self, event: Event) -> None:
-        """Write one line: seconds on the monotonic clock, kind, fields."""
-        line = {"t_s": round(time.monotonic(), 6), "kind": event.kind, **event.fields}
-        with self._lock:
-            self._stream.write(json.dumps(line) + "\n")
-            self._stream.flush()
 
 
 class _Talk:

@@ -32,7 +32,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_signed, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
-from sealift.train.eventlines import print_event
+from sealift.train.eventlines import EventLines
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance
 from sealift.travel.frame import Placement, build_frame, parse_frame
@@ -164,6 +164,7 @@ def _attendance(
         identity=identity,
     )
     args.receipts.mkdir(parents=True, exist_ok=True)
+    lines = EventLines(sys.stdout)
     return lambda link: Attendance(
         link,
         endpoint,
@@ -173,8 +174,8 @@ def _attendance(
         receipts=args.receipts,
         job=job.name,
         clock=time.monotonic,
-        sink=print_event,
-        between=Attacker(print_event),
+        sink=lines,
+        between=Attacker(lines),
     )
 
 

@@ -6,12 +6,11 @@ What is no event is kept as a result: the orchestrator's last line is its summar
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from sealift.events import Event
 
@@ -59,12 +58,20 @@ def parse_line(process: str, line: str) -> RoleEvent | RoleResult | None:
     return RoleEvent(process, t_s, kind, plain)
 
 
-_lock = threading.Lock()
+class EventLines:
+    """A sink that writes one JSON line per event, at once.
 
+    Args:
+        stream: Where to; stdout, or a file.
+    """
 
-def print_event(event: Event) -> None:
-    """The sink of a process that this room starts: one line on stdout, at once."""
-    line = {"t_s": round(time.monotonic(), 6), "kind": event.kind, **event.fields}
-    with _lock:
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Write seconds on the monotonic clock, kind and fields."""
+        line = {"t_s": round(time.monotonic(), 6), "kind": event.kind, **event.fields}
+        with self._lock:
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
