@@ -8,7 +8,6 @@ copied the last byte; both leave the plaintext in the receiver's own memory.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import statistics
@@ -33,19 +32,6 @@ SIZES_BYTES: Final = (64 << 20, 256 << 20)
 _TIMEOUT_S: Final = 60.0
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark from a command line."""
-    parser = argparse.ArgumentParser(prog="sealift bench channel")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats and sizes")
-    parser.add_argument("--json", metavar="FILE", help="write the report there")
-    chosen = parser.parse_args(argv)
-    report = run(quick=chosen.quick)
-    print_report(report)
-    if chosen.json:
-        report.write(chosen.json)
-    return 0
-
-
 def run(*, quick: bool = False) -> BenchReport:
     """Measure everything; about 10 s, with ``quick`` about 3 s."""
     report = start_report("channel")
@@ -56,14 +42,6 @@ def run(*, quick: bool = False) -> BenchReport:
     for name in ("memfd", "tcp"):
         _measure_transport(report, name, sizes, repeats)
     return report
-
-
-def print_report(report: BenchReport) -> None:
-    """Rows and ratios as plain text."""
-    for row in report.rows:
-        print("  ".join(f"{name}={value}" for name, value in row.items()))
-    for name, ratio in report.ratios.items():
-        print(f"{name} {ratio:.2f}")
 
 
 def _measure_sealing(report: BenchReport, sizes: tuple[int, ...], repeats: int) -> None:
@@ -191,7 +169,3 @@ def _add(report: BenchReport, where: str, size: int, rates: dict[str, float]) ->
 
 def _keep_worst(report: BenchReport, name: str, ratio: float) -> None:
     report.ratios[name] = round(min(ratio, report.ratios.get(name, ratio)), 3)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

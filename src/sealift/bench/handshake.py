@@ -7,7 +7,6 @@ evidence, the holder its identity key. The bar is a median under 10 ms.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
 import time
@@ -33,19 +32,6 @@ _WARM_UP: Final = 5
 Dial = Callable[[], tuple[Transport, Transport]]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark from a command line."""
-    parser = argparse.ArgumentParser(prog="sealift bench handshake")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--json", metavar="FILE", help="write the report there")
-    chosen = parser.parse_args(argv)
-    report = run(quick=chosen.quick)
-    print_report(report)
-    if chosen.json:
-        report.write(chosen.json)
-    return 0
-
-
 def run(*, quick: bool = False) -> BenchReport:
     """Measure both transports; about 3 s, with ``quick`` under 1 s."""
     report = start_report("handshake")
@@ -56,12 +42,6 @@ def run(*, quick: bool = False) -> BenchReport:
         for name, dial in arms.items():
             _add(report, name, _measure(dial, repeats))
     return report
-
-
-def print_report(report: BenchReport) -> None:
-    """Rows as plain text."""
-    for row in report.rows:
-        print("  ".join(f"{name}={value}" for name, value in row.items()))
 
 
 def _relayed(stack: ExitStack) -> Dial:
@@ -134,7 +114,3 @@ def _add(report: BenchReport, name: str, times_ms: list[float]) -> None:
         }
     )
     report.ratios[f"handshake_{name}_p50_ms"] = median_ms
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

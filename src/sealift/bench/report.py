@@ -38,6 +38,15 @@ class BenchReport:
     rows: list[Row] = field(default_factory=list)
     ratios: dict[str, float] = field(default_factory=dict)
 
+    def to_text(self) -> str:
+        """Rows and ratios, a line each."""
+        rows = (
+            "  ".join(f"{name}={value}" for name, value in row.items())
+            for row in self.rows
+        )
+        ratios = (f"{name} {ratio:.2f}" for name, ratio in self.ratios.items())
+        return "\n".join((*rows, *ratios))
+
     def to_json(self) -> str:
         """One JSON document."""
         return json.dumps(asdict(self), indent=2)

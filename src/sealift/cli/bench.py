@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         module = importlib.import_module(f"sealift.bench.{name}")
         report = module.run(quick=args.quick)
-        module.print_report(report)
+        print(report.to_text())
         if args.json is not None:
             report.write(args.json)
     return 0
