@@ -113,7 +113,7 @@ def require_data_owner(setup: RoleSetup, role: str) -> None:
     """
     name = setup.identity.name
     require_party(setup, name, role)
-    if name not in setup.agreement.agreement.data_owners:
+    if name not in setup.agreement.agreement.holders:
         raise PolicyError(
             f"{name} brings no data to this agreement",
             fix=f"The {role} runs with the key of a data owner",

@@ -272,6 +272,11 @@ class Agreement:
         owners = {entry.owner for entry in self.resources if entry.part == "train"}
         return tuple(party.name for party in self.parties if party.name in owners)
 
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Names of the parties that bring rows, to train or to measure on."""
+        return tuple(dict.fromkeys(entry.owner for entry in self.resources))
+
     def reference_values(self) -> ReferenceValues:
         """What appraisal compares evidence with."""
         return ReferenceValues(

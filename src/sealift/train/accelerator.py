@@ -185,7 +185,7 @@ class Accelerator:
         released: dict[str, ReleasedResource] = {}
         heads: list[SignedTreeHead] = []
         deadline = self._clock() + within_s
-        for owner in self._owners():
+        for owner in self._agreement.agreement.holders:
             wait_s = max(0.0, deadline - self._clock())
             try:
                 heads.append(self._collect_from(owner, released, wait_s))
@@ -253,10 +253,6 @@ class Accelerator:
 
     def _ready(self, setup: HostSetup) -> JobReady:
         return JobReady(self._proof.level.value, len(setup.released))
-
-    def _owners(self) -> tuple[str, ...]:
-        resources = self._agreement.agreement.resources
-        return tuple(dict.fromkeys(resource.owner for resource in resources))
 
 
 class Meeting:

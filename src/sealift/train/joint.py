@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sealift.data.loader import check_rows
 from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Resource
 from sealift.train.output import ALONE
 from sealift.train.recipe import Recipe
-from sealift.train.training import LoopSettings, SliceId, Training, check_cargo
+from sealift.train.training import LoopSettings, SliceId, Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class JointTraining:
             JobError: if the recipe failed, or a model changed since the last slice.
         """
         schema = schema_from_plain(cargo.resource.schema, source=cargo.resource.name)
-        check_cargo(cargo.rows, schema)
+        check_rows(cargo.rows, schema)
         for training in self._trainings:
             training.verify_settled()
         work = self._train if cargo.resource.part == "train" else self._evaluate

@@ -64,8 +64,9 @@ def let_out(
     """The metrics that the output rule names, rounded to its digits.
 
     ``alone.OWNER.NAME`` needs ``baseline_alone`` besides the name. Anything else, and
-    anything that is not finite, stays inside, as does every number measured on fewer rows than the
-    rule says: a visit of one row must not tell about that row.
+    anything that is not finite, stays inside, as does every number measured on fewer
+    rows than the rule says: a visit of one row must not tell about that row. One value
+    of each leaves a visit, which is within any ``values_per_visit``.
     """
     if rows < rule.metric_rows:
         return {}

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from sealift.data.loader import check_rows
 from sealift.data.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.synthetic import synthetic_rows
-from sealift.train.training import LoopSettings, SliceId, Training, check_cargo
+from sealift.train.training import LoopSettings, SliceId, Training
 
 SCOPE = "synthetic"
 
@@ -51,7 +52,7 @@ def rehearse(
     """
     torch.set_num_threads(settings.threads)
     table = synthetic_rows(schema, rows, seed=settings.seed)
-    check_cargo(table, schema)
+    check_rows(table, schema)
     training = Training(recipe, settings)
     losses, seconds = [], []
     for step in range(steps):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sealift.data.loader import batch_from_rows, batch_order, check_rows, split_order
+from sealift.data.loader import batch_from_rows, batch_order, split_order
 from sealift.data.schema import Schema
 from sealift.errors import JobError
 from sealift.ids import Digest
@@ -184,8 +184,3 @@ class Training:
     def _everything(self) -> dict[str, Any]:
         optimizer: dict[str, Any] = self._guard(self.optimizer.state_dict)
         return {"model": self.state(), "optimizer": optimizer}
-
-
-def check_cargo(rows: Tensor, schema: Schema) -> None:
-    """Demand that a party's rows fit their schema, before any step sees them."""
-    check_rows(rows, schema)

@@ -131,7 +131,7 @@ def dismiss_brokers(
         agreement: Verified; names the owners.
         outcome: ``finished`` or ``failed``.
     """
-    for owner in agreement.agreement.data_owners:
+    for owner in agreement.agreement.holders:
         with suppress(SealiftError):
             circuit = link.open(link_name(Role.BROKER, owner), FAREWELL_S)
             policy = expect_broker(agreement, owner)

@@ -8,7 +8,7 @@ is waited for or skipped, and the run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,7 +17,6 @@ from sealift.crypto.sign import Signer
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role, VisitId
-from sealift.release.agreement import Resource
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.lease import (
@@ -165,7 +164,7 @@ class Orchestrator:
     def _gather(self) -> None:
         deadline = self._clock() + self._settings.gather_s
         self._accelerator(self._settings.gather_s)
-        for holder in self._holders():
+        for holder in self._agreement.agreement.holders:
             left = max(0.0, deadline - self._clock())
             try:
                 self._roster.wait_for(Role.HOLDER, holder, left)
@@ -173,7 +172,7 @@ class Orchestrator:
                 if self._settings.on_missing == "wait":
                     raise
                 emit(self._sink, "holder.missing", holder=holder, line=str(error))
-        emit(self._sink, "job.gathered", holders=len(self._holders()))
+        emit(self._sink, "job.gathered", holders=len(self._agreement.agreement.holders))
 
     def _start(self, start: StartJob) -> None:
         accelerator = self._accelerator()
@@ -281,7 +280,7 @@ class Orchestrator:
     def _lease(
         self, offer: OfferVisit, offered: BufferOffered, accelerator: Session
     ) -> Lease:
-        resource = self._resource(offer.resource)
+        resource = self._agreement.resource(offer.resource)
         return Lease(
             job=self._job,
             visit=offer.visit,
@@ -355,15 +354,6 @@ class Orchestrator:
 
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
         return self._roster.wait_for(Role.ACCELERATOR, "accelerator", timeout_s)
-
-    def _holders(self) -> Sequence[str]:
-        return tuple(
-            dict.fromkeys(r.owner for r in self._agreement.agreement.resources)
-        )
-
-    def _resource(self, name: str) -> Resource:
-        resources = self._agreement.agreement.resources
-        return next(resource for resource in resources if resource.name == name)
 
 
 def _names(offer: OfferVisit) -> dict[str, str | int]:

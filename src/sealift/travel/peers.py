@@ -52,7 +52,7 @@ def expect_accelerator(
 
 def expect_data_owner(agreement: VerifiedAgreement) -> PeerPolicy:
     """A holder of any data owner."""
-    owners = agreement.agreement.data_owners
+    owners = agreement.agreement.holders
     return PeerPolicy(
         roles=frozenset({Role.HOLDER}),
         identities={name: agreement.party(name).sign for name in owners},

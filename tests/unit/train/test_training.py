@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sealift.data.loader import check_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
 from sealift.train.statedigest import state_digest
-from sealift.train.training import LoopSettings, SliceId, Training, check_cargo
+from sealift.train.training import LoopSettings, SliceId, Training
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, load, rows, schema
 
 FIRST = SliceId(0, "north", 0)
@@ -119,7 +120,7 @@ def test_rows_that_do_not_fit_are_refused_before_a_step() -> None:
     bad = rows(8)
     bad[3, 0:4] = torch.tensor([float("nan")]).view(torch.uint8)
     with pytest.raises(MalformedError) as caught:
-        check_cargo(bad, schema())
+        check_rows(bad, schema())
     assert caught.value.code == "bad-row"
     assert caught.value.field == "x"
     assert "3" not in str(caught.value).split("(at")[0]
