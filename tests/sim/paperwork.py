@@ -12,7 +12,6 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import collect_release
 from sealift.release.heads import HeadStore
 from sealift.release.receipt import (
-    ONE_BUFFER,
     Receipt,
     ScrubbedPart,
     ScrubSummary,
@@ -66,7 +65,9 @@ def draft_receipt(
         sealed_bytes=resource.total_bytes + 16 * resource.num_records,
         phases_s={"load": 0.25, "train": 1.5},
         mode="at-rest",
-        buffers=ONE_BUFFER,
+        buffers=1,
+        mixed=False,
+        sandbox="none",
         level=Level.DEVELOPMENT,
         instance=instance.public_key,
         evidence=attester.collect(bound),

@@ -11,7 +11,12 @@ from typing import Any
 from sealift.attest.level import Level
 from sealift.codec import to_plain
 from sealift.release.explain import count
-from sealift.release.receipt import Receipt, load_receipt, verify_receipt
+from sealift.release.receipt import (
+    Receipt,
+    cargo_promise,
+    load_receipt,
+    verify_receipt,
+)
 from sealift.release.signed import load_signed, verify
 from sealift.release.visible import visible
 
@@ -72,7 +77,7 @@ def _print(receipt: Receipt, statement: str) -> None:
         "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
         "seconds": phases,
         "mode": receipt.mode,
-        "buffers": receipt.buffers,
+        "cargo": cargo_promise(receipt.buffers, receipt.mixed),
         "level": receipt.level,
         "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "
         f"{scrub.nonzero_bytes} not zero when read back",

@@ -26,11 +26,18 @@ from sealift.ids import Digest, check_name
 
 PartyRole = Literal["data_owner", "model_owner", "code_owner", "operator"]
 Part = Literal["train", "heldout"]
+Purpose = Literal["prepare", "train", "heldout"]  # what one visit is for
+Mode = Literal["at-rest", "visit", "ratchet"]
 Audience = Literal["everyone", "owner"]
 BUNDLE_LABEL: Final = "sealift v1 code bundle"
 MAX_PARTIES: Final = 64
 MAX_DIGITS: Final = 6
 MAX_LEASE_S: Final = 7 * 86_400.0
+
+
+def part_for(purpose: Purpose) -> Part:
+    """Which rows a visit reads: sums before training are of training rows."""
+    return "heldout" if purpose == "heldout" else "train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,8 @@ _COUNTS: Final = (
     "min_visits",
     "min_holders",
     "min_rows",
+    "min_owner_rows",
+    "statistics_rows",
 )
 
 
@@ -135,17 +144,21 @@ class OutputRule:
     Attributes:
         metrics: Names of the numbers that may leave.
         digits: Decimal places that they are rounded to.
-        values_per_visit: Most values of one metric from one visit.
+        values_per_visit: Most values of one metric from one visit: a slice's steps are
+            cut into so many windows at most, each of ``metric_rows`` rows at least.
         metric_rows: Fewest rows that a number which leaves is measured on.
         audience: Who sees numbers measured on an owner's rows: ``everyone`` or only
             the ``owner`` of the rows.
         min_visits: Training visits to every holder before a model leaves.
         max_visits: Visits to one holder at most: to train, and as many to measure.
         min_holders: Distinct holders visited before a model leaves.
-        min_rows: Rows trained on before a model leaves.
+        min_rows: Distinct rows trained on before a model leaves.
+        min_owner_rows: Distinct rows of each owner among them.
         baseline_alone: Whether a model of each owner's rows alone is trained, to
             compare; its numbers follow this rule, the model itself never leaves.
         recipe_text: Whether the recipe's output and exception text leave.
+        statistics: Names of the sums of ``prepare`` that may leave, as totals.
+        statistics_rows: Fewest rows that such a total is made of.
     """
 
     metrics: tuple[str, ...]
@@ -159,11 +172,17 @@ class OutputRule:
     min_rows: int
     baseline_alone: bool
     recipe_text: bool
+    min_owner_rows: int = 1
+    statistics: tuple[str, ...] = ()
+    statistics_rows: int = 1
 
     def __post_init__(self) -> None:
         for name in self.metrics:
             check_name(name.replace("_", "-"), what="metric name")
         _require_distinct(self.metrics, "metrics")
+        for name in self.statistics:
+            check_name(name.replace("_", "-"), what="statistic's name")
+        _require_distinct(self.statistics, "statistics")
         _require_within(self.digits, 0, MAX_DIGITS, "digits")
         for name in _COUNTS:
             _require_within(getattr(self, name), 1, MAX_INTEGER, name)
@@ -172,19 +191,29 @@ class OutputRule:
 
 @dataclass(frozen=True, slots=True)
 class TravelRule:
-    """How the accelerator visits.
+    """How the accelerator may visit; a job may ask for less, never for more.
 
     Attributes:
-        buffers: 1: one owner's rows are gone before the next owner is met.
+        buffers: 1: one owner's rows are gone before the next owner is met. 2: the next
+            owner's rows load while these are trained on (rule H2).
         lease_s: Longest lease, in seconds.
+        mixed: Whether batches may be drawn across several owners' rows.
+        modes: How records may cross: ``at-rest`` as sealed at home, ``visit`` sealed
+            again for the visit, ``ratchet`` under the vendor's forward ratchet, which
+            past holders can follow: for rehearsal only (rule M8).
     """
 
-    buffers: Literal[1]
+    buffers: Literal[1, 2]
     lease_s: float
+    mixed: bool = False
+    modes: tuple[Mode, ...] = ("at-rest",)
 
     def __post_init__(self) -> None:
         if not 0 < self.lease_s <= MAX_LEASE_S:
             raise _bad(f"is not above 0 and up to {MAX_LEASE_S:.0f}", "lease_s")
+        _require_distinct(self.modes, "travel.modes")
+        if not self.modes:
+            raise _bad("at least one is needed", "travel.modes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +259,8 @@ class Agreement:
         self._check_parties()
         self._check_resources()
         self._check_output()
+        if "ratchet" in self.travel.modes and Level.DEVELOPMENT not in self.accept:
+            raise _bad("ratchet protects nobody: development only", "travel.modes")
 
     @cached_property
     def digest(self) -> Digest:
@@ -315,8 +346,15 @@ class Agreement:
         if self.output.min_holders > owners:
             raise _bad(f"there are only {owners}", "output.min_holders")
         rows = sum(entry.rows for entry in self.resources if entry.part == "train")
-        if self.output.min_rows > rows * self.output.max_visits:
+        if self.output.min_rows > rows:
             raise _bad("can never be reached", "output.min_rows")
+        fewest = min(self._train_rows(owner) for owner in self.data_owners)
+        if self.output.min_owner_rows > fewest:
+            raise _bad("can never be reached", "output.min_owner_rows")
+
+    def _train_rows(self, owner: str) -> int:
+        own = self.resources_of(owner)
+        return sum(entry.rows for entry in own if entry.part == "train")
 
     def _require_role(self, name: str, role: PartyRole, field: str) -> None:
         party = next((party for party in self.parties if party.name == name), None)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.level import Level
-from sealift.release.agreement import Agreement, Party, Resource
+from sealift.release.agreement import Agreement, Mode, Party, Resource
+from sealift.release.receipt import cargo_promise
 
 KEPT_OUT: Final = {
     Level.TEE: "keeps out the operator, the hypervisor and the other parties",
@@ -21,6 +22,13 @@ KEPT_OUT: Final = {
     Level.UNTRUSTED_GPU: "keeps out the compute servers unless two of them collude",
     Level.DEVELOPMENT: "keeps NOBODY out: software keys stand in for hardware, and "
     "whoever runs the machine can read keys and rows",
+}
+MODE_IN_WORDS: Final[dict[Mode, str]] = {
+    "at-rest": "records cross as they were sealed at home",
+    "visit": "holders may seal their rows again for a visit, so their processes open "
+    "them at home",
+    "ratchet": "WARNING: mode ratchet lets whoever once held a visit key open every "
+    "later visit; it exists to show that weakness and protects nobody",
 }
 
 
@@ -75,10 +83,10 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
         "the recipe is not sandboxed yet: it runs with the rights of the accelerator's "
         "process, so read it (sealift agreement show --code)"
     )
-    yield (
-        "buffers = 1: one owner's rows are scrubbed, and read back as zeros, before the "
-        "next owner is met; the scrub is reported by the accelerator, not proven"
-    )
+    travel = agreement.travel
+    yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
+    yield "the scrub after a visit is reported by the accelerator, not proven"
+    yield from (MODE_IN_WORDS[mode] for mode in travel.modes if mode != "at-rest")
     yield f"a lease lasts at most {agreement.travel.lease_s:g} seconds"
     yield from _outputs(agreement)
     if output.recipe_text:
@@ -105,9 +113,16 @@ def _outputs(agreement: Agreement) -> Iterator[str]:
     yield (
         f"the model leaves after at least {count(rule.min_visits, 'visit')} to each of at "
         f"least {rule.min_holders} of {count(len(agreement.data_owners), 'owner')} and "
-        f"{count(rule.min_rows, 'row')}; nobody gets more than "
-        f"{count(rule.max_visits, 'visit')}"
+        f"{count(rule.min_rows, 'distinct row')}, {rule.min_owner_rows} of each owner; "
+        f"nobody gets more than {count(rule.max_visits, 'visit')}"
     )
+    if rule.statistics:
+        yield (
+            f"totals over all owners' rows that leave: {', '.join(rule.statistics)}, "
+            f"each made of at least {count(rule.statistics_rows, 'row')}"
+        )
+        if len(agreement.data_owners) == 2:
+            yield "of two owners, each can subtract its own part from such a total"
     if rule.baseline_alone:
         yield (
             "a model of each owner's rows alone is trained to compare; its numbers "

@@ -28,16 +28,31 @@ from sealift.errors import (
     RefusedError,
 )
 from sealift.ids import Digest, Role, VisitId
-from sealift.release.agreement import Part
+from sealift.release.agreement import Mode, Purpose, part_for
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.files import read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
 
-SealMode = Literal["at-rest", "visit"]
 MAX_RECEIPT_BYTES: Final = 4 << 20
-ONE_BUFFER: Final = (
-    "one buffer: these rows were scrubbed before the next holder was met"
-)
+
+
+def cargo_promise(buffers: int, mixed: bool) -> str:
+    """What keeps one owner's rows from the next, in words (rule H2)."""
+    if buffers == 1 and not mixed:
+        return (
+            "one owner's rows are scrubbed, and read back as zeros, before the next "
+            "owner is met"
+        )
+    together = (
+        "several owners' rows lie in the accelerator at one time, batches are drawn "
+        "across them,"
+        if mixed
+        else "the next owner's rows load while one owner's are trained on,"
+    )
+    return (
+        f"{together} and no message reads memory: there is no read path; each visit's "
+        "memory is scrubbed, and read back as zeros, when it ends"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +101,10 @@ class Receipt:
         sealed_bytes: Ciphertext bytes that crossed.
         phases_s: Seconds by phase.
         mode: ``at-rest``: records sealed at home crossed unopened; ``visit``: sealed
-            for this visit (rule C6).
-        buffers: What the number of buffers guarantees, in words (rule H2).
+            for this visit (rule C6); ``ratchet``: for rehearsal only.
+        buffers: As the run had it; ``cargo_promise`` says what that guarantees.
+        mixed: Whether batches were drawn across several owners' rows.
+        sandbox: What kept the recipe in.
         level: Level that the evidence proved.
         evidence: Binds ``instance`` by ``instance_bound``.
         heads: Heads of every log that released a key to this accelerator.
@@ -100,15 +117,17 @@ class Receipt:
     agreement: Digest
     holder: str
     resource: str
-    purpose: Part
+    purpose: Purpose
     content: Digest
     first_row: int
     rows: int
     cargo_bytes: int
     sealed_bytes: int
     phases_s: dict[str, float]
-    mode: SealMode
-    buffers: str
+    mode: Mode
+    buffers: Literal[1, 2]
+    mixed: bool
+    sandbox: str
     level: Level
     instance: PublicKey
     evidence: Evidence
@@ -246,7 +265,18 @@ def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
 
 def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
     resource = verified.resource(receipt.resource)
-    told = (receipt.holder, receipt.purpose, receipt.content)
+    travel = verified.agreement.travel
+    if receipt.buffers > travel.buffers or receipt.mixed > travel.mixed:
+        raise PolicyError(
+            "the receipt is for a visit that the agreement does not allow",
+            why="more buffers, or mixed cargo",
+            code="cargo-not-agreed",
+        )
+    if receipt.mode not in travel.modes:
+        raise PolicyError(
+            f"the agreement does not allow mode {receipt.mode}", code="mode-not-agreed"
+        )
+    told = (receipt.holder, part_for(receipt.purpose), receipt.content)
     if told != (resource.owner, resource.part, resource.content):
         raise PolicyError(
             "the receipt is about another resource than the agreement's",

@@ -121,12 +121,18 @@ audience = "everyone"     # or "owner": only the owner of the rows sees its numb
 min_visits = 1            # to every holder, before a model leaves
 max_visits = 1000         # to one holder, to train; and as many to measure
 min_holders = {owners}           # distinct holders, before a model leaves
-min_rows = 1              # rows trained on, before a model leaves
+min_rows = 1              # distinct rows trained on, before a model leaves
+min_owner_rows = 1        # distinct rows of each owner among them
 baseline_alone = false    # also train on each owner's rows alone, to compare
 recipe_text = false       # let the recipe's prints and exception text out
+statistics = []           # sums of the recipe's `prepare` that may leave, by name
+statistics_rows = 16      # fewest rows that such a sum is made of
 
 [travel]
-buffers = 1               # rows of one owner are gone before the next is met
+buffers = 1               # rows of one owner are gone before the next is met; or 2:
+                          # the next owner's rows load while these are trained on
+mixed = false             # or true: batches are drawn across several owners' rows
+modes = ["at-rest"]       # records cross as sealed at home; or "visit": sealed again
 lease_s = {LEASE_S}
 """
 

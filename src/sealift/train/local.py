@@ -21,14 +21,13 @@ from sealift.data.card import ResourceCard
 from sealift.errors import IntegrityError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Resource
+from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.containment import Containment
 from sealift.train.joint import Cargo, JointTraining, mean_over_rows
 from sealift.train.output import check_complete, let_out, model_bytes
 from sealift.train.recipe import Recipe
 from sealift.train.settings import JobTable
 from sealift.train.training import LoopSettings
-from sealift.travel.lease import Purpose
 from sealift.travel.orchestrator import TravelSettings
 from sealift.travel.schedule import Stop, plan_resources
 

@@ -31,8 +31,11 @@ class RunManifest:
     Attributes:
         level: Assurance level of the accelerator's evidence.
         plan: How the work was laid out.
-        buffers: 1: one holder's rows were gone before the next holder was met.
-        sandbox: What kept the recipe in; ``none`` until there is one.
+        buffers: As the run had it; ``release.receipt.cargo_promise`` says more.
+        mixed: Whether batches were drawn across several owners' rows.
+        sandbox: What kept the recipe in.
+        statistics: Totals of ``prepare`` over all owners, by the output rule.
+        resumed: How often the run went on from a checkpoint.
         instance: The accelerator's instance key, which signs this.
         evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
         weights: Digest of the model's state.
@@ -48,8 +51,9 @@ class RunManifest:
     agreement: Digest
     level: str
     plan: Literal["travel"]
-    buffers: Literal[1]
-    sandbox: Literal["none"]
+    buffers: Literal[1, 2]
+    mixed: bool
+    sandbox: str
     software: str
     instance: PublicKey
     evidence: Evidence
@@ -58,6 +62,8 @@ class RunManifest:
     rows: int
     visits: dict[str, int]
     metrics: dict[str, float]
+    statistics: dict[str, tuple[float, ...]]
+    resumed: int
     heads: tuple[SignedTreeHead, ...]
 
 

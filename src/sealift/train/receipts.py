@@ -10,7 +10,6 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import UsageError
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import (
-    ONE_BUFFER,
     Receipt,
     SignedReceipt,
     appraise_instance,
@@ -84,7 +83,9 @@ class ReceiptWriter:
             sealed_bytes=account.loaded.sealed_bytes,
             phases_s=dict(account.phases_s),
             mode="at-rest",
-            buffers=ONE_BUFFER,
+            buffers=1,
+            mixed=False,
+            sandbox="none",
             level=self._proof.level,
             instance=self._instance.public_key,
             evidence=self._proof.evidence,

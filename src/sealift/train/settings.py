@@ -14,14 +14,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from sealift.errors import MalformedError
+from sealift.release.agreement import Mode
 from sealift.release.files import read_whole
-from sealift.travel.orchestrator import TravelSettings
+from sealift.travel.orchestrator import AUTOMATIC, TravelSettings
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 ]
 MAX_JOB_BYTES: Final = 1 << 20
 Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
+BufferBytes = Annotated[int, Field(ge=1, le=1 << 40)] | Literal["auto"]
 
 
 class _Strict(BaseModel):
@@ -31,18 +33,25 @@ class _Strict(BaseModel):
 class TrainingTable(_Strict):
     """``[training]``: what every plan needs."""
 
-    epochs: int = Field(default=1, ge=1, le=100_000)
+    epochs: int = Field(default=1, ge=0, le=100_000)
+    prepare: bool = False
     batch_rows: int = Field(default=32, ge=1, le=1 << 20)
     seed: int = Field(default=0, ge=0, lt=1 << 53)
     threads: int = Field(default=1, ge=1, le=1024)
     evaluate_every: int = Field(default=0, ge=0)
+    digest_every: int = Field(default=0, ge=0)
 
 
 class TravelTable(_Strict):
     """``[travel]``: how the accelerator travels."""
 
     order: Literal["round-robin", "by-size"] = "round-robin"
-    buffer_bytes: int = Field(default=64 << 20, ge=1, le=1 << 40)
+    buffers: Literal[1, 2] = 1
+    mixed: bool = False
+    mode: Mode = "at-rest"
+    buffer_bytes: BufferBytes = "auto"
+    checkpoint_every: int = Field(default=8, ge=0)
+    rejoin_s: float = Field(default=60.0, ge=0, le=7 * 86_400)
     lease_s: Seconds = 60.0
     work_s: Seconds = 3600.0
     gather_s: Seconds = 120.0
@@ -80,7 +89,11 @@ class JobTable(_Strict):
         return TravelSettings(
             epochs=self.training.epochs,
             order=table.order,
-            buffer_bytes=table.buffer_bytes,
+            buffer_bytes=_in_bytes(table.buffer_bytes),
+            buffers=table.buffers,
+            mixed=table.mixed,
+            mode=table.mode,
+            prepare=self.training.prepare,
             lease_s=table.lease_s,
             work_s=table.work_s,
             gather_s=table.gather_s,
@@ -115,6 +128,10 @@ def read_job(path: Path) -> JobTable:
     folder = path.resolve().parent
     places = {key: str(folder / getattr(job, key)) for key in _PATHS}
     return job.model_copy(update=places)
+
+
+def _in_bytes(wanted: int | Literal["auto"]) -> int:
+    return AUTOMATIC if wanted == "auto" else wanted
 
 
 _PATHS = ("agreement", "bundle", "output")

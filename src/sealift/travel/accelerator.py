@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from sealift.crypto.keys import SecretKey
 from sealift.errors import JobError, PolicyError, SealiftError, StaleError
 from sealift.ids import VisitId
-from sealift.release.agreement import Resource
+from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
@@ -228,7 +228,7 @@ class HostedVisit:
             raise PolicyError("no key was released for that", code="no-such-resource")
         resource = released.resource
         inside = 0 <= offer.first_row <= resource.rows - offer.rows
-        if offer.purpose != resource.part or offer.rows < 1 or not inside:
+        if part_for(offer.purpose) != resource.part or offer.rows < 1 or not inside:
             raise PolicyError(
                 "the visit asks for rows that are not there", code="bad-rows"
             )

@@ -17,7 +17,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, StaleError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
-from sealift.release.agreement import Resource
+from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
 from sealift.travel.frame import build_frame, placement, record_range
@@ -199,7 +199,7 @@ def check_lease(
     if lease.holder != holder or lease.resource not in held:
         raise PolicyError("the lease is for another holder", code="foreign-lease")
     resource = held[lease.resource].resource
-    if (lease.content, lease.purpose) != (resource.content, resource.part):
+    if (lease.content, part_for(lease.purpose)) != (resource.content, resource.part):
         raise PolicyError("the lease is for another content", code="foreign-lease")
     _check_rows(lease, resource)
     return held[lease.resource]

@@ -17,8 +17,7 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest, Handle, VisitId
-
-Purpose = Literal["train", "heldout"]
+from sealift.release.agreement import Purpose
 
 
 @dataclass(frozen=True, kw_only=True)

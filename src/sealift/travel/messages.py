@@ -16,9 +16,10 @@ from typing import Final, Protocol, TypeVar, overload
 from sealift.codec import encode, from_plain, parse
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest, Handle, VisitId
+from sealift.release.agreement import Purpose
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
-from sealift.travel.lease import Purpose, SignedLease
+from sealift.travel.lease import SignedLease
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 LEAVES_PER_MESSAGE: Final = 8192
@@ -67,10 +68,18 @@ class JobReady:
     Attributes:
         level: Assurance level of its evidence.
         keys: Number of data keys released to it.
+        position: First group of the plan that is still to be worked on.
+        buffer_bytes: Largest cargo of one visit.
+        why: Why it is that long.
+        sandbox: What keeps the recipe in.
     """
 
     level: str
     keys: int
+    position: int = 0
+    buffer_bytes: int = 0
+    why: str = ""
+    sandbox: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +120,26 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class VisitLoaded:
+    """A visit's cargo is complete and checked; it waits to be worked on."""
+
+    visit: VisitId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkVisits:
+    """Work on loaded visits together, as one group of the plan.
+
+    Attributes:
+        position: The group's place in the plan; it only grows.
+        visits: Those of its visits that were loaded.
+    """
+
+    position: int
+    visits: tuple[VisitId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VisitPhase:
     """Where the visit stands; for progress only."""
 
@@ -131,6 +160,7 @@ class VisitEnded:
         metrics: What the output rule lets out.
         scrubbed_bytes: Bytes overwritten and read back as zero.
         fatal: Whether the job cannot go on (the recipe failed).
+        curve: Values of the loss within the visit, as the output rule lets them out.
     """
 
     visit: VisitId
@@ -142,6 +172,7 @@ class VisitEnded:
     metrics: dict[str, float] = field(default_factory=dict)
     scrubbed_bytes: int = 0
     fatal: bool = False
+    curve: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +261,8 @@ class Finished:
 
 
 ANY: Final[tuple[type, ...]] = (
-    Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitPhase,
-    VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready, Credit, Cargo,
+    Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
+    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready, Credit, Cargo,
     Receipted, Finished,
 )  # fmt: skip
 

@@ -17,11 +17,11 @@ from sealift.crypto.sign import Signer
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role, VisitId
+from sealift.release.agreement import Mode, Purpose
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.lease import (
     Lease,
-    Purpose,
     SignedLease,
     check_seconds,
     sign_lease,
@@ -51,6 +51,7 @@ from sealift.travel.state import Clock
 from sealift.travel.told import NEVER_LATER, told_errors
 
 ANSWER_WAIT_S: Final = 60.0
+AUTOMATIC: Final = 64 << 20  # buffer_bytes that nobody chose
 WriteOutput = Callable[[Output], None]
 
 
@@ -70,6 +71,10 @@ class TravelSettings:
         wait_s: How long to wait for it, with ``wait``.
         attempts: Most visits to one holder for one cargo, with ``wait``.
         evaluate_every: Evaluate after every so many epochs; 0 means at the end.
+        buffers: Most groups of visits that are in the accelerator at one time.
+        mixed: Draw batches across several holders' rows.
+        mode: How records cross.
+        prepare: Make one pass of sums before training.
     """
 
     epochs: int = 1
@@ -83,6 +88,10 @@ class TravelSettings:
     wait_s: float = 60.0
     attempts: int = 5
     evaluate_every: int = 0
+    buffers: Literal[1, 2] = 1
+    mixed: bool = False
+    mode: Mode = "at-rest"
+    prepare: bool = False
 
     def evaluates(self, epoch: int) -> bool:
         """Whether held-out rows are visited after this epoch; always after the last."""

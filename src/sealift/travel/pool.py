@@ -1,23 +1,23 @@
 """The memory of one visit: buffer, staging and quarantine slot (rule H2).
 
-On a CPU it is one private anonymous mapping, kept out of core dumps and forked
-children and locked into memory where the machine allows that. A device pool
-implements the same protocol with device memory.
+On a CPU the buffer is an anonymous memory file that the recipe's process can map to
+read, the quarantine slot a private mapping; both are kept out of core dumps and forked
+children and locked into memory where the machine allows that. A device pool implements
+the same protocol with device memory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import weakref
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from sealift.channel.quarantine import scrub as overwrite
 from sealift.errors import UnavailableError
 from sealift.ids import Handle
+from sealift.travel.sharedbuffer import SharedBuffer, lock_memory
 
-PAGE_BYTES: Final = mmap.PAGESIZE
 _LIVE: weakref.WeakSet[CPUPool] = weakref.WeakSet()
 
 
@@ -46,11 +46,11 @@ class Pool(Protocol):
 
 
 class CPUPool:
-    """A pool in this process's private memory.
+    """A pool in this process's memory; a worker may map the buffer, to read.
 
     Args:
         buffer_bytes: Length of the cargo buffer.
-        record_bytes: Length of the quarantine slot.
+        record_bytes: Length of the quarantine slot, which nobody else can map.
 
     Raises:
         UnavailableError: if the memory cannot be had.
@@ -58,23 +58,15 @@ class CPUPool:
 
     def __init__(self, buffer_bytes: int, record_bytes: int) -> None:
         self.handle = Handle.generate()
-        self._sizes = {"buffer": buffer_bytes, "quarantine": record_bytes}
-        total = sum(_page_up(size) for size in self._sizes.values())
+        self.shared = SharedBuffer(buffer_bytes)
         try:
-            self._map = mmap.mmap(
-                -1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            )
-        except (OSError, ValueError, OverflowError) as error:
-            raise UnavailableError(
-                f"no memory for a visit pool of {total} bytes",
-                why=str(error),
-                fix="Lower buffer_bytes in the job",
-                code="no-memory",
-            ) from None
-        self._map.madvise(mmap.MADV_DONTDUMP)
-        self._map.madvise(mmap.MADV_DONTFORK)
-        self.locked = _lock(self._map)
-        self._views = self._slice()
+            self._map = _private(record_bytes)
+        except BaseException:
+            self.shared.close()
+            raise
+        self.locked = lock_memory(self._map) and self.shared.locked
+        quarantine = memoryview(self._map)[:record_bytes]
+        self._views = {"buffer": self.shared.view, "quarantine": quarantine}
         _LIVE.add(self)
 
     @property
@@ -92,22 +84,14 @@ class CPUPool:
         return self._views
 
     def close(self) -> None:
-        """Unmap, or drop the pages where a tensor of the recipe still points here."""
+        """Give the memory back; only after a scrub."""
         _LIVE.discard(self)
+        self.shared.close()
         try:
-            for view in self._views.values():
-                view.release()
+            self._views["quarantine"].release()
             self._map.close()
         except BufferError:
-            _unlock(self._map)  # locked pages are not dropped (EINVAL)
-            self._map.madvise(mmap.MADV_DONTNEED)
-
-    def _slice(self) -> dict[str, memoryview]:
-        whole, start, views = memoryview(self._map), 0, {}
-        for name, size in self._sizes.items():
-            views[name] = whole[start : start + size]
-            start += _page_up(size)
-        return views
+            overwrite(memoryview(self._map))
 
 
 def overwrite_live_pools() -> None:
@@ -117,21 +101,15 @@ def overwrite_live_pools() -> None:
             overwrite(region)
 
 
-def _page_up(size: int) -> int:
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
-
-
-def _lock(mapping: mmap.mmap) -> bool:
-    """mlock, so that cargo never reaches swap; False where the limit forbids it."""
-    return _call("mlock", mapping) == 0
-
-
-def _unlock(mapping: mmap.mmap) -> None:
-    """Undo it; harmless where it was never locked."""
-    _call("munlock", mapping)
-
-
-def _call(name: str, mapping: mmap.mmap) -> int:
-    address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    return int(function(ctypes.c_void_p(address), ctypes.c_size_t(len(mapping))))
+def _private(length: int) -> mmap.mmap:
+    try:
+        mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UnavailableError(
+            f"no memory for a quarantine slot of {length} bytes",
+            why=str(error),
+            code="no-memory",
+        ) from None
+    mapped.madvise(mmap.MADV_DONTDUMP)
+    mapped.madvise(mmap.MADV_DONTFORK)
+    return mapped

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sealift.errors import UsageError
-from sealift.release.agreement import Resource
-from sealift.travel.lease import Purpose
+from sealift.release.agreement import Purpose, Resource, part_for
 
 Order = Literal["round-robin", "by-size"]
 
@@ -84,7 +83,7 @@ def plan_resources(
     cargo = [
         Cargo(each.owner, each.name, each.rows, each.row_bytes)
         for each in resources
-        if each.part == purpose
+        if each.part == part_for(purpose)
     ]
     return plan_epoch(
         cargo, epoch=epoch, purpose=purpose, order=order, buffer_bytes=buffer_bytes

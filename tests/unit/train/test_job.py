@@ -39,7 +39,7 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
     [
         ({"travel": {"orders": "x"}}, "travel.orders"),
         ({"travel": {"order": "random"}}, "travel.order"),
-        ({"training": {"epochs": 0}}, "training.epochs"),
+        ({"training": {"epochs": -1}}, "training.epochs"),
         ({"training": {"epochs": 1.0}}, "training.epochs"),
         ({"training": {"seed": True}}, "training.seed"),
         ({"travel": {"lease_s": "20"}}, "travel.lease_s"),
