@@ -126,10 +126,10 @@ def ask_for_bern(session: Session, consortium: Consortium) -> None:
     """Ask ada's broker for bern's key, past our own check of whom to ask."""
     from sealift.release.broker import ReleaseRequest
     from sealift.release.brokerserver import BrokerRequest
-    from sealift.release.collect import _ask
+    from sealift.release.collect import ask_broker
 
     request = ReleaseRequest("bern-train", "train", bytes(32))
-    _ask(session, BrokerRequest(release=request), 10.0)
+    ask_broker(session, BrokerRequest(release=request), 10.0)
 
 
 def test_an_attester_that_nobody_named(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.codec import to_plain
-from sealift.release.audit import LogEntry
+from sealift.release.audit import Entry
 from sealift.release.heads import find_head
 from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
 from sealift.release.visible import visible
@@ -68,6 +68,8 @@ def _print_report(report: LogReport) -> None:
     print(f"entries   {report.size}")
     print(f"releases  {report.releases}")
     print(f"refusals  {report.refusals}")
+    if report.checkpoints:
+        print(f"checkpoints {report.checkpoints}")
     print(f"root      {report.root}")
     print(f"verified  {report.statement}")
 
@@ -80,10 +82,9 @@ def _show(args: argparse.Namespace) -> None:
             print(visible(_line(index, entry)))
 
 
-def _line(index: int, entry: LogEntry) -> str:
-    about = " ".join(word for word in (entry.resource, entry.purpose) if word)
+def _line(index: int, entry: Entry) -> str:
     peer = " ".join(word for word in (entry.role, entry.peer, entry.level) if word)
-    words = [f"{index:>6}", f"{entry.at_s}", f"{entry.kind:<9}", about]
+    words = [f"{index:>6}", f"{entry.at_s}", f"{entry.kind:<9}", entry.subject]
     words += [f"to {peer}" if peer else "", entry.rule and f"rule {entry.rule}"]
     words.append(f"under {entry.agreement.short}")
     return "  ".join(word for word in words if word)

@@ -43,6 +43,7 @@ class Label(StrEnum):
     # release (spec/release.md)
     AGREEMENT = "sealift v1 agreement"
     RELEASE = "sealift v1 key release"
+    CHECKPOINT_SHARE = "sealift v1 checkpoint share"
     TREE_HEAD = "sealift v1 audit tree head"
     LEASE = "sealift v1 lease"
     RECEIPT = "sealift v1 receipt"

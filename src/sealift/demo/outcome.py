@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.progress import AttackSeen, Progress
-from sealift.release.audit import LogEntry
+from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt
 
 Plan = Literal["travel", "local"]
@@ -35,7 +35,7 @@ class CheckedLog:
     refusals: int
     root: str
     kept_by: tuple[str, ...]
-    entries: tuple[LogEntry, ...]
+    entries: tuple[Entry, ...]
 
 
 @dataclass(slots=True)

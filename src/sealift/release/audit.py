@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sealift.codec import encode
+from sealift.codec import encode, from_plain, parse
 from sealift.crypto import merkle
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
@@ -20,6 +20,9 @@ from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.ids import Digest
 
 EntryKind = Literal["agreement", "release", "refusal"]
+CheckpointKind = Literal[
+    "checkpoint", "checkpoint-release", "checkpoint-finish", "checkpoint-refusal"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,63 @@ class LogEntry:
     evidence: Digest | None = None
     rule: str = ""
     info: Digest | None = None
+
+    @property
+    def subject(self) -> str:
+        """What it is about, for people."""
+        return " ".join(word for word in (self.resource, self.purpose) if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """One thing that a broker did about a job's checkpoint (rule H14).
+
+    Attributes:
+        kind: A checkpoint counts from here on, the share of its key was released, the
+            job needs none any more, or a request was refused.
+        job: Name of the job.
+        number: Of the checkpoint; 0 where none is meant.
+        sealed: Digest of the checkpoint's file.
+        split: Owners among whom its key is split.
+        at_s: As in ``LogEntry``, like all other fields.
+    """
+
+    kind: CheckpointKind
+    at_s: int
+    agreement: Digest
+    job: str
+    number: int = 0
+    sealed: Digest | None = None
+    split: tuple[str, ...] = ()
+    role: str = ""
+    peer: str = ""
+    instance: PublicKey | None = None
+    session: bytes = b""
+    level: str = ""
+    evidence: Digest | None = None
+    rule: str = ""
+    info: Digest | None = None
+
+    @property
+    def subject(self) -> str:
+        """What it is about, for people."""
+        return f"{self.job} number {self.number}" if self.number else self.job
+
+
+Entry = LogEntry | CheckpointEntry
+
+
+def read_entry(raw: bytes) -> Entry:
+    """Parse an entry of a log.
+
+    Raises:
+        MalformedError: if it is none.
+    """
+    plain = parse(raw)
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    about_checkpoint = isinstance(kind, str) and kind.startswith("checkpoint")
+    entry: Entry = from_plain(CheckpointEntry if about_checkpoint else LogEntry, plain)
+    return entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from sealift.crypto.sign import Signer
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.release.audit import (
+    Entry,
     Inclusion,
-    LogEntry,
     SignedTreeHead,
     TreeHead,
     sign_head,
@@ -111,7 +111,7 @@ class AuditLog:
             raise
         return log
 
-    def append(self, entry: LogEntry) -> Appended:
+    def append(self, entry: Entry) -> Appended:
         """Write and sync an entry and the head that covers it.
 
         Raises:
@@ -129,6 +129,11 @@ class AuditLog:
             self._tree.append(leaf_hash(raw))
             path = self._tree.inclusion_proof(index, index + 1)
         return Appended(raw, Inclusion(index, path), head)
+
+    def entries(self) -> Iterator[bytes]:
+        """Canonical bytes of every entry, in order."""
+        with self._lock:
+            return stored_entries(self._connection, self._path)
 
     def head(self) -> SignedTreeHead:
         """The latest signed head that is on the disk."""

@@ -124,10 +124,7 @@ def authorize(
     Raises:
         PolicyError: its ``code`` names the rule that failed.
     """
-    _require_own_agreement(verified, owner)
-    _require_same_agreement(peer, verified)
-    _require_accelerator(peer)
-    _require_evidence(peer.result, verified)
+    may_keep_checkpoints(peer, verified, owner)
     resource = verified.resource(request.resource)
     _require_own_resource(resource, owner)
     _require_purpose(resource, request)
@@ -140,6 +137,18 @@ def authorize(
         challenge=request.challenge,
         expiry_s=EXPIRY_S,
     )
+
+
+def may_keep_checkpoints(peer: Peer, verified: VerifiedAgreement, owner: Owner) -> None:
+    """Rules 1 to 4, which do not ask for a resource: what a checkpoint needs.
+
+    Raises:
+        PolicyError: its ``code`` names the rule that failed.
+    """
+    _require_own_agreement(verified, owner)
+    _require_same_agreement(peer, verified)
+    _require_accelerator(peer)
+    _require_evidence(peer.result, verified)
 
 
 def may_read_heads(peer: Peer, verified: VerifiedAgreement) -> None:

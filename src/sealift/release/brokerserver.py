@@ -29,11 +29,17 @@ from sealift.release.auditlog import Appended, AuditLog
 from sealift.release.broker import (
     Owner,
     Peer,
-    ReleaseInfo,
     ReleaseRequest,
     authorize,
     may_read_heads,
 )
+from sealift.release.checkpoint import (
+    CheckpointRequest,
+    CheckpointStatus,
+    Logged,
+    ShareRelease,
+)
+from sealift.release.checkpointdesk import Asker, CheckpointDesk
 from sealift.release.grant import KeyRelease, SealedKey, info_digest, seal_key
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
@@ -58,10 +64,11 @@ class BrokerRequest:
     release: ReleaseRequest | None = None
     head: bool = False
     consistency: ConsistencyRequest | None = None
+    checkpoint: CheckpointRequest | None = None
 
     def __post_init__(self) -> None:
-        asked = (self.release is not None, self.head, self.consistency is not None)
-        if sum(asked) != 1:
+        asked = (self.release, self.consistency, self.checkpoint, self.head or None)
+        if sum(each is not None for each in asked) != 1:
             raise MalformedError("a broker is asked one thing at a time")
 
 
@@ -75,12 +82,21 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
-    """The answer. Exactly one of the first four is set."""
+    """The answer. Exactly one is set.
+
+    Attributes:
+        status: To a claim and a deposit.
+        logged: To a commit and a finish.
+        share: To a fetch.
+    """
 
     release: KeyRelease | None = None
     refusal: Refusal | None = None
     head: SignedTreeHead | None = None
     proof: tuple[bytes, ...] | None = None
+    status: CheckpointStatus | None = None
+    logged: Logged | None = None
+    share: ShareRelease | None = None
 
 
 class BrokerSession(Protocol):
@@ -143,6 +159,14 @@ class Broker:
         self._challenges: set[bytes] = set()
         self._handshakes = 0
         self._bring_into_force()
+        self._desk = CheckpointDesk(
+            verified,
+            identity,
+            store=vault.checkpoints,
+            log=log,
+            clock=clock,
+            admit=self._admit,
+        )
 
     def serve(self, session: BrokerSession, timeout_s: float | None = None) -> None:
         """Answer one session until its peer closes it or falls silent."""
@@ -190,6 +214,8 @@ class Broker:
     def _answer(self, request: BrokerRequest, session: BrokerSession) -> BrokerAnswer:
         if request.release is not None:
             return BrokerAnswer(release=self._release(request.release, session))
+        if request.checkpoint is not None:
+            return self._answer_checkpoint(request.checkpoint, session)
         may_read_heads(session.peer, self._verified)
         if request.consistency is not None:
             wanted = request.consistency
@@ -197,6 +223,20 @@ class Broker:
                 proof=self._log.consistency(wanted.first, wanted.second)
             )
         return BrokerAnswer(head=self._log.head())
+
+    def _answer_checkpoint(
+        self, request: CheckpointRequest, session: BrokerSession
+    ) -> BrokerAnswer:
+        asker = Asker(session.peer, session.th2)
+        answered = self._desk.answer(request, asker)
+        if request.commit is not None:
+            number = str(request.commit.number)
+            self._tell("checkpoint.committed", job=request.job, number=number)
+        if isinstance(answered, CheckpointStatus):
+            return BrokerAnswer(status=answered)
+        if isinstance(answered, Logged):
+            return BrokerAnswer(logged=answered)
+        return BrokerAnswer(share=answered)
 
     def _release(self, request: ReleaseRequest, session: BrokerSession) -> KeyRelease:
         """Seal, log and sync, in this order; what is returned may leave."""
@@ -213,8 +253,7 @@ class Broker:
 
     def _seal(self, request: ReleaseRequest, peer: Peer, th2: bytes) -> SealedKey:
         info = authorize(request, peer, th2, verified=self._verified, owner=self._owner)
-        self._require_in_force()
-        self._spend_challenge(info)
+        self._admit(info.challenge)
         data_key = self._vault.fetch(info.resource)
         try:
             return seal_key(data_key, info, recipient=peer.hpke, owner=self._identity)
@@ -254,15 +293,21 @@ class Broker:
                 code="agreement-superseded",
             )
 
-    def _spend_challenge(self, info: ReleaseInfo) -> None:
+    def _admit(self, challenge: bytes | None) -> None:
+        """The agreement is in force, and the challenge is spent."""
+        self._require_in_force()
+        if challenge is not None:
+            self._spend_challenge(challenge)
+
+    def _spend_challenge(self, challenge: bytes) -> None:
         with self._lock:
-            if info.challenge in self._challenges:
+            if challenge in self._challenges:
                 raise StaleError(
                     "this challenge was used before",
                     fix="Ask with a fresh one",
                     code="challenge-replayed",
                 )
-            self._challenges.add(info.challenge)
+            self._challenges.add(challenge)
 
     def _append_about(
         self,

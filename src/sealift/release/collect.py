@@ -84,14 +84,14 @@ def collect_release(
     """
     wanted = verified.resource(resource)
     owner = verified.party(wanted.owner)
-    _require_owners_broker(session, owner, verified)
+    require_owners_broker(session, owner, verified)
     challenge, asked_at = secrets.token_bytes(CHALLENGE_BYTES), clock()
     request = ReleaseRequest(wanted.name, wanted.part, challenge)
     expected = _expected_info(request, session, wanted, verified)
-    answer = _ask(session, BrokerRequest(release=request), timeout_s)
+    answer = ask_broker(session, BrokerRequest(release=request), timeout_s)
     if clock() - asked_at > EXPIRY_S:
         raise StaleError("the release came too late", fix="Ask again", code="expired")
-    release = _require(answer.release, answer)
+    release = require_answer(answer.release, answer)
     return _open(release, session, expected, owner, wanted), release.head
 
 
@@ -99,8 +99,8 @@ def request_head(
     session: BrokerSession, timeout_s: float = RELEASE_TIMEOUT_S
 ) -> SignedTreeHead:
     """The latest head of the broker's log, its signature verified."""
-    answer = _ask(session, BrokerRequest(head=True), timeout_s)
-    signed = _require(answer.head, answer)
+    answer = ask_broker(session, BrokerRequest(head=True), timeout_s)
+    signed = require_answer(answer.head, answer)
     verify_head(signed)
     return signed
 
@@ -113,17 +113,23 @@ def request_consistency(
 ) -> tuple[bytes, ...]:
     """The proof that the broker's log only grew; the caller verifies it."""
     wanted = ConsistencyRequest(first, second)
-    answer = _ask(session, BrokerRequest(consistency=wanted), timeout_s)
-    return _require(answer.proof, answer)
+    answer = ask_broker(session, BrokerRequest(consistency=wanted), timeout_s)
+    return require_answer(answer.proof, answer)
 
 
-def _ask(
+def ask_broker(
     session: BrokerSession, request: BrokerRequest, timeout_s: float
 ) -> BrokerAnswer:
+    """One question and its answer.
+
+    Raises:
+        PolicyError: ``release-refused``, with the rule and line of the broker.
+        PeerError: no answer in time.
+    """
     session.send_message(request)
     answer = session.receive_message(BrokerAnswer, timeout_s)
     if answer.refusal is not None:
-        raise _refused(answer.refusal)
+        raise refused(answer.refusal)
     return answer
 
 
@@ -160,9 +166,14 @@ def _expected_info(
     )
 
 
-def _require_owners_broker(
+def require_owners_broker(
     session: BrokerSession, owner: Party, verified: VerifiedAgreement
 ) -> None:
+    """The peer is the owner's own broker, under the same agreement.
+
+    Raises:
+        PolicyError: ``not-the-owner`` or ``other-agreement``.
+    """
     peer = session.peer
     if (peer.role, peer.identity) != (Role.BROKER, owner.sign):
         raise PolicyError(
@@ -176,13 +187,15 @@ def _require_owners_broker(
         )
 
 
-def _require(field: T | None, answer: BrokerAnswer) -> T:
+def require_answer(field: T | None, answer: BrokerAnswer) -> T:
+    """The part of an answer that was asked for; raises ``bad-answer`` without it."""
     if field is None:
         raise MalformedError("the broker answered something else", code="bad-answer")
     return field
 
 
-def _refused(refusal: Refusal) -> PolicyError:
+def refused(refusal: Refusal) -> PolicyError:
+    """A broker's refusal as an error; its own text is made harmless to print."""
     line = visible(refusal.line)[:MAX_REASON_CHARACTERS]
     return PolicyError(
         "the broker refused",

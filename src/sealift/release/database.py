@@ -142,6 +142,7 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA synchronous = EXTRA")
     connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA secure_delete = ON")  # overwrite what is deleted
     return connection
 
 

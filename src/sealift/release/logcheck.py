@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealift.codec import decode
 from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Digest
 from sealift.release.audit import (
-    LogEntry,
+    Entry,
     SignedTreeHead,
+    read_entry,
     verify_growth,
     verify_head,
 )
@@ -43,7 +43,8 @@ class LogReport:
         owner: The key that signs the log.
         size: Entries.
         releases: Entries that are releases.
-        refusals: Entries that are refusals.
+        refusals: Entries that are refusals, of keys and of checkpoints.
+        checkpoints: Entries that let a checkpoint count.
         root: Root over all entries.
         continues: Size of the outside head that it continues; None without one.
     """
@@ -52,6 +53,7 @@ class LogReport:
     size: int
     releases: int
     refusals: int
+    checkpoints: int
     root: Digest
     continues: int | None
 
@@ -63,12 +65,12 @@ class LogReport:
         return f"continues the head of {self.continues} entries that you kept"
 
 
-def read_entries(path: Path) -> Iterator[LogEntry]:
+def read_entries(path: Path) -> Iterator[Entry]:
     """Every entry, in order, without checking any signature."""
     connection = open_database(path, APPLICATION_ID, read_only=True)
     try:
         for raw in stored_entries(connection, path):
-            yield decode(LogEntry, raw)
+            yield read_entry(raw)
     finally:
         connection.close()
 
@@ -100,7 +102,7 @@ def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
         heads = list(stored_heads(connection, path))
     finally:
         connection.close()
-    kinds = [decode(LogEntry, raw).kind for raw in raws]
+    kinds = [str(read_entry(raw).kind) for raw in raws]
     tree = LogTree(leaf_hash(raw) for raw in raws)
     last = _verify_heads(tree, heads, path)
     if outside is not None:
@@ -109,7 +111,8 @@ def verify_log(path: Path, outside: SignedTreeHead | None = None) -> LogReport:
         owner=last.log,
         size=len(tree),
         releases=kinds.count("release"),
-        refusals=kinds.count("refusal"),
+        refusals=kinds.count("refusal") + kinds.count("checkpoint-refusal"),
+        checkpoints=kinds.count("checkpoint"),
         root=last.root,
         continues=outside.size if outside else None,
     )

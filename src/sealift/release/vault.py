@@ -10,7 +10,6 @@ Not promised: an older copy of the whole file brings older memory back.
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 import threading
 from dataclasses import dataclass
@@ -18,21 +17,20 @@ from pathlib import Path
 from typing import Final
 
 from sealift.channel.commitment import key_commitment
-from sealift.codec import encode
-from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import verify_equal
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
-    RefusedError,
+    MalformedError,
     StaleError,
     UnavailableError,
     UsageError,
 )
 from sealift.ids import Digest, check_name
+from sealift.release.checkpointstore import SCHEMA as CHECKPOINT_SCHEMA
+from sealift.release.checkpointstore import CheckpointStore
 from sealift.release.database import (
     create_database,
     database_errors,
@@ -40,15 +38,18 @@ from sealift.release.database import (
     transaction,
 )
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.wrapping import Wrapped, unwrap, wrap
 
 APPLICATION_ID: Final = 0x5EA11062
-SALT_BYTES: Final = 32
 _SCHEMA: Final = """
 CREATE TABLE keys (resource TEXT PRIMARY KEY, commitment TEXT NOT NULL,
                    salt BLOB NOT NULL, wrapped BLOB NOT NULL) STRICT;
 CREATE TABLE agreements (line TEXT PRIMARY KEY, number INTEGER NOT NULL,
                          digest TEXT NOT NULL) STRICT
 """
+# Of the file's form. 0: keys and agreements; 2: shares of checkpoints besides.
+FORM: Final = 2
+_ADDED: Final = f"{CHECKPOINT_SCHEMA}; PRAGMA user_version = {FORM}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,28 @@ class Vault:
     @classmethod
     def create(cls, path: Path, identity: Identity) -> Vault:
         """An empty vault; raises UsageError if the file exists."""
-        return cls(create_database(path, _SCHEMA, APPLICATION_ID), path, identity)
+        schema = f"{_SCHEMA}; {_ADDED}"
+        return cls(create_database(path, schema, APPLICATION_ID), path, identity)
 
     @classmethod
     def open(cls, path: Path, identity: Identity) -> Vault:
-        """An existing vault; raises MalformedError if it is none."""
-        return cls(open_database(path, APPLICATION_ID), path, identity)
+        """An existing vault; one of an earlier form gets what is missing.
+
+        Raises:
+            MalformedError: if it is none, or ``vault-version``: of a later form.
+        """
+        connection = open_database(path, APPLICATION_ID)
+        try:
+            _bring_up(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, path, identity)
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Its shares of checkpoint keys."""
+        return CheckpointStore(self._connection, self._path, self._identity, self._lock)
 
     def store(self, resource: str, data_key: SecretKey) -> Digest:
         """Keep a data key; returns its commitment for the agreement (rule C9).
@@ -91,8 +108,7 @@ class Vault:
         check_name(resource, what="resource name")
         commitment = key_commitment(data_key, resource)
         context = _KeyContext(self._identity.name, resource, commitment)
-        salt = secrets.token_bytes(SALT_BYTES)
-        wrapped = self._wrap(salt, data_key, context)
+        wrapped = wrap(self._identity, data_key, context)
         with self._lock, transaction(self._connection, self._path):
             if self._row(resource):
                 raise UsageError(
@@ -102,7 +118,7 @@ class Vault:
                 )
             self._connection.execute(
                 "INSERT INTO keys VALUES (?, ?, ?, ?)",
-                (resource, commitment.to_text(), salt, wrapped),
+                (resource, commitment.to_text(), wrapped.salt, wrapped.sealed),
             )
         return commitment
 
@@ -123,7 +139,7 @@ class Vault:
             )
         commitment = Digest.from_text(row[0])
         context = _KeyContext(self._identity.name, resource, commitment)
-        data_key = self._unwrap(row[1], row[2], context)
+        data_key = unwrap(self._identity, Wrapped(row[1], row[2]), context, self._path)
         _require_commitment(data_key, resource, commitment)
         return data_key
 
@@ -173,21 +189,21 @@ class Vault:
         row = self._connection.execute(query, (resource,)).fetchone()
         return row
 
-    def _wrap(self, salt: bytes, data_key: SecretKey, context: _KeyContext) -> bytes:
-        # The salt makes the key fresh, so the nonce may be zero: one use per key.
-        aead = Aead(Suite.AES_256_GCM, self._identity.derive(Label.VAULT, salt))
-        return aead.seal(bytes(NONCE_BYTES), data_key.reveal(TOKEN), encode(context))
 
-    def _unwrap(self, salt: bytes, wrapped: bytes, context: _KeyContext) -> SecretKey:
-        aead = Aead(Suite.AES_256_GCM, self._identity.derive(Label.VAULT, salt))
-        try:
-            return SecretKey(aead.open(bytes(NONCE_BYTES), wrapped, encode(context)))
-        except AuthenticationError:
-            raise RefusedError(
-                f"{self._path} does not open with the identity {context.owner}",
-                fix="Use the identity that the vault was made with",
-                code="vault-locked",
-            ) from None
+def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
+    with database_errors(path):
+        form = connection.execute("PRAGMA user_version").fetchone()[0]
+    if form > FORM:
+        raise MalformedError(
+            f"{path} was written by a later version of Sealift",
+            why=f"its form is {form}, this version knows {FORM}",
+            fix="Use that version, or a later one",
+            code="vault-version",
+        )
+    if form < FORM:
+        with transaction(connection, path):
+            for statement in _ADDED.split(";"):
+                connection.execute(statement)
 
 
 def _require_commitment(data_key: SecretKey, resource: str, expected: Digest) -> None:

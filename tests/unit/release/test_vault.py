@@ -18,7 +18,10 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from sealift.ids import Digest
 from sealift.release.auditlog import AuditLog
+from sealift.release.checkpoint import CheckpointStatus
+from sealift.release.checkpointstore import JobKey
 from sealift.release.vault import Vault
 
 
@@ -130,6 +133,35 @@ def test_a_vault_is_not_a_log(vault: Vault, identity: Identity, tmp_path: Path) 
         Vault.create(tmp_path / "vault", identity)
     with pytest.raises(UnavailableError):
         Vault.open(tmp_path / "nowhere", identity)
+
+
+def test_a_vault_of_an_earlier_form_is_brought_up(
+    vault: Vault, identity: Identity, tmp_path: Path
+) -> None:
+    key = SecretKey.generate()
+    vault.store("rows", key)
+    with sqlite3.connect(tmp_path / "vault") as connection:
+        for table in ("jobs", "superseded", "shares"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    for _ in range(2):
+        again = Vault.open(tmp_path / "vault", identity)
+        assert again.fetch("rows").reveal(TOKEN) == key.reveal(TOKEN)
+        status = again.checkpoints.status(JobKey(Digest.of(b"agreement"), "digits"))
+        assert status == CheckpointStatus()
+        again.close()
+
+
+def test_a_vault_of_a_later_form_is_left_alone(
+    vault: Vault, identity: Identity, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "vault") as connection:
+        connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    with pytest.raises(MalformedError) as caught:
+        Vault.open(tmp_path / "vault", identity)
+    assert caught.value.code == "vault-version"
 
 
 def test_nothing_half_made_is_left(identity: Identity, tmp_path: Path) -> None:

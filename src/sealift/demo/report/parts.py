@@ -12,7 +12,7 @@ from sealift.demo.progress import VisitSeen
 from sealift.demo.report.markup import Markup, details, element, join, table
 from sealift.demo.words import ATTACK_IN_WORDS, WHY_REFUSED, say_bytes, say_s
 from sealift.demo.world import OWNERS
-from sealift.release.audit import LogEntry
+from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
@@ -125,11 +125,11 @@ def _log(log: CheckedLog) -> Markup:
     return join(title, table(headings, rows), root)
 
 
-def _entry_row(index: int, entry: LogEntry) -> list[str]:
+def _entry_row(index: int, entry: Entry) -> list[str]:
     peer = " ".join(word for word in (entry.role, entry.peer) if word)
-    kind = f"{entry.kind} [{entry.rule}]" if entry.kind == "refusal" else entry.kind
+    kind = f"{entry.kind} [{entry.rule}]" if entry.rule else entry.kind
     return [
-        str(index), kind, entry.resource, peer, entry.level, entry.agreement.short,
+        str(index), kind, entry.subject, peer, entry.level, entry.agreement.short,
     ]  # fmt: skip
 
 
