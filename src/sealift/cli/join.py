@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     setup = set_up_role(args)
     require_data_owner(setup, "holder")
     held = load_held(setup, args.sealed)
+    if setup.job.travel.mode != "at-rest":
+        held = with_keys(setup, args.vault, held)
     if not args.holder_only:
         check_keys(setup, args.vault, held)
     make_folder(args.receipts)
@@ -117,6 +120,21 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
                     fix="Use the files that the agreement was made with",
                     code="other-resource",
                 ) from None
+
+
+def with_keys(
+    setup: RoleSetup, vault: Path, held: dict[str, HeldResource]
+) -> dict[str, HeldResource]:
+    """The same with their data keys, for modes that seal records again at home.
+
+    Raises:
+        UnavailableError: if the vault cannot be opened, or has no such key.
+    """
+    with closing(Vault.open(vault, setup.identity)) as keys:
+        return {
+            name: replace(each, data_key=keys.fetch(name))
+            for name, each in held.items()
+        }
 
 
 def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
@@ -170,6 +188,7 @@ def make_attendance(
         clock=time.monotonic,
         receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
         sink=setup.sink,
+        mode=setup.job.travel.mode,
     )
 
 

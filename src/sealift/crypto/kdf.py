@@ -10,8 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
+from sealift.crypto.hash import sha256
 from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
 
 
@@ -40,6 +41,8 @@ class Label(StrEnum):
     SESSION_EXPORT = "sealift v1 session export"
     # visits (spec/visit.md)
     VISIT_FRAME = "sealift v1 visit frame"
+    VISIT_RECORD = "sealift v1 visit record"
+    RATCHET = "sealift v1 vendor ratchet"  # rehearsal only (rule M8)
     # release (spec/release.md)
     AGREEMENT = "sealift v1 agreement"
     RELEASE = "sealift v1 key release"
@@ -72,3 +75,12 @@ def derive(
 ) -> SecretKey:
     """Derive a secret key of ``length`` bytes for one purpose and one context."""
     return SecretKey(derive_bytes(key, label, context, length=length))
+
+
+def expand(key: SecretKey, label: Label) -> SecretKey:
+    """HKDF-Expand(SHA-256(key), label): the step of a vendor's key ratchet, 32 bytes.
+
+    Only ``travel.ratchet`` uses it, to show what such a step does not protect.
+    """
+    step = HKDFExpand(algorithm=SHA256(), length=KEY_BYTES, info=label.value.encode())
+    return SecretKey(step.derive(sha256(key.reveal(TOKEN))))

@@ -259,7 +259,7 @@ class Agreement:
         self._check_parties()
         self._check_resources()
         self._check_output()
-        if "ratchet" in self.travel.modes and Level.DEVELOPMENT not in self.accept:
+        if "ratchet" in self.travel.modes and self.accept != (Level.DEVELOPMENT,):
             raise _bad("ratchet protects nobody: development only", "travel.modes")
 
     @cached_property

@@ -249,6 +249,7 @@ class Accelerator:
             agreement=agreement.digest,
             accelerator=self._endpoint.instance.public_key,
             longest_s=agreement.travel.lease_s,
+            modes=agreement.travel.modes,
         )
 
     def _ready(self, setup: HostSetup) -> JobReady:

@@ -82,7 +82,7 @@ class ReceiptWriter:
             cargo_bytes=lease.cargo_bytes,
             sealed_bytes=account.loaded.sealed_bytes,
             phases_s=dict(account.phases_s),
-            mode="at-rest",
+            mode=lease.crossing,
             buffers=1,
             mixed=False,
             sandbox="none",

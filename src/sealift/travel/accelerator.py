@@ -22,20 +22,19 @@ from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
-from sealift.travel.load import CargoLoader, Loaded, VisitSession, check_presented
+from sealift.travel.load import CargoLoader, Loaded, VisitSession
 from sealift.travel.messages import (
     BufferOffered,
     Failed,
     OfferVisit,
-    Present,
     Receipted,
     VisitEnded,
     VisitPhase,
-    receive_message,
     send_message,
 )
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.pool import Pool
+from sealift.travel.ratchet import Ratchet
 from sealift.travel.scrub import scrub
 from sealift.travel.state import Clock, State, Visit
 
@@ -140,6 +139,7 @@ class HostSetup:
         make_pool: Makes a pool of (buffer bytes, quarantine bytes).
         clock: Seconds that also count while the machine sleeps.
         tell: Progress, to the orchestrator.
+        ratchet: Keys of mode ``ratchet``; one chain per process.
     """
 
     released: Mapping[str, ReleasedResource]
@@ -152,6 +152,7 @@ class HostSetup:
     make_pool: MakePool
     clock: Clock
     tell: Callable[[VisitPhase], None]
+    ratchet: Ratchet = field(default_factory=Ratchet)
 
 
 class HostedVisit:
@@ -243,11 +244,7 @@ class HostedVisit:
             session = self._setup.meet(lease, self._visit.remaining_s())
             self._session = session
         with self._timer.phase("load"):
-            present = receive_message(
-                session, Present, timeout_s=self._visit.remaining_s()
-            )
-            check_presented(present, lease)
-            self._loaded = self._loader().load(session, present)
+            self._loaded = self._loader().load(session)
 
     def _loader(self) -> CargoLoader:
         return CargoLoader(
@@ -256,6 +253,7 @@ class HostedVisit:
             self._released.data_key,
             pool=self._pool,
             heads=self._setup.heads,
+            ratchet=self._setup.ratchet,
         )
 
     def _train(self) -> Mapping[str, float]:

@@ -16,6 +16,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Role
+from sealift.release.agreement import Mode
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
 from sealift.release.files import write_whole
@@ -66,6 +67,8 @@ class Attendance:
         heads: What this party remembers of every log.
         receipts: Folder that gets the receipts.
         job: Name of the job that leases must name.
+        mode: How records cross, by this party's own copy of the job; no lease may say
+            otherwise.
         receipt_wait_s: How long to wait for the receipt after the cargo.
         clock: Monotonic seconds.
         sink: Where events go.
@@ -89,6 +92,7 @@ class Attendance:
         clock: Clock,
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         sink: Sink = discard,
+        mode: Mode = "at-rest",
         between: Between = _nothing_between,
     ) -> None:
         self._link = link
@@ -101,6 +105,7 @@ class Attendance:
         self._receipt_wait_s = receipt_wait_s
         self._clock = clock
         self._sink = sink
+        self._mode = mode
         self._between = between
         self.kept = 0
         self.failed = 0
@@ -161,6 +166,7 @@ class Attendance:
             agreement=agreement.digest,
             accelerator=signed.lease.accelerator,
             longest_s=agreement.travel.lease_s,
+            modes=tuple(mode for mode in agreement.travel.modes if mode == self._mode),
         )
 
     def _check_heads(self, heads: tuple[SignedTreeHead, ...]) -> None:

@@ -1,6 +1,7 @@
 """The holder: brings its sealed records to the accelerator, and nothing else.
 
-It needs neither torch nor the data key: the records stay as they were sealed at home.
+It needs neither torch nor, in the default mode, the data key: the records stay as they
+were sealed at home. Where they are sealed again, ``reseal`` does it.
 It dials out, checks whom it meets (evidence, instance key, agreement), checks every
 log's head against the last one that it kept, stops sending when its own count of the
 lease has run out, and keeps the signed receipt.
@@ -10,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, StaleError
 from sealift.events import Sink, discard, emit
-from sealift.ids import Buffer
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
@@ -35,22 +34,10 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
+from sealift.travel.reseal import Departure, SealedSource, departing
 from sealift.travel.state import Clock
 
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
-
-
-class SealedSource(Protocol):
-    """A sealed file without its key (``channel.sealedfile.RawSealedFile``)."""
-
-    @property
-    def header_bytes(self) -> bytes:
-        """The stream header."""
-        ...
-
-    def record(self, index: int) -> Buffer:
-        """One sealed record: ciphertext and tag."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +48,13 @@ class HeldResource:
         resource: As the agreement binds it.
         source: The sealed file.
         leaves: Keyed hashes of its plaintext records, from ``data seal``.
+        data_key: Opens the file at home, where records are sealed again for a visit.
     """
 
     resource: Resource
     source: SealedSource
     leaves: tuple[bytes, ...]
+    data_key: SecretKey | None = None
 
 
 class Provisioning:
@@ -107,30 +96,27 @@ class Provisioning:
             RefusedError: if a head, the lease or the receipt does not hold.
             PeerError: if the accelerator is gone or refuses.
         """
-        self._introduce(session)
-        ready = receive_message(session, Ready, timeout_s=self._remaining_s())
-        self._check_heads(ready.heads)
-        frames = self._send_records(session, ready.window)
+        held, left_s = self._held, self._remaining_s()
+        with departing(
+            held.source, held.data_key, self._lease, session, timeout_s=left_s
+        ) as departure:
+            self._introduce(session, departure)
+            ready = receive_message(session, Ready, timeout_s=self._remaining_s())
+            self._check_heads(ready.heads)
+            frames = self._send_frames(session, departure, ready.window)
         send_message(session, Cargo(frames, self._lease.cargo_bytes))
         return self._receive_receipt(session)
 
-    def _introduce(self, session: VisitSession) -> None:
+    def _introduce(self, session: VisitSession, departure: Departure) -> None:
         leaves = self._held.leaves
-        header = self._held.source.header_bytes
+        header = departure.source.header_bytes
         send_message(session, Present(self._signed, header, len(leaves)))
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
             batch = Leaves(tuple(leaves[start : start + LEAVES_PER_MESSAGE]))
             send_message(session, batch)
 
-    def _send_records(self, session: VisitSession, window: int) -> int:
-        visit_key = session.export(Label.VISIT_FRAME, self._lease.digest.raw)
-        try:
-            return self._send_frames(session, visit_key, window)
-        finally:
-            visit_key.wipe()
-
     def _send_frames(
-        self, session: VisitSession, visit_key: SecretKey, window: int
+        self, session: VisitSession, departure: Departure, window: int
     ) -> int:
         record_bytes = self._held.resource.record_bytes
         acknowledged, total = 0, len(record_range(self._lease, record_bytes))
@@ -139,8 +125,9 @@ class Provisioning:
                 acknowledged = self._credit(session)
             self._remaining_s()
             place = placement(self._lease, sequence, record_bytes)
-            record = self._held.source.record(place.record)
-            session.send_raw(build_frame(visit_key, self._lease, place, record))
+            record = departure.source.record(place.record)
+            frame = build_frame(departure.frame_key, self._lease, place, record)
+            session.send_raw(frame)
             emit(self._sink, "holder.frame", sealed_bytes=len(record))
         while acknowledged < total:
             acknowledged = self._credit(session)
@@ -163,7 +150,8 @@ class Provisioning:
         lease = self._lease
         expected = (lease.visit, lease.accelerator, lease.content, lease.agreement)
         told = (receipt.visit, receipt.instance, receipt.content, receipt.agreement)
-        if told != expected or receipt.cargo_bytes != lease.cargo_bytes:
+        same = told == expected and receipt.mode == lease.crossing
+        if not same or receipt.cargo_bytes != lease.cargo_bytes:
             raise PolicyError(
                 "the receipt is for another visit", code="foreign-receipt"
             )

@@ -20,7 +20,7 @@ from sealift.channel.header import StreamHeader, count_records
 from sealift.channel.opener import Place, RecordOpener
 from sealift.channel.quarantine import Slot
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import IntegrityError
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
@@ -33,12 +33,15 @@ from sealift.travel.messages import (
     Leaves,
     MessageSession,
     Present,
+    RatchetKey,
     Ready,
     receive_message,
     send_message,
 )
 from sealift.travel.pool import Pool
+from sealift.travel.ratchet import Ratchet
 from sealift.travel.state import Visit
+from sealift.travel.visitkeys import VisitKeys, keys_of_ratchet, keys_of_session
 
 WINDOW_FRAMES: Final = 16
 CREDIT_EVERY: Final = 4  # a credit costs a sealed message, a window must outlast it
@@ -81,6 +84,7 @@ class CargoLoader:
         data_key: Released by the owner's broker.
         pool: This visit's memory.
         heads: Signed tree heads to show to the holder.
+        ratchet: Keys of mode ``ratchet``.
     """
 
     def __init__(
@@ -91,38 +95,57 @@ class CargoLoader:
         *,
         pool: Pool,
         heads: tuple[SignedTreeHead, ...],
+        ratchet: Ratchet | None = None,
     ) -> None:
         self._visit = visit
         self._resource = resource
         self._data_key = data_key
         self._pool = pool
         self._heads = heads
+        self._ratchet = ratchet or Ratchet()
 
-    def load(self, session: VisitSession, present: Present) -> Loaded:
-        """Take the cargo from a holder that presented this visit's lease.
+    def load(self, session: VisitSession) -> Loaded:
+        """Take the cargo from a holder that presents this visit's lease.
 
         Raises:
             RefusedError: for any frame that is not exactly the next one.
             PeerError: if the holder is gone or too slow.
         """
-        lease = self._visit.lease
+        keys = self._keys(session)
+        try:
+            return self._load(session, keys)
+        finally:
+            keys.wipe()
+
+    def _load(self, session: VisitSession, keys: VisitKeys) -> Loaded:
+        present = receive_message(session, Present, timeout_s=self._visit.remaining_s())
+        check_presented(present, self._visit.lease)
         leaves = self._receive_leaves(session, present)
-        opener = self._opener(present)
-        visit_key = session.export(Label.VISIT_FRAME, lease.digest.raw)
+        opener = self._opener(present, keys)
         try:
             send_message(session, Ready(WINDOW_FRAMES, self._heads))
             sealed_bytes = 0
             expected = self._visit.expected_frames
             for count in range(1, expected + 1):
                 raw = session.receive_raw(self._visit.remaining_s())
-                sealed_bytes += self._place(raw, visit_key, opener, leaves)
+                sealed_bytes += self._place(raw, keys.frame, opener, leaves)
                 if count % CREDIT_EVERY == 0 or count == expected:
                     send_message(session, Credit(count))
             self._seal(session)
         finally:
-            visit_key.wipe()
             opener.close()
         return Loaded(expected, sealed_bytes)
+
+    def _keys(self, session: VisitSession) -> VisitKeys:
+        lease = self._visit.lease
+        if lease.crossing != "ratchet":
+            return keys_of_session(session, lease)
+        key = self._ratchet.take()
+        try:
+            send_message(session, RatchetKey(key.reveal(TOKEN)))
+            return keys_of_ratchet(key, lease)
+        finally:
+            key.wipe()
 
     def _receive_leaves(
         self, session: VisitSession, present: Present
@@ -142,12 +165,12 @@ class CargoLoader:
         )
         return verify_leaves(leaves, commitment, data_key=self._data_key)
 
-    def _opener(self, present: Present) -> RecordOpener:
+    def _opener(self, present: Present, keys: VisitKeys) -> RecordOpener:
         header = StreamHeader.parse(present.header)
         told = (header.total_bytes, header.record_bytes)
         if told != (self._resource.total_bytes, self._resource.record_bytes):
             raise _wrong_content("the sealed file has another size")
-        return RecordOpener(self._data_key, present.header)
+        return keys.opener(present.header, self._data_key)
 
     def _place(
         self,

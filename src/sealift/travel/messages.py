@@ -227,6 +227,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class RatchetKey:
+    """Mode ``ratchet`` only: the chain's key for this visit, as the vendor hands it out."""
+
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Credit:
     """Frames opened, checked and placed so far."""
 
@@ -262,7 +269,7 @@ class Finished:
 
 ANY: Final[tuple[type, ...]] = (
     Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
-    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready, Credit, Cargo,
+    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready, RatchetKey, Credit, Cargo,
     Receipted, Finished,
 )  # fmt: skip
 

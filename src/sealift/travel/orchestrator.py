@@ -23,6 +23,7 @@ from sealift.session.session import Session
 from sealift.travel.lease import (
     Lease,
     SignedLease,
+    check_mode,
     check_seconds,
     sign_lease,
 )
@@ -159,6 +160,7 @@ class Orchestrator:
         """
         agreed = self._agreement.agreement.travel
         check_seconds(self._settings.lease_s, agreed.lease_s)
+        check_mode(self._settings.mode, agreed.modes)
         outcome = "failed"
         try:
             self._gather()
@@ -307,6 +309,7 @@ class Orchestrator:
             mode="write-only",
             lease_s=self._settings.lease_s,
             content=resource.content,
+            crossing=self._settings.mode,
         )
 
     def _finish(self, write_output: WriteOutput) -> JobFinished:
