@@ -27,12 +27,12 @@ from sealift.travel.accelerator import (
     HostSetup,
     LoadedCargo,
     ReleasedResource,
-    VisitRules,
 )
 from sealift.travel.holder import HeldResource
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.messages import OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
+from sealift.travel.rules import VisitRules
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
 from tests.sim.owners import Consortium, make_consortium

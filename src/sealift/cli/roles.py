@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sealift.cli.eventlog import add_events_argument, open_events
@@ -15,7 +15,8 @@ from sealift.events import Sink
 from sealift.release.signed import VerifiedAgreement, load_signed, verify
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.lease import check_seconds
-from sealift.travel.schedule import plan_resources
+from sealift.travel.rules import check_cargo
+from sealift.travel.schedule import plan_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +82,14 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
 
     Raises:
         UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
-        PolicyError: if its leases would last longer than agreed.
+        PolicyError: if it asks for longer leases, more buffers, mixed cargo or another
+            mode than agreed.
     """
-    settings = job.travel_settings()
-    for purpose in ("train", "heldout"):
-        plan_resources(
-            agreement.agreement.resources,
-            epoch=0,
-            purpose="train" if purpose == "train" else "heldout",
-            order=settings.order,
-            buffer_bytes=settings.buffer_bytes,
-        )
-    check_seconds(settings.lease_s, agreement.agreement.travel.lease_s)
+    settings, agreed = job.travel_settings(), agreement.agreement.travel
+    if settings.buffer_bytes:
+        plan_job(agreement.agreement.resources, replace(settings, epochs=1))
+    check_seconds(settings.lease_s, agreed.lease_s)
+    check_cargo(settings, agreed)
 
 
 def say_unsandboxed() -> None:

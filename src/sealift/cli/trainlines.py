@@ -9,6 +9,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.visible import visible
 from sealift.train.eventlines import RoleEvent
 from sealift.train.settings import JobTable
+from sealift.travel.sizing import say_bytes
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class TrainLines:
             case "job.ready":
                 level, keys = event.text("level"), event.text("keys")
                 self._say(f"training starts: level {level}, {keys} keys released")
+                size = say_bytes(int(event.fields["buffer_bytes"]))
+                self._say(f"buffer of a visit: {size}: {event.text('why')}")
             case "visit.ended":
                 self._take_visit(event)
             case "visit.skipped":

@@ -15,8 +15,8 @@ from sealift.release.signed import load_signed, verify
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
 from sealift.train.settings import read_job
-from sealift.travel.orchestrator import TravelSettings
-from sealift.travel.schedule import Cargo, plan_epoch
+from sealift.travel.schedule import count_stops
+from sealift.travel.sizing import plan_here
 
 SILENCE_S: Final = 60.0
 GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
@@ -103,30 +103,7 @@ def count_visits(world: World) -> int:
     """Visits that the schedule asks for."""
     agreement = verify(load_signed(world.agreement)).agreement
     settings = read_job(world.job).travel_settings()
-    cargo = {
-        part: [
-            Cargo(resource.owner, resource.name, resource.rows, resource.row_bytes)
-            for resource in agreement.resources
-            if resource.part == part
-        ]
-        for part in ("train", "heldout")
-    }
-    return sum(
-        _stops(cargo["train"], settings, epoch)
-        + settings.evaluates(epoch) * _stops(cargo["heldout"], settings, epoch)
-        for epoch in range(settings.epochs)
-    )
-
-
-def _stops(cargo: list[Cargo], settings: TravelSettings, epoch: int) -> int:
-    plan = plan_epoch(
-        cargo,
-        epoch=epoch,
-        purpose="train",
-        order=settings.order,
-        buffer_bytes=settings.buffer_bytes,
-    )
-    return len(plan)
+    return count_stops(plan_here(agreement.resources, settings))
 
 
 def _all_done(house: Household, told: Ended) -> bool:

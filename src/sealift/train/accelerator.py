@@ -39,8 +39,8 @@ from sealift.travel.accelerator import (
     HostSetup,
     LoadedCargo,
     ReleasedResource,
-    VisitRules,
 )
+from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.lease import Lease, LeaseTerms
 from sealift.travel.messages import (
     Failed,
@@ -62,6 +62,8 @@ from sealift.travel.peers import (
     link_name,
 )
 from sealift.travel.pool import CPUPool
+from sealift.travel.rules import VisitRules, check_cargo
+from sealift.travel.sizing import choose_buffer
 from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
@@ -155,6 +157,9 @@ class Accelerator:
         self, start: StartJob, control: Session
     ) -> tuple[HostSetup, JointTraining]:
         settings = decode(AcceleratorSettings, start.settings)
+        check_cargo(settings, self._agreement.agreement.travel)
+        resources = self._agreement.agreement.resources
+        self._choice = choose_buffer(resources, settings, free_memory_bytes())
         loop = LoopSettings(settings.seed, settings.batch_rows, settings.threads)
         agreement = self._agreement.agreement
         rule = agreement.output
@@ -253,7 +258,12 @@ class Accelerator:
         )
 
     def _ready(self, setup: HostSetup) -> JobReady:
-        return JobReady(self._proof.level.value, len(setup.released))
+        return JobReady(
+            self._proof.level.value,
+            len(setup.released),
+            buffer_bytes=self._choice.buffer_bytes,
+            why=self._choice.why,
+        )
 
 
 class Meeting:

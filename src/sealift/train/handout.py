@@ -30,7 +30,6 @@ from sealift.train.output import (
     wrap_output_key,
 )
 from sealift.train.receipts import InstanceProof
-from sealift.travel.accelerator import VisitRules
 from sealift.travel.messages import (
     Failed,
     JobFinished,
@@ -39,6 +38,7 @@ from sealift.travel.messages import (
     VisitEnded,
     send_message,
 )
+from sealift.travel.rules import VisitRules
 
 
 class Handout:
@@ -92,7 +92,7 @@ class Handout:
         """
         try:
             visits = self._visits()
-            check_complete(self._rule, visits, training.rows_trained)
+            check_complete(self._rule, visits, self._rows())
             training.verify()
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
@@ -154,6 +154,10 @@ class Handout:
         parts = [part for slices in self._heldout.values() for part in slices.values()]
         means = mean_over_rows(parts)
         return {name: round(value, self._rule.digits) for name, value in means.items()}
+
+    def _rows(self) -> dict[str, int]:
+        owners = self._agreement.agreement.data_owners
+        return {owner: self._rules.distinct_rows(owner) for owner in owners}
 
     def _visits(self) -> dict[str, int]:
         owners = self._agreement.agreement.data_owners

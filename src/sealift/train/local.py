@@ -8,7 +8,7 @@ whose keys the caller holds, so it is for a party that owns everything the job r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,15 +21,16 @@ from sealift.data.card import ResourceCard
 from sealift.errors import IntegrityError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Purpose, Resource
+from sealift.release.agreement import Agreement, Resource
 from sealift.train.containment import Containment
 from sealift.train.joint import Cargo, JointTraining, mean_over_rows
 from sealift.train.output import check_complete, let_out, model_bytes
 from sealift.train.recipe import Recipe
 from sealift.train.settings import JobTable
 from sealift.train.training import LoopSettings
-from sealift.travel.orchestrator import TravelSettings
-from sealift.travel.schedule import Stop, plan_resources
+from sealift.travel.schedule import Group, Stop
+from sealift.travel.settings import TravelSettings
+from sealift.travel.sizing import plan_here
 
 ReadRows = Callable[[Stop], Tensor]
 
@@ -51,20 +52,21 @@ def run_local(
         read_rows: The rows of a stop, ``uint8`` (rows, row_bytes).
         sink: Where progress goes.
     """
-    heldout: dict[str, dict[str, float]] = {}
-    rule = agreement.output
-    for epoch in range(settings.epochs):
-        for stop in plan_part(agreement, settings, epoch, "train"):
+    heldout: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    epoch, rule = -1, agreement.output
+    for group in plan_here(agreement.resources, settings):
+        for stop in group.stops:
             metrics = training.work(_cargo(agreement, stop, read_rows(stop)))
-            emit(sink, "local.slice", epoch=epoch, holder=stop.holder, **metrics)
-        if settings.evaluates(epoch):
-            parts: dict[str, list[tuple[int, dict[str, float]]]] = {}
-            for stop in plan_part(agreement, settings, epoch, "heldout"):
-                metrics = training.work(_cargo(agreement, stop, read_rows(stop)))
-                found = (stop.rows, let_out(metrics, rule, rows=stop.rows))
-                parts.setdefault(stop.resource, []).append(found)
-            heldout = {name: mean_over_rows(each) for name, each in parts.items()}
-    return heldout
+            if group.purpose == "train":
+                emit(
+                    sink, "local.slice", epoch=stop.epoch, holder=stop.holder, **metrics
+                )
+                continue
+            if group.epoch != epoch:  # numbers of an earlier model say nothing
+                epoch, heldout = group.epoch, {}
+            found = (stop.rows, let_out(metrics, rule, rows=stop.rows))
+            heldout.setdefault(stop.resource, []).append(found)
+    return {name: mean_over_rows(each) for name, each in heldout.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +116,7 @@ def train_local(
     )
     settings = job.travel_settings()
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
-    visits = Counter(
-        stop.holder
-        for epoch in range(settings.epochs)
-        for stop in plan_part(agreement, settings, epoch, "train")
-    )
-    counts = {owner: visits[owner] for owner in agreement.data_owners}
-    check_complete(rule, counts, training.rows_trained)
+    _check_complete(agreement, plan_here(agreement.resources, settings))
     training.verify()
     return LocalRun(
         model=model_bytes(training.state()),
@@ -140,16 +136,16 @@ def mean_of_parts(
     return {name: round(mean, agreement.output.digits) for name, mean in means.items()}
 
 
-def plan_part(
-    agreement: Agreement, settings: TravelSettings, epoch: int, purpose: Purpose
-) -> tuple[Stop, ...]:
-    """The stops of one epoch for one purpose, as the orchestrator plans them."""
-    return plan_resources(
-        agreement.resources,
-        epoch=epoch,
-        purpose=purpose,
-        order=settings.order,
-        buffer_bytes=settings.buffer_bytes,
+def _check_complete(agreement: Agreement, plan: Sequence[Group]) -> None:
+    stops = [stop for group in plan if group.purpose == "train" for stop in group.stops]
+    visits = Counter(stop.holder for stop in stops)
+    slices = {(stop.resource, stop.first_row): stop for stop in stops}
+    rows: Counter[str] = Counter()
+    for stop in slices.values():
+        rows[stop.holder] += stop.rows
+    owners = agreement.data_owners
+    check_complete(
+        agreement.output, {o: visits[o] for o in owners}, {o: rows[o] for o in owners}
     )
 
 

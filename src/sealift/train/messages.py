@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from sealift.release.agreement import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,13 @@ class AcceleratorSettings:
         threads: CPU threads.
         meet_s: How long a holder may take to come after its lease was granted.
         brokers_s: How long all brokers together may take to appear.
+        work_s: How long loaded cargo may wait to be worked on.
+        buffers: Most groups of visits in the accelerator at one time.
+        mixed: Whether batches are drawn across several owners' rows.
+        mode: How records cross.
+        buffer_bytes: Largest cargo of one visit; 0 to choose.
+        digest_every: Steps between two digests of the state within a slice; 0 is never.
+        checkpoint_every: Groups between two checkpoints; 0 is never.
     """
 
     seed: int
@@ -22,3 +32,10 @@ class AcceleratorSettings:
     threads: int
     meet_s: float
     brokers_s: float = 20.0
+    work_s: float = 3600.0
+    buffers: Literal[1, 2] = 1
+    mixed: bool = False
+    mode: Mode = "at-rest"
+    buffer_bytes: int = 0
+    digest_every: int = 0
+    checkpoint_every: int = 0

@@ -77,25 +77,33 @@ def let_out(
     }
 
 
-def check_complete(rule: OutputRule, visits: Mapping[str, int], rows: int) -> None:
+def check_complete(
+    rule: OutputRule, visits: Mapping[str, int], rows: Mapping[str, int]
+) -> None:
     """May the model leave?
 
     Args:
         rule: From the agreement.
         visits: Training visits per data owner, every owner included.
-        rows: Rows trained on.
+        rows: Distinct rows trained on per data owner, every owner included.
 
     Raises:
         PolicyError: code ``output-withheld``, with the rule that is not met.
     """
     few = [owner for owner, count in visits.items() if count < rule.min_visits]
+    lacking = [owner for owner, count in rows.items() if count < rule.min_owner_rows]
     holders = sum(1 for count in visits.values() if count)
     if few:
         why = f"{few[0]} had {visits[few[0]]} visits of at least {rule.min_visits}"
     elif holders < rule.min_holders:
         why = f"{holders} holders of at least {rule.min_holders}"
-    elif rows < rule.min_rows:
-        why = f"{rows} rows of at least {rule.min_rows}"
+    elif sum(rows.values()) < rule.min_rows:
+        why = f"{sum(rows.values())} distinct rows of at least {rule.min_rows}"
+    elif lacking:
+        why = (
+            f"{rows[lacking[0]]} distinct rows of {lacking[0]} of at least "
+            f"{rule.min_owner_rows}"
+        )
     else:
         return
     raise PolicyError(

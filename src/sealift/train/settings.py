@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from sealift.errors import MalformedError
 from sealift.release.agreement import Mode
 from sealift.release.files import read_whole
-from sealift.travel.orchestrator import AUTOMATIC, TravelSettings
+from sealift.travel.settings import TravelSettings
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
@@ -89,7 +89,7 @@ class JobTable(_Strict):
         return TravelSettings(
             epochs=self.training.epochs,
             order=table.order,
-            buffer_bytes=_in_bytes(table.buffer_bytes),
+            buffer_bytes=0 if table.buffer_bytes == "auto" else table.buffer_bytes,
             buffers=table.buffers,
             mixed=table.mixed,
             mode=table.mode,
@@ -102,6 +102,7 @@ class JobTable(_Strict):
             wait_s=table.wait_s,
             attempts=table.attempts,
             evaluate_every=self.training.evaluate_every,
+            rejoin_s=table.rejoin_s,
         )
 
     @property
@@ -128,10 +129,6 @@ def read_job(path: Path) -> JobTable:
     folder = path.resolve().parent
     places = {key: str(folder / getattr(job, key)) for key in _PATHS}
     return job.model_copy(update=places)
-
-
-def _in_bytes(wanted: int | Literal["auto"]) -> int:
-    return AUTOMATIC if wanted == "auto" else wanted
 
 
 _PATHS = ("agreement", "bundle", "output")

@@ -10,14 +10,12 @@ hold is not a failed visit: it ends the process.
 from __future__ import annotations
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sealift.crypto.keys import SecretKey
-from sealift.errors import JobError, PolicyError, SealiftError, StaleError
-from sealift.ids import VisitId
+from sealift.errors import JobError, PolicyError, SealiftError
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
@@ -35,6 +33,7 @@ from sealift.travel.messages import (
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.pool import Pool
 from sealift.travel.ratchet import Ratchet
+from sealift.travel.rules import VisitRules
 from sealift.travel.scrub import scrub
 from sealift.travel.state import Clock, State, Visit
 
@@ -77,51 +76,6 @@ Work = Callable[[LoadedCargo], Mapping[str, float]]
 Meet = Callable[[Lease, float], VisitSession]
 MakePool = Callable[[int, int], Pool]
 SignReceipt = Callable[[VisitAccount], SignedReceipt]
-
-
-@dataclass(slots=True, kw_only=True)
-class VisitRules:
-    """What the accelerator enforces itself: the orchestrator is trusted for progress only.
-
-    Attributes:
-        max_visits: Most training visits per holder, from the agreement; and as many
-            that measure, so that nobody asks until the answers tell single rows.
-        seen: Visit ids that were offered before, whatever became of them.
-        worked: Visits per holder and purpose whose rows the recipe may have seen.
-        trained: Training visits per holder whose rows were all trained on.
-    """
-
-    max_visits: int
-    seen: set[VisitId] = field(default_factory=set)
-    worked: Counter[tuple[str, str]] = field(default_factory=Counter)
-    trained: dict[str, int] = field(default_factory=dict)
-
-    def admit(self, offer: OfferVisit) -> None:
-        """Take note of an offer.
-
-        Raises:
-            StaleError: for a visit id that was used.
-            PolicyError: if the agreement allows no more visits to this holder.
-        """
-        if offer.visit in self.seen:
-            raise StaleError("this visit id was used before", code="visit-replayed")
-        self.seen.add(offer.visit)
-        visits = self.worked[offer.holder, offer.purpose]
-        if visits >= self.max_visits:
-            raise PolicyError(
-                f"{offer.holder} was visited {visits} times",
-                why="the agreement's output rule allows no more",
-                code="too-many-visits",
-            )
-
-    def begin(self, offer: OfferVisit) -> None:
-        """The recipe sees this holder's rows from here on: the visit is used up."""
-        self.worked[offer.holder, offer.purpose] += 1
-
-    def count(self, offer: OfferVisit) -> None:
-        """All rows were trained on: only this counts towards letting the model out."""
-        if offer.purpose == "train":
-            self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -84,9 +84,14 @@ class JobReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferVisit:
-    """Ask the accelerator for a buffer for a visit."""
+    """Ask the accelerator for a buffer for a visit.
+
+    Attributes:
+        position: Of its group in the plan.
+    """
 
     visit: VisitId
+    position: int = 0
     number: int
     epoch: int
     holder: str

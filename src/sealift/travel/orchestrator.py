@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final
 
 from sealift.crypto.sign import Signer
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role, VisitId
-from sealift.release.agreement import Mode, Purpose
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.lease import (
@@ -47,57 +46,13 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.roster import Roster
-from sealift.travel.schedule import Order, Stop, plan_resources
+from sealift.travel.schedule import Stop, plan_job
+from sealift.travel.settings import TravelSettings
 from sealift.travel.state import Clock
 from sealift.travel.told import NEVER_LATER, told_errors
 
 ANSWER_WAIT_S: Final = 60.0
-AUTOMATIC: Final = 64 << 20  # buffer_bytes that nobody chose
 WriteOutput = Callable[[Output], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TravelSettings:
-    """How a job travels.
-
-    Attributes:
-        epochs: Rounds over all training rows.
-        order: In which order holders are visited.
-        buffer_bytes: Largest cargo of one visit.
-        lease_s: Seconds that a holder has for its cargo.
-        work_s: Longest time that one visit's training may take.
-        gather_s: How long to wait for all roles at the start.
-        brokers_s: How long the accelerator waits for all brokers together.
-        on_missing: Skip a holder that is missing or fails, or wait for it.
-        wait_s: How long to wait for it, with ``wait``.
-        attempts: Most visits to one holder for one cargo, with ``wait``.
-        evaluate_every: Evaluate after every so many epochs; 0 means at the end.
-        buffers: Most groups of visits that are in the accelerator at one time.
-        mixed: Draw batches across several holders' rows.
-        mode: How records cross.
-        prepare: Make one pass of sums before training.
-    """
-
-    epochs: int = 1
-    order: Order = "round-robin"
-    buffer_bytes: int = 64 << 20
-    lease_s: float = 60.0
-    work_s: float = 3600.0
-    gather_s: float = 120.0
-    brokers_s: float = 20.0
-    on_missing: Literal["skip", "wait"] = "skip"
-    wait_s: float = 60.0
-    attempts: int = 5
-    evaluate_every: int = 0
-    buffers: Literal[1, 2] = 1
-    mixed: bool = False
-    mode: Mode = "at-rest"
-    prepare: bool = False
-
-    def evaluates(self, epoch: int) -> bool:
-        """Whether held-out rows are visited after this epoch; always after the last."""
-        every = self.evaluate_every
-        return epoch == self.epochs - 1 or (every > 0 and (epoch + 1) % every == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,24 +146,23 @@ class Orchestrator:
         limit_s = self._settings.brokers_s + ANSWER_WAIT_S
         with told_errors():
             ready = receive_message(accelerator, JobReady, timeout_s=limit_s)
-        emit(self._sink, "job.ready", level=ready.level, keys=ready.keys)
+        self._settings = replace(self._settings, buffer_bytes=ready.buffer_bytes)
+        emit(
+            self._sink,
+            "job.ready",
+            level=ready.level,
+            keys=ready.keys,
+            position=ready.position,
+            buffer_bytes=ready.buffer_bytes,
+            why=ready.why,
+            sandbox=ready.sandbox,
+        )
 
     def _visit_all(self) -> None:
-        for epoch in range(self._settings.epochs):
-            for stop in self._plan(epoch, "train"):
+        resources = self._agreement.agreement.resources
+        for group in plan_job(resources, self._settings):
+            for stop in group.stops:
                 self._attend(stop)
-            if self._settings.evaluates(epoch):
-                for stop in self._plan(epoch, "heldout"):
-                    self._attend(stop)
-
-    def _plan(self, epoch: int, purpose: Purpose) -> tuple[Stop, ...]:
-        return plan_resources(
-            self._agreement.agreement.resources,
-            epoch=epoch,
-            purpose=purpose,
-            order=self._settings.order,
-            buffer_bytes=self._settings.buffer_bytes,
-        )
 
     def _attend(self, stop: Stop) -> None:
         """Visit a holder, again if the job waits for it, or skip it."""

@@ -6,11 +6,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from sealift.errors import JobError, MalformedError, PolicyError, SealiftError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PolicyError,
+    SealiftError,
+    UnavailableError,
+)
 from sealift.travel.messages import FailedError
 
 # Refusals that do not depend on the holder: asking again changes nothing.
-NEVER_LATER: Final = frozenset({"no-such-resource", "too-many-visits", "bad-rows"})
+NEVER_LATER: Final = frozenset(
+    {"no-such-resource", "too-many-visits", "bad-rows", "rows-overlap"}
+)
 _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "output-withheld": PolicyError,
     "bad-entry": MalformedError,
@@ -19,6 +27,9 @@ _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "recipe-error": JobError,
     "not-finite": JobError,
     "state-changed": JobError,
+    "buffer-too-large": UnavailableError,
+    "cargo-not-agreed": PolicyError,
+    "mode-not-agreed": PolicyError,
 }
 
 

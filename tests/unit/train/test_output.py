@@ -66,22 +66,29 @@ def test_a_number_over_few_rows_stays_inside() -> None:
 @pytest.mark.parametrize(
     ("rule", "visits", "rows", "why"),
     [
-        (RULE, {"north": 2, "east": 1}, 99, "east had 1 visits of at least 2"),
-        (RULE, {"north": 2, "east": 0}, 99, "east had 0 visits"),
-        (replace(RULE, min_holders=3), {"north": 2, "east": 2}, 99, "2 holders"),
-        (RULE, {"north": 2, "east": 2}, 9, "9 rows of at least 10"),
+        (RULE, {"north": 2, "east": 1}, 50, "east had 1 visits of at least 2"),
+        (RULE, {"north": 2, "east": 0}, 50, "east had 0 visits"),
+        (replace(RULE, min_holders=3), {"north": 2, "east": 2}, 50, "2 holders"),
+        (replace(RULE, min_rows=11), {"north": 2, "east": 2}, 5, "10 distinct rows of"),
+        (RULE, {"north": 2, "east": 2}, 4, "8 distinct rows of at least 10"),
+        (
+            replace(RULE, min_owner_rows=6),
+            {"north": 2, "east": 2},
+            5,
+            "5 distinct rows of north of at least 6",
+        ),
     ],
 )
 def test_a_model_that_may_not_leave(
     rule: OutputRule, visits: Mapping[str, int], rows: int, why: str
 ) -> None:
     with pytest.raises(PolicyError, match=why) as caught:
-        check_complete(rule, visits, rows)
+        check_complete(rule, visits, dict.fromkeys(visits, rows))
     assert caught.value.code == "output-withheld"
 
 
 def test_a_model_that_may_leave() -> None:
-    check_complete(RULE, {"north": 2, "east": 2}, 10)
+    check_complete(RULE, {"north": 2, "east": 2}, {"north": 9, "east": 1})
 
 
 class Handed:

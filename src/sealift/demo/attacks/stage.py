@@ -47,7 +47,6 @@ from sealift.travel.accelerator import (
     HostSetup,
     LoadedCargo,
     ReleasedResource,
-    VisitRules,
 )
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
@@ -55,6 +54,7 @@ from sealift.travel.load import VisitSession
 from sealift.travel.messages import OfferVisit, VisitEnded
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
+from sealift.travel.rules import VisitRules
 
 OWNERS: Final = ("ada", "bern")
 ROWS: Final = 24

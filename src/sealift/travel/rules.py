@@ -1,0 +1,208 @@
+"""What the accelerator enforces against the orchestrator, which is trusted for progress.
+
+Each visit id once, no holder more often than agreed, no rows that overlap rows seen
+before without being the same ones (whoever may shift a range by one row learns that
+row from two numbers), groups in the plan's direction only (rule H8).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sealift.errors import PolicyError, StaleError
+from sealift.ids import VisitId
+from sealift.release.agreement import Purpose, TravelRule
+from sealift.travel.lease import check_mode
+from sealift.travel.messages import OfferVisit
+from sealift.travel.settings import CargoWishes
+
+Rows = tuple[int, int]  # first row, number of rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesProgress:
+    """What the rules have counted, for a checkpoint.
+
+    Attributes:
+        position: Of the last group that was worked on; -1 before the first.
+        seen: Visit ids.
+        worked: Visits whose rows the recipe may have seen, by purpose and holder.
+        trained: Training visits whose rows were all trained on, by holder.
+        shown: Ranges of rows that the recipe may have seen, by resource.
+        covered: Ranges of rows that were trained on, by resource.
+        owners: Owner of each resource in ``covered``.
+    """
+
+    position: int = -1
+    seen: tuple[VisitId, ...] = ()
+    worked: dict[str, dict[str, int]] = field(default_factory=dict)
+    trained: dict[str, int] = field(default_factory=dict)
+    shown: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
+    covered: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class VisitRules:
+    """What the accelerator enforces itself.
+
+    Attributes:
+        max_visits: Most training visits per holder, from the agreement; and as many
+            that prepare or measure, so that nobody asks until the answers tell rows.
+        position: Of the last group that was worked on.
+        seen: Visit ids that were offered before, whatever became of them.
+        worked: Visits per holder and purpose whose rows the recipe may have seen.
+        trained: Training visits per holder whose rows were all trained on.
+        shown: Ranges that the recipe may have seen, by resource.
+        covered: Ranges that were trained on, by resource.
+    """
+
+    max_visits: int
+    position: int = -1
+    seen: set[VisitId] = field(default_factory=set)
+    worked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    trained: dict[str, int] = field(default_factory=dict)
+    shown: dict[str, set[Rows]] = field(default_factory=dict)
+    covered: dict[str, set[Rows]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+
+    def admit(self, offer: OfferVisit) -> None:
+        """Take note of an offer.
+
+        Raises:
+            StaleError: for a visit id that was used, or a group that is over.
+            PolicyError: if the agreement allows no such visit to this holder.
+        """
+        if offer.visit in self.seen:
+            raise StaleError("this visit id was used before", code="visit-replayed")
+        self.seen.add(offer.visit)
+        self._require_ahead(offer.position)
+        self._require_allowed(offer)
+
+    def advance(self, position: int) -> None:
+        """A group is worked on from here on.
+
+        Raises:
+            StaleError: if it, or a later one, was before.
+        """
+        self._require_ahead(position)
+        self.position = position
+
+    def begin(self, offer: OfferVisit) -> None:
+        """The recipe sees this holder's rows from here on: the visit is used up.
+
+        Raises:
+            PolicyError: if another visit used up what this one was admitted for.
+        """
+        self._require_allowed(offer)
+        self.worked[offer.holder, offer.purpose] += 1
+        self.shown.setdefault(offer.resource, set()).add(_rows(offer))
+
+    def count(self, offer: OfferVisit) -> None:
+        """All rows were trained on: only this counts towards letting the model out."""
+        if offer.purpose == "train":
+            self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
+            self.covered.setdefault(offer.resource, set()).add(_rows(offer))
+            self.owners[offer.resource] = offer.holder
+
+    def distinct_rows(self, owner: str) -> int:
+        """Different rows of an owner that were trained on."""
+        return sum(
+            rows
+            for resource, ranges in self.covered.items()
+            if self.owners[resource] == owner
+            for _first, rows in ranges  # equal or disjoint, so they add up
+        )
+
+    def progress(self) -> RulesProgress:
+        """Everything counted so far."""
+        worked: dict[str, dict[str, int]] = {}
+        for (holder, purpose), visits in sorted(self.worked.items()):
+            worked.setdefault(purpose, {})[holder] = visits
+        return RulesProgress(
+            position=self.position,
+            seen=tuple(sorted(self.seen, key=VisitId.to_text)),
+            worked=worked,
+            trained=dict(self.trained),
+            shown=_sorted(self.shown),
+            covered=_sorted(self.covered),
+            owners=dict(self.owners),
+        )
+
+    def restore(self, progress: RulesProgress) -> None:
+        """Go on from what was counted before; nothing counted here is kept."""
+        self.position = progress.position
+        self.seen = set(progress.seen)
+        self.worked = Counter(
+            {
+                (holder, purpose): visits
+                for purpose, holders in progress.worked.items()
+                for holder, visits in holders.items()
+            }
+        )
+        self.trained = dict(progress.trained)
+        self.shown = {name: set(ranges) for name, ranges in progress.shown.items()}
+        self.covered = {name: set(ranges) for name, ranges in progress.covered.items()}
+        self.owners = dict(progress.owners)
+
+    def _require_ahead(self, position: int) -> None:
+        if position <= self.position:
+            raise StaleError(
+                "this group of visits is over",
+                why=f"it is number {position}, the last one was {self.position}",
+                code="group-over",
+            )
+
+    def _require_allowed(self, offer: OfferVisit) -> None:
+        self._require_visits_left(offer.holder, offer.purpose)
+        overlapped = [
+            rows
+            for rows in self.shown.get(offer.resource, ())
+            if _overlap(rows, _rows(offer)) and rows != _rows(offer)
+        ]
+        if overlapped:
+            raise PolicyError(
+                f"the visit asks for rows of {offer.resource} that overlap earlier ones",
+                why="two such visits would tell single rows by their difference",
+                fix="Cut a resource in one way throughout a job",
+                code="rows-overlap",
+            )
+
+    def _require_visits_left(self, holder: str, purpose: Purpose) -> None:
+        visits = self.worked[holder, purpose]
+        if visits >= self.max_visits:
+            raise PolicyError(
+                f"{holder} was visited {visits} times",
+                why="the agreement's output rule allows no more",
+                code="too-many-visits",
+            )
+
+
+def check_cargo(settings: CargoWishes, agreed: TravelRule) -> None:
+    """What keeps one owner's rows from the next is the parties' decision (rule H2).
+
+    Raises:
+        PolicyError: ``cargo-not-agreed`` or ``mode-not-agreed``.
+    """
+    if settings.buffers > agreed.buffers or settings.mixed > agreed.mixed:
+        raise PolicyError(
+            "the job asks for more cargo at one time than agreed",
+            why=f"the agreement has buffers = {agreed.buffers}, "
+            f"mixed = {str(agreed.mixed).lower()}",
+            fix="Lower travel.buffers or travel.mixed in the job",
+            code="cargo-not-agreed",
+        )
+    check_mode(settings.mode, agreed.modes)
+
+
+def _rows(offer: OfferVisit) -> Rows:
+    return offer.first_row, offer.rows
+
+
+def _overlap(one: Rows, other: Rows) -> bool:
+    return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
+
+
+def _sorted(ranges: dict[str, set[Rows]]) -> dict[str, tuple[Rows, ...]]:
+    return {name: tuple(sorted(each)) for name, each in ranges.items()}
