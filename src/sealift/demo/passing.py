@@ -20,6 +20,7 @@ class PassingSession:
         self.session = session
         self.lease = lease
         self.visit_key: SecretKey | None = None
+        self.keys: list[SecretKey] = []
 
     def send(self, message: bytes) -> None:
         """A sealed message."""
@@ -38,9 +39,11 @@ class PassingSession:
         return self.session.receive_raw(timeout_s)
 
     def export(self, label: Label, context: bytes = b"") -> SecretKey:
-        """The key of this visit; a copy stays here."""
+        """A key of this visit; a copy of each stays here."""
         key = self.session.export(label, context)
-        self.visit_key = copy_key(key)
+        if label is Label.VISIT_FRAME:
+            self.visit_key = copy_key(key)
+        self.keys.append(copy_key(key))
         return key
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ Source: spec/visit.md section Modes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from sealift.channel.opener import RecordOpener
 from sealift.channel.record import DEFAULT_OPTIONS, StreamOptions
@@ -19,7 +19,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.ids import Buffer
 from sealift.travel.lease import Lease
 
-_VENDORS: StreamOptions = StreamOptions(random_bytes=bytes)  # no salt: zeros
+VENDOR_OPTIONS: Final = StreamOptions(random_bytes=bytes)  # no salt: zeros
 
 
 class Exporting(Protocol):
@@ -75,4 +75,4 @@ def keys_of_session(session: Exporting, lease: Lease) -> VisitKeys:
 def keys_of_ratchet(key: SecretKey, lease: Lease) -> VisitKeys:
     """Keys that everybody has who once had a key of this chain."""
     frame = derive(key, Label.VISIT_FRAME, lease.digest.raw)
-    return VisitKeys(frame, derive(key, Label.VISIT_RECORD), options=_VENDORS)
+    return VisitKeys(frame, derive(key, Label.VISIT_RECORD), options=VENDOR_OPTIONS)

@@ -18,6 +18,7 @@ _PEER: Final = "no key and no row goes to whom the agreement does not accept"
 _GONE: Final = "a visit's rows are gone before the next holder is met"
 _STALL: Final = "a holder that stalls or is late loses its visit, nothing else"
 _HONEST: Final = "the honest visit gets its receipt"
+_FOLLOWED: Final = "under a vendor's ratchet it reads the rows"
 _GENUINE: Final = "the agreed host is accepted"
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -36,6 +37,14 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         "T3", _NEXT, "ratchets its visit key forward", "authentication",
         visits.next_visit, visits.right_key, "the visit's own key fits its frames",
+    ),
+    Scenario(
+        "T3", _NEXT, "follows the keys of records sealed again", "authentication",
+        visits.follow_sealed_again, visits.follow_ratchet, _FOLLOWED,
+    ),
+    Scenario(
+        "T3", _NEXT, "follows the keys of records sealed at home", "authentication",
+        visits.follow_at_rest, visits.follow_ratchet, _FOLLOWED,
     ),
     Scenario(
         "T4", _WHOLE, "sends a frame twice", "frame-order",

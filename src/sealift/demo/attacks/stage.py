@@ -28,6 +28,7 @@ from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import (
     Agreement,
+    Mode,
     OutputRule,
     Party,
     PartyRole,
@@ -54,6 +55,7 @@ from sealift.travel.load import VisitSession
 from sealift.travel.messages import OfferVisit, VisitEnded
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
+from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
 
 OWNERS: Final = ("ada", "bern")
@@ -62,6 +64,7 @@ ROW_BYTES: Final = 40
 RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
 CANARY: Final = b"canary: these rows are private!!"
 LEASE_S: Final = 30.0
+MODES: Final[tuple[Mode, ...]] = ("at-rest", "visit", "ratchet")
 RULE: Final = OutputRule(
     metrics=("loss",),
     digits=3,
@@ -138,6 +141,7 @@ class Stage:
         self.agreement = verify(self._sign())
         self._endpoint = self._start_accelerator()
         self._rules = VisitRules(max_visits=RULE.max_visits)
+        self._ratchet = Ratchet()
         self._memory = b""
         self._pools: list[KeptPool] = []
 
@@ -270,6 +274,7 @@ class Stage:
                 agreement=self.agreement.digest,
                 accelerator=self._endpoint.instance.public_key,
                 longest_s=LEASE_S,
+                modes=MODES,
             ),
             heads=(),
             rules=self._rules,
@@ -283,6 +288,7 @@ class Stage:
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda _phase: None,
+            ratchet=self._ratchet,
         )
 
     def _make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
@@ -315,7 +321,8 @@ class Stage:
             content=card.content.digest,
             key=key_commitment(self._keys[name], name),
         )
-        return HeldResource(resource, RawSealedFile(card.path), card.leaves)
+        source = RawSealedFile(card.path)
+        return HeldResource(resource, source, card.leaves, self._keys[name])
 
     def _sign(self) -> SignedAgreement:
         agreement = Agreement(
@@ -330,7 +337,7 @@ class Stage:
             model_owner=OWNERS[-1],
             operator=OWNERS[-1],
             output=RULE,
-            travel=TravelRule(1, LEASE_S),
+            travel=TravelRule(1, LEASE_S, modes=MODES),
         )
         signed = SignedAgreement(agreement)
         for identity in self._identities.values():

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.crypto.hash import sha256
-from sealift.crypto.kdf import Label, derive
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
-from sealift.demo.attacks.stage import LEASE_S, OWNERS, Stage
+from sealift.demo.attacks.follower import Recorded, follow
+from sealift.demo.attacks.stage import CANARY, LEASE_S, OWNERS, Stage
 from sealift.demo.hostile import BEYOND_LEASE, REPLAY, HostileSession
 from sealift.demo.passing import PassingSession, copy_key
-from sealift.errors import AuthenticationError
+from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Buffer, Digest, Handle
+from sealift.release.agreement import Mode, Resource
 from sealift.travel.frame import Frame, Placement, build_frame, parse_frame
 from sealift.travel.lease import Lease
 from sealift.travel.load import VisitSession
+from sealift.travel.messages import Present, RatchetKey, parse_message
+from sealift.travel.ratchet import advance
 
 Spoil = Callable[[PassingSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3
@@ -48,11 +51,31 @@ class _Named:
 
 
 class RecordingSession(PassingSession):
-    """Behaves, and keeps what crossed."""
+    """Behaves, and keeps what crossed, and every key that the holder was given."""
 
     def __init__(self, session: VisitSession, lease: Lease) -> None:
         super().__init__(session, lease)
         self.frames: list[bytes] = []
+        self.header = b""
+
+    def send(self, message: bytes) -> None:
+        """The message as it is."""
+        super().send(message)
+        with suppress(MalformedError):
+            told = parse_message(message, (Present,))
+            self.header = told.header if isinstance(told, Present) else b""
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The message as it is."""
+        message = super().receive(timeout_s)
+        with suppress(MalformedError):
+            told = parse_message(message, (RatchetKey,))
+            self.keys += [SecretKey(told.key)] if isinstance(told, RatchetKey) else []
+        return message
+
+    def recorded(self, resource: Resource) -> Recorded:
+        """The visit, for an attack on it."""
+        return Recorded(self.lease, resource, tuple(self.frames), self.header)
 
     def send_raw(self, frame: bytes) -> None:
         """The frame as it is."""
@@ -114,7 +137,7 @@ def next_visit(stage: Stage) -> str:
     for _ in range(RATCHET_STEPS + 1):
         if _authenticates(key, later):
             return ""
-        key = derive(SecretKey(sha256(key.reveal(TOKEN))), Label.VISIT_FRAME)
+        key = advance(key)
     return AuthenticationError.default_code
 
 
@@ -124,6 +147,26 @@ def right_key(stage: Stage) -> bool:
     return recorded.visit_key is not None and _authenticates(
         recorded.visit_key, recorded
     )
+
+
+def follow_sealed_again(stage: Stage) -> str:
+    """A past holder's keys, ratcheted forward, on the rows of the next visit."""
+    return "" if _follow(stage, "visit") else AuthenticationError.default_code
+
+
+def follow_at_rest(stage: Stage) -> str:
+    """The same, where records cross as they were sealed at home."""
+    return "" if _follow(stage, "at-rest") else AuthenticationError.default_code
+
+
+def follow_ratchet(stage: Stage) -> bool:
+    """Where keys are ratcheted forward, the same attack reads the next holder's rows."""
+    return CANARY in _follow(stage, "ratchet")
+
+
+def _follow(stage: Stage, mode: Mode) -> bytes:
+    former, later = _record(stage, OWNERS[0], mode), _record(stage, OWNERS[1], mode)
+    return follow(former.keys, later.recorded(stage.held[OWNERS[1]].resource))
 
 
 def late_frames(stage: Stage) -> str:
@@ -189,14 +232,18 @@ def _spoiled(stage: Stage, spoil: Spoil) -> str:
     return stage.visit(between=between).refusal
 
 
-def _record(stage: Stage, owner: str = OWNERS[0]) -> RecordingSession:
+def _record(
+    stage: Stage, owner: str = OWNERS[0], mode: Mode = "at-rest"
+) -> RecordingSession:
     found: list[RecordingSession] = []
 
     def between(session: VisitSession, lease: Lease) -> VisitSession:
         found.append(RecordingSession(session, lease))
         return found[0]
 
-    stage.visit(owner, between=between)
+    stage.visit(
+        owner, between=between, lease=lambda lease: replace(lease, crossing=mode)
+    )
     return found[0]
 
 
