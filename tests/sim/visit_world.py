@@ -18,7 +18,7 @@ from sealift.channel.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
-from sealift.release.agreement import Resource
+from sealift.release.agreement import Mode, Resource
 from sealift.session import Endpoint, Session, accept, connect
 from sealift.session.frames import FrameKind
 from sealift.train.receipts import ReceiptWriter, prove_instance
@@ -32,6 +32,7 @@ from sealift.travel.holder import HeldResource
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.messages import OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
+from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
@@ -42,6 +43,7 @@ from tests.sim.visit_parts import FakeClock, GuardedPool, TappedTransport
 ROW_BYTES = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES = 96
 OWNERS = ("ada", "bern", "cleo")
+MODES: tuple[Mode, ...] = ("at-rest", "visit", "ratchet")
 SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]}
 
 
@@ -64,6 +66,8 @@ class VisitWorld:
         self.fails_in_work: Callable[[], None] = lambda: None
         self.faults: Sequence[Fault] = ()
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
+        self.mode: Mode = "at-rest"
+        self.ratchet = Ratchet()
         self.visits = 0
 
     def raw_frames(self, outcome: Outcome) -> list[bytes]:
@@ -128,6 +132,7 @@ class VisitWorld:
             mode="write-only",
             lease_s=self.lease_s,
             content=self.resource(offer.resource).content,
+            crossing=self.mode,
         )
         operator = self.consortium.identities[self.consortium.agreement.operator]
         return sign_lease(self.change_lease(lease), operator)
@@ -212,6 +217,7 @@ class VisitWorld:
                 agreement=agreement.digest,
                 accelerator=self.endpoint.instance.public_key,
                 longest_s=agreement.travel.lease_s,
+                modes=agreement.travel.modes,
             ),
             heads=(),
             rules=self.rules,
@@ -225,6 +231,7 @@ class VisitWorld:
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda phase: None,
+            ratchet=self.ratchet,
         )
 
     def _work(self, cargo: LoadedCargo) -> Mapping[str, float]:
@@ -241,13 +248,14 @@ class VisitWorld:
             self._seal_one(resource, consortium.keys[resource.name])
             for resource in consortium.agreement.resources
         )
-        agreement = replace(consortium.agreement, resources=resources)
+        travel = replace(consortium.agreement.travel, modes=MODES)
+        agreement = replace(consortium.agreement, resources=resources, travel=travel)
         return replace(consortium, agreement=agreement)
 
     def _seal_one(self, resource: Resource, key: SecretKey) -> Resource:
         name = resource.name
         self.plain[name] = secrets.token_bytes(self.rows * ROW_BYTES)
-        self.held[name] = seal_resource(
+        held = seal_resource(
             resource,
             self.plain[name],
             key=key,
@@ -256,4 +264,5 @@ class VisitWorld:
             record_bytes=RECORD_BYTES,
             schema=SCHEMA,
         )
+        self.held[name] = replace(held, data_key=key)
         return self.held[name].resource

@@ -18,8 +18,12 @@ from tests.vectors.vectorfile import cases
 
 
 def hkdf(salt: bytes, ikm: bytes, info: bytes, length: int) -> bytes:
-    """RFC 5869 sections 2.2 and 2.3."""
-    key = hmac.digest(salt or bytes(32), ikm, "sha256")
+    """RFC 5869 section 2.2, then 2.3."""
+    return hkdf_expand(hmac.digest(salt or bytes(32), ikm, "sha256"), info, length)
+
+
+def hkdf_expand(key: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869 section 2.3."""
     output = block = b""
     for counter in range(1, -(-length // 32) + 1):
         block = hmac.digest(key, block + info + bytes([counter]), "sha256")

@@ -49,34 +49,31 @@ def follow(keys: Iterable[SecretKey], target: Recorded) -> bytes:
     for key in keys:
         for _ in range(STEPS):
             for opener in _openers(key, target):
-                return _open_all(opener, target)
+                with suppress(AuthenticationError):
+                    return _open_all(opener, target)
             key = advance(key)
     return b""
 
 
 def _openers(key: SecretKey, target: Recorded) -> Iterator[RecordOpener]:
-    """Openers that this key fits, in every mode; a header commits to its key."""
+    """What this key may open, in every mode; a header commits to its key."""
     lease = target.lease.digest.raw
     for base in (key, derive(key, Label.VISIT_RECORD, lease)):
-        with suppress(AuthenticationError):
-            yield RecordOpener(base, target.header, context=lease)
-    with suppress(AuthenticationError):  # its own data key, on its own file
-        yield RecordOpener(key, target.header)
-    yield from _vendor_opener(derive(key, Label.VISIT_RECORD), target)
+        for context in (lease, b""):
+            with suppress(AuthenticationError):
+                yield RecordOpener(base, target.header, context=context)
+    yield _vendor_opener(derive(key, Label.VISIT_RECORD), target)
 
 
-def _vendor_opener(key: SecretKey, target: Recorded) -> Iterator[RecordOpener]:
-    """In mode ``ratchet`` the header can be computed; the first record says if it fits."""
+def _vendor_opener(key: SecretKey, target: Recorded) -> RecordOpener:
+    """In mode ``ratchet`` everybody can compute the header."""
     header = make_header(
         key,
         total_bytes=target.resource.total_bytes,
         record_bytes=target.resource.record_bytes,
         options=VENDOR_OPTIONS,
     )
-    opener = RecordOpener(key, header.encode())
-    with suppress(AuthenticationError):
-        _open_one(opener, target.frames[0])
-        yield opener
+    return RecordOpener(key, header.encode())
 
 
 def _open_all(opener: RecordOpener, target: Recorded) -> bytes:
