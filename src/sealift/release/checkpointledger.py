@@ -51,6 +51,10 @@ class CheckpointLedger:
         """Number of the checkpoint that is recorded next."""
         return self._last + 1
 
+    def may_count(self, sealed: Digest) -> bool:
+        """Whether this file is the last one that all brokers hold a share for."""
+        return self._mark is not None and self._mark.sealed == sealed
+
     def claim(self) -> CheckpointMark | None:
         """Take the job over at every broker; the checkpoint to go on from, if any.
 

@@ -1,0 +1,271 @@
+"""The file of a checkpoint: a sealed stream of a head and named states.
+
+The key is fresh for each file and stays with the owners' brokers, in shares
+(``release/checkpoint.py``). Everything is parsed strictly, also behind the seal: the
+file may come from another version or another job. States are opaque bytes here.
+Source: spec/checkpoint.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.codec import decode, encode, from_plain, to_plain
+from sealift.crypto.keys import SecretKey
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+    PolicyError,
+    StaleError,
+    UnavailableError,
+)
+from sealift.ids import Digest
+
+MAGIC: Final = b"sealift-ckpt"
+VERSION: Final = 1
+MAX_HEAD_BYTES: Final = 64 << 20
+MAX_STATES: Final = 1024
+MAX_NAME_CHARACTERS: Final = 200
+_START: Final = struct.Struct(">12sIQ")  # magic, version, bytes of the head
+_CHUNK_BYTES: Final = 1 << 20
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBinding:
+    """Which work a checkpoint belongs to.
+
+    Attributes:
+        job: Name of the job.
+        agreement: Its agreement.
+        settings: Digest of everything in the job that shapes the bits of its result.
+    """
+
+    job: str
+    agreement: Digest
+    settings: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(Generic[P]):
+    """What training goes on from.
+
+    Attributes:
+        number: From 1, never used again for another one that counts.
+        position: First group of the plan that is still to be worked on.
+        progress: What was counted and measured so far; a record of the codec.
+        states: Opaque bytes by name.
+    """
+
+    number: int
+    position: int
+    progress: P
+    states: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    name: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    binding: JobBinding
+    number: int
+    position: int
+    progress: dict[str, object]
+    states: tuple[_State, ...]
+
+
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """``checkpoint-000012.sealed``."""
+    return folder / f"checkpoint-{number:06d}.sealed"
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Numbers of the checkpoint files in a folder, smallest first."""
+    stems = (path.stem for path in folder.glob("checkpoint-*.sealed"))
+    parts = (stem.partition("-")[2] for stem in stems)
+    return sorted(int(part) for part in parts if part.isascii() and part.isdecimal())
+
+
+def write_checkpoint(
+    folder: Path, checkpoint: Checkpoint[P], binding: JobBinding, key: SecretKey
+) -> Digest:
+    """Seal a checkpoint, whole and synced; the digest of its file.
+
+    Raises:
+        UnavailableError: ``disk-full`` or ``cannot-write``; earlier files are intact.
+    """
+    names = sorted(checkpoint.states)
+    sizes = (_State(name, len(checkpoint.states[name])) for name in names)
+    head = encode(
+        _Head(
+            binding=binding,
+            number=checkpoint.number,
+            position=checkpoint.position,
+            progress=to_plain(checkpoint.progress),
+            states=tuple(sizes),
+        )
+    )
+    start = _START.pack(MAGIC, VERSION, len(head))
+    chunks = [start, head, *(checkpoint.states[name] for name in names)]
+    path = checkpoint_path(folder, checkpoint.number)
+    total_bytes = sum(map(len, chunks))
+    write_sealed_file(path, chunks, key=key, total_bytes=total_bytes, replace=True)
+    return file_digest(path)
+
+
+def find_checkpoint(folder: Path, number: int, sealed: Digest) -> Path:
+    """The file of the checkpoint that counts, before anybody is asked for its key.
+
+    Raises:
+        UnavailableError: ``checkpoint-missing``.
+        StaleError: ``checkpoint-stale``: there are only earlier ones, or another file
+            in its place.
+    """
+    path = checkpoint_path(folder, number)
+    if not path.exists():
+        raise _absent(folder, number)
+    if file_digest(path) != sealed:
+        raise StaleError(
+            f"{path.name} is not the checkpoint that counts",
+            why="its digest is not the one in the owners' logs: it was replaced by an "
+            "earlier one, or damaged",
+            fix="Put the file back that was written last; no other one opens",
+            code="checkpoint-stale",
+        )
+    return path
+
+
+def read_checkpoint(
+    path: Path, kind: type[P], binding: JobBinding, number: int, key: SecretKey
+) -> Checkpoint[P]:
+    """Open and parse a checkpoint.
+
+    Args:
+        kind: Class of its progress.
+        binding: What it must belong to.
+        number: What it must be.
+
+    Raises:
+        IntegrityError: ``checkpoint-damaged``, if the key does not open it.
+        MalformedError: ``checkpoint-version``, or it does not parse.
+        PolicyError: ``checkpoint-other-job``.
+        UnavailableError: if it cannot be read.
+    """
+    plaintext = memoryview(_open(path, key))
+    head, states = _parse(plaintext)
+    _require_binding(head.binding, binding)
+    if head.number != number:
+        raise MalformedError("a checkpoint of another number", code="bad-checkpoint")
+    progress = from_plain(kind, head.progress, "progress")
+    return Checkpoint(head.number, head.position, progress, states)
+
+
+def file_digest(path: Path) -> Digest:
+    """SHA-256 of a file.
+
+    Raises:
+        UnavailableError: if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return Digest(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot read {path}", why=error.strerror or "", code="cannot-read"
+        ) from None
+
+
+def _open(path: Path, key: SecretKey) -> bytes:
+    try:
+        with SealedFileReader(path, key) as reader:
+            reader.verify()
+            return reader.read(0, reader.total_bytes)
+    except (AuthenticationError, MalformedError):
+        raise IntegrityError(
+            f"{path.name} does not open with its key",
+            why="it was changed on the disk, or the brokers' shares are of another one",
+            fix="Put the file back as it was written",
+            code="checkpoint-damaged",
+        ) from None
+
+
+def _parse(plaintext: memoryview) -> tuple[_Head, dict[str, bytes]]:
+    if len(plaintext) < _START.size:
+        raise _malformed("it is too short")
+    magic, version, head_bytes = _START.unpack(plaintext[: _START.size])
+    if magic != MAGIC:
+        raise _malformed("it begins with something else")
+    if version != VERSION:
+        raise MalformedError(
+            f"a checkpoint of version {version}",
+            why=f"this Sealift reads version {VERSION}",
+            fix="Go on with the Sealift that wrote it, or give the job another name",
+            code="checkpoint-version",
+        )
+    rest = plaintext[_START.size :]
+    if head_bytes > min(len(rest), MAX_HEAD_BYTES):
+        raise _malformed("its head is too long")
+    head = decode(_Head, bytes(rest[:head_bytes]), max_bytes=MAX_HEAD_BYTES)
+    return head, dict(_cut(head, rest[head_bytes:]))
+
+
+def _cut(head: _Head, rest: memoryview) -> Iterator[tuple[str, bytes]]:
+    names = [state.name for state in head.states]
+    if names != sorted(set(names)) or len(names) > MAX_STATES:
+        raise _malformed("its states are not in order")
+    if any(len(name) > MAX_NAME_CHARACTERS for name in names):
+        raise _malformed("the name of a state is too long")
+    if any(state.length < 0 for state in head.states):
+        raise _malformed("a state has no negative length")
+    if sum(state.length for state in head.states) != len(rest):
+        raise _malformed("its states have another length")
+    start = 0
+    for state in head.states:
+        yield state.name, bytes(rest[start : start + state.length])
+        start += state.length
+
+
+def _require_binding(found: JobBinding, expected: JobBinding) -> None:
+    if found == expected:
+        return
+    what = "settings" if found.job == expected.job else "name"
+    if found.agreement != expected.agreement:
+        what = "agreement"
+    raise PolicyError(
+        "the checkpoint belongs to another job",
+        why=f"its {what} differs",
+        fix="Run the job as it was begun, or give it another name to begin again",
+        code="checkpoint-other-job",
+    )
+
+
+def _absent(folder: Path, number: int) -> StaleError | UnavailableError:
+    earlier = [each for each in numbers_in(folder) if each < number]
+    if earlier:
+        return StaleError(
+            f"checkpoint {number} counts, and {folder} holds only {earlier[-1]}",
+            why="the folder was put back to an earlier state",
+            fix="Put the last file back; an earlier checkpoint does not open",
+            code="checkpoint-stale",
+        )
+    return UnavailableError(
+        f"{folder} holds no checkpoint {number}",
+        why="the owners' brokers say that it counts",
+        fix="Name its folder with --state, or give the job another name to begin again",
+        code="checkpoint-missing",
+    )
+
+
+def _malformed(why: str) -> MalformedError:
+    return MalformedError("not a checkpoint", why=why, code="bad-checkpoint")
