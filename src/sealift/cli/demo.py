@@ -24,6 +24,26 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.set_defaults(run=run)
     parser.add_argument(
+        "--task",
+        choices=("digits", "text"),
+        default="digits",
+        help="what is learnt: to read handwritten digits, or to write Python "
+        "byte by byte with a small GPT",
+    )
+    parser.add_argument(
+        "--buffers",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: the next owner's rows load while one owner's are trained on "
+        "(default: 1, the rows are gone before the next owner is met)",
+    )
+    parser.add_argument(
+        "--mixed",
+        action="store_true",
+        help="draw batches across the rows of all owners",
+    )
+    parser.add_argument(
         "--plan",
         choices=("travel", "local"),
         default="travel",
@@ -59,11 +79,21 @@ def run(args: argparse.Namespace) -> int:
     from sealift.demo.screen import Screen
     from sealift.demo.show import Wishes, run_demo
     from sealift.demo.summary import print_summary
+    from sealift.demo.tasks.catalogue import TASKS
     from sealift.demo.travelrun import Stops
+    from sealift.demo.world import Travel
 
-    talk = Console(stderr=True)
-    view = Screen(talk) if talk.is_terminal else Lines(sys.stderr)
-    wishes = Wishes(folder=args.output.resolve(), plan=args.plan, keep=args.keep)
+    talk, task = Console(stderr=True), TASKS[args.task]
+    view = (
+        Screen(talk) if talk.is_terminal else Lines(sys.stderr, headline=task.headline)
+    )
+    wishes = Wishes(
+        folder=args.output.resolve(),
+        plan=args.plan,
+        task=task,
+        travel=Travel(args.buffers, args.mixed),
+        keep=args.keep,
+    )
     stops = Stops(
         on_second_signal=on_second_signal,
         postponed=stop_postponed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from sealift.demo.progress import Progress, VisitSeen
+from sealift.demo.tasks.task import Metric
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
 from sealift.train.eventlines import RoleEvent
 
@@ -16,11 +17,12 @@ class Lines:
 
     Args:
         stream: Usually stderr.
+        headline: What is told of a visit to held-out rows.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, headline: Metric) -> None:
         self._stream = stream
-        self._shown = 0
+        self._headline = headline
         self.say(BANNER_LINE)
 
     def __enter__(self) -> Lines:
@@ -54,9 +56,10 @@ class Lines:
             return
         done = progress.verified
         if visit.purpose == "heldout":
-            accuracy = visit.metrics.get("accuracy", 0.0)
+            headline = self._headline
+            found = headline.say(visit.metrics.get(headline.name, 0.0))
             self.say(
-                f"held-out rows of {visit.holder}: {accuracy:.1%} right "
+                f"held-out rows of {visit.holder}: {headline.title}, {found}, "
                 f"after epoch {visit.epoch + 1}"
             )
         elif len(done) % 12 == 0:

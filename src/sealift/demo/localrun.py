@@ -15,9 +15,10 @@ from safetensors.torch import save
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.demo.checks import unlock
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.travelrun import TravelRun, Watch, count_visits
-from sealift.demo.world import OWNERS, World
+from sealift.demo.world import World
 from sealift.events import Event
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle

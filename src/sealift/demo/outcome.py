@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.progress import AttackSeen, Progress
+from sealift.demo.tasks.task import ACCURACY, Task
 from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt
 
@@ -67,15 +68,17 @@ class Outcome:
     """Everything about one demo.
 
     Attributes:
-        alone: Accuracy of each owner's own model, on the same held-out rows.
+        together: The joint model's metrics, means over all held-out rows.
+        alone: The same of each owner's own model, on the same rows.
         seconds: From the command's start to the end of the last check.
         roles_up_s: From the command's start until every role was there.
     """
 
+    task: Task
     plan: Plan
     level: str
-    accuracy: float
-    alone: dict[str, float]
+    together: dict[str, float]
+    alone: dict[str, dict[str, float]]
     weights: str
     progress: Progress
     verdict: Verdict
@@ -102,8 +105,8 @@ class Outcome:
         travel, verdict = self.plan == "travel", self.verdict
         return {
             "seconds": round(self.seconds, 2),
-            "accuracy_joint": self.accuracy,
-            "accuracy_alone": list(self.alone.values()),
+            "accuracy_joint": self.together[ACCURACY],
+            "accuracy_alone": [each[ACCURACY] for each in self.alone.values()],
             "attacks_refused": len(self.refused),
             "attacks_tried": len(self.attacks),
             "log_verified": verdict.log_verified if travel else None,

@@ -12,9 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress, VisitSeen
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
-from sealift.demo.world import OWNERS
 from sealift.train.eventlines import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")

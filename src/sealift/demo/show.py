@@ -12,10 +12,20 @@ from typing import Protocol
 
 from sealift.demo.checks import check_run
 from sealift.demo.outcome import Outcome, Plan, Verdict
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.report.page import write_report
+from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks.task import Task
 from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
-from sealift.demo.world import OWNERS, World, claimed, make_world, remove_secrets
+from sealift.demo.world import (
+    ONE_BUFFER,
+    Travel,
+    World,
+    claimed,
+    make_world,
+    remove_secrets,
+)
 from sealift.train.eventlines import RoleEvent
 from sealift.travel.state import Clock
 
@@ -38,12 +48,16 @@ class Wishes:
 
     Attributes:
         folder: Gets everything.
+        task: What the parties learn together.
+        travel: One buffer or two, mixed cargo or not.
         attacks: Let one holder attack first.
         keep: Leave keys, passphrases and sealed data where they are.
     """
 
     folder: Path
     plan: Plan = "travel"
+    task: Task = DIGITS
+    travel: Travel = ONE_BUFFER
     attacks: bool = True
     keep: bool = False
 
@@ -77,8 +91,9 @@ def run_demo(
 def _show(wishes: Wishes, view: View, clock: Clock, stops: Stops) -> Outcome:
     began_s = clock()
     with view:
-        view.say("making keys, sealing three owners' digits, signing the agreement")
-        world = make_world(wishes.folder)
+        rows = wishes.task.words.rows
+        view.say(f"making keys, sealing three owners' {rows}, signing the agreement")
+        world = make_world(wishes.folder, wishes.task, wishes.travel)
         world_s = clock() - began_s
         if wishes.plan == "local":
             run, verdict = _run_local(world, view, clock)
@@ -115,12 +130,16 @@ def _run_local(world: World, view: View, clock: Clock) -> tuple[TravelRun, Verdi
 
 
 def _outcome(world: World, run: TravelRun, verdict: Verdict, wishes: Wishes) -> Outcome:
-    metrics = run.result["metrics"]
+    metrics, named = run.result["metrics"], wishes.task.metric_names
     return Outcome(
+        task=wishes.task,
         plan=wishes.plan,
         level="development",
-        accuracy=metrics["accuracy"],
-        alone={owner: metrics[f"alone.{owner}.accuracy"] for owner in OWNERS},
+        together={name: metrics[name] for name in named},
+        alone={
+            owner: {name: metrics[f"alone.{owner}.{name}"] for name in named}
+            for owner in OWNERS
+        },
         weights=run.result["weights"],
         progress=run.progress,
         verdict=verdict,

@@ -11,13 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sealift.demo.outcome import Outcome
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
-from sealift.demo.world import OWNERS
 
 BAR_WIDTH: Final = 40
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
-DEMO_BAR_S: Final = 25.0
 ROLES_BAR_S: Final = 8.0
 
 
@@ -39,14 +38,22 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 
 
 def _results(outcome: Outcome) -> Table:
-    table = _table("Right answers on the same held-out digits")
+    headline, words = outcome.task.headline, outcome.task.words
+    better = "less is better" if headline.lower_is_better else "more is better"
+    table = _table(f"Held-out {words.rows} of all owners: {headline.title} ({better})")
     table.add_column("", min_width=12)
     table.add_column("")
-    table.add_column("", justify="right")
-    rows = [(f"{owner} alone", share, "red") for owner, share in outcome.alone.items()]
-    for name, share, style in [*rows, ("together", outcome.accuracy, "green")]:
-        bar = "█" * round(share * BAR_WIDTH)
-        table.add_row(name, Text(bar, style=style), f"{share:.1%}")
+    models = [
+        *((f"{owner} alone", found, "red") for owner, found in outcome.alone.items()),
+        ("together", outcome.together, "green"),
+    ]
+    for _ in outcome.task.metrics:
+        table.add_column("", justify="right")
+    full = headline.full_scale([found[headline.name] for _, found, _ in models])
+    for name, found, style in models:
+        bar = "█" * round(found[headline.name] / full * BAR_WIDTH)
+        said = [metric.say(found[metric.name]) for metric in outcome.task.metrics]
+        table.add_row(name, Text(bar, style=style), *said)
     return table
 
 
@@ -113,7 +120,7 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
     yield Text(f"report   {outcome.report}")
     yield Text(f"model    {outcome.model}")
     line = Text("time     ")
-    line.append(_against("in all", outcome.seconds, DEMO_BAR_S))
+    line.append(_against("in all", outcome.seconds, outcome.task.bar_s))
     if outcome.plan == "travel":
         line.append(_against(", all roles up after", outcome.roles_up_s, ROLES_BAR_S))
     yield line

@@ -8,7 +8,9 @@ which only a demo may do.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -17,15 +19,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity, save_identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import read_card
-from sealift.data.digits import CLASSES_OF, write_digits
 from sealift.data.schemafile import load_schema
 from sealift.data.seal import seal_table
+from sealift.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS
+from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks.task import Task
 from sealift.errors import UsageError
 from sealift.release.document import compile_document
 from sealift.release.files import write_failed, write_whole
@@ -33,15 +37,24 @@ from sealift.release.signed import SignedAgreement, add_signature, save_signed
 from sealift.release.starter import Starter
 from sealift.release.vault import Vault
 
-OWNERS: Final = tuple(CLASSES_OF)
-MODEL_OWNER: Final = "lab"
-OPERATOR: Final = "cloud"
-HOST: Final = "gpu-host"
-ROW_BYTES: Final = 264
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
 MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder
-EPOCHS: Final = 12
-VISITS_PER_EPOCH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """What agreement and job say about cargo.
+
+    Attributes:
+        buffers: 2: the next owner's rows load while one owner's are trained on.
+        mixed: Draw batches across the rows of all owners.
+    """
+
+    buffers: Literal[1, 2] = 1
+    mixed: bool = False
+
+
+ONE_BUFFER: Final = Travel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +164,21 @@ def claimed(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def make_world(path: Path) -> World:
+def make_world(path: Path, task: Task = DIGITS, travel: Travel = ONE_BUFFER) -> World:
     """Make everything that a job starts from.
+
+    Args:
+        path: The folder.
+        task: What the parties learn together.
+        travel: What agreement and job say about cargo.
 
     Raises:
         UsageError: if the folder exists, is not empty and is no earlier demo's.
-        UnavailableError: without scikit-learn, or if the disk refuses.
+        UnavailableError: without the task's data, or if the disk refuses.
     """
     try:
         _clear(path)
-        return _fill(path)
+        return _fill(path, task, travel)
     except OSError as error:
         raise write_failed(path, error) from None
 
@@ -177,25 +195,25 @@ def remove_secrets(path: Path) -> None:
             secret.unlink(missing_ok=True)
 
 
-def _fill(path: Path) -> World:
+def _fill(path: Path, task: Task, travel: Travel) -> World:
     world = World(path)
     tables = path / "tables"
-    # Deriving keys from passphrases and loading scikit-learn take a second each.
+    # Deriving keys from passphrases and loading the rows take a second each.
     with ThreadPoolExecutor(len(_names())) as pool:
         settled = {
             name: pool.submit(_settle, world.home(name), name) for name in _names()
         }
-        write_digits(tables)
+        task.write_tables(tables)
         identities = {name: task.result() for name, task in settled.items()}
     for owner in OWNERS:
         _seal(world.home(owner), identities[owner], tables / owner)
-    recipe = resources.files("sealift.demo") / "digits" / "recipe.py"
+    recipe = resources.files("sealift.demo") / task.bundle / "recipe.py"
     bundle = path / "recipe"
     bundle.mkdir()
     with resources.as_file(recipe) as source:
         shutil.copyfile(source, bundle / "recipe.py")
-    _agree(world, identities)
-    world.job.write_text(_job_toml(), encoding="utf-8")
+    _agree(world, identities, task, travel)
+    world.job.write_text(_job_toml(task, travel), encoding="utf-8")
     return world
 
 
@@ -267,10 +285,12 @@ def _seal(home: Home, identity: Identity, tables: Path) -> None:
             )
 
 
-def _agree(world: World, identities: dict[str, Identity]) -> None:
+def _agree(
+    world: World, identities: dict[str, Identity], task: Task, travel: Travel
+) -> None:
     parties = (*OWNERS, MODEL_OWNER, OPERATOR)
     starter = Starter(
-        name="digits",
+        name=task.name,
         party_cards=[(f"{name}/party.card.json", name) for name in parties],
         resource_cards=[
             (f"{owner}/sealed/{owner}-{part}.resource.json", owner)
@@ -284,8 +304,13 @@ def _agree(world: World, identities: dict[str, Identity]) -> None:
         attesters=[identities[HOST].public_key],
     )
     document = world.path / "agreement.toml"
-    text = starter.to_toml().replace("baseline_alone = false", "baseline_alone = true")
-    document.write_text(text, encoding="utf-8")
+    settled = {
+        "metrics": json.dumps(task.metric_names),
+        "baseline_alone": "true",
+        "buffers": str(travel.buffers),
+        "mixed": json.dumps(travel.mixed),
+    }
+    document.write_text(_settle_lines(starter.to_toml(), settled), encoding="utf-8")
     agreement = compile_document(document, lambda path: read_card(path).resource)
     signed = SignedAgreement(agreement)
     for name in parties:
@@ -293,24 +318,36 @@ def _agree(world: World, identities: dict[str, Identity]) -> None:
     save_signed(signed, world.agreement)
 
 
-def _job_toml() -> str:
-    rows = 480 // VISITS_PER_EPOCH
+def _settle_lines(document: str, values: dict[str, str]) -> str:
+    """The starter document with other values; what people would do in an editor."""
+    for name, value in values.items():
+        document, count = re.subn(
+            rf"^{name} = \S.*?(?=$|   )", f"{name} = {value}", document, flags=re.M
+        )
+        assert count == 1, f"the starter document has one line for {name}"
+    return document
+
+
+def _job_toml(task: Task, travel: Travel) -> str:
+    schedule = task.schedule
     return f"""\
-name = "digits"
+name = "{task.name}"
 agreement = "agreement.json"
 bundle = "recipe"
 output = "run"
 orchestrator = "127.0.0.1:0"
 
 [training]
-epochs = {EPOCHS}
-batch_rows = 16
-seed = 7
-threads = 1
-evaluate_every = 4
+epochs = {schedule.epochs}
+batch_rows = {schedule.batch_rows}
+seed = {schedule.seed}
+threads = {schedule.threads}
+evaluate_every = {schedule.evaluate_every}
 
 [travel]
-buffer_bytes = {rows * ROW_BYTES}
+buffers = {travel.buffers}
+mixed = {json.dumps(travel.mixed)}
+buffer_bytes = {schedule.buffer_bytes}
 lease_s = 20.0
 meet_s = 5.0
 on_missing = "wait"

@@ -12,10 +12,11 @@ import pytest
 
 from sealift.demo.hostile import REPLAY
 from sealift.demo.outcome import Outcome, Verdict
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import AttackSeen, Progress, VisitSeen
 from sealift.demo.report.markup import Markup, element, join
 from sealift.demo.report.page import render
-from sealift.demo.world import OWNERS
+from sealift.demo.tasks.digits import DIGITS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -44,10 +45,11 @@ def outcome(folder: Path, *, holder: str = "north") -> Outcome:
         )
     progress.attacks.append(AttackSeen(REPLAY, holder, "a", "frame-order", "", 7))
     return Outcome(
+        task=DIGITS,
         plan="travel",
         level="development",
-        accuracy=0.96,
-        alone={"north": 0.5, "east": 0.4, "south": 0.45},
+        together={"accuracy": 0.96, "loss": 0.1},
+        alone={owner: {"accuracy": 0.5, "loss": 2.0} for owner in OWNERS},
         weights="sha256:ab",
         progress=progress,
         verdict=Verdict(failures=["logs: <none>"]),

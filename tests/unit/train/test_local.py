@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.world import ROW_BYTES
+from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import JobError, PolicyError
 from sealift.train.joint import mean_over_rows
 from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sealift.demo.outcome import Outcome
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen
 from sealift.demo.report.markup import Markup, element
 from sealift.demo.words import say_s
-from sealift.demo.world import OWNERS
 
 WIDTH: Final = 920.0
 LABEL: Final = 118.0  # room at the left
@@ -19,8 +19,11 @@ STEP: Final = 42.0
 
 def result_bars(outcome: Outcome) -> Markup:
     """One bar per model, on one scale from 0 to 100 %."""
-    rows = [(f"{owner} alone", share, owner) for owner, share in outcome.alone.items()]
-    rows.append(("together", outcome.accuracy, "joint"))
+    name = outcome.task.headline.name
+    rows = [
+        (f"{owner} alone", found[name], owner) for owner, found in outcome.alone.items()
+    ]
+    rows.append(("together", outcome.together[name], "joint"))
     height = STEP * len(rows) + 26
     marks = [_bar(index, *row) for index, row in enumerate(rows)]
     return figure(height, _percents(STEP * len(rows)), marks, label="Accuracy by model")

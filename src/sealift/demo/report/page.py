@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Final
 
 from sealift.demo.outcome import Outcome
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen
 from sealift.demo.report.charts import loss_curves, result_bars
 from sealift.demo.report.machine import machine_facts
@@ -25,7 +26,6 @@ from sealift.demo.report.parts import (
 )
 from sealift.demo.report.timeline import PHASES, all_visits, first_visits
 from sealift.demo.words import BANNER, DEVELOPMENT_ONLY, REAL, say_bytes
-from sealift.demo.world import OWNERS
 from sealift.release.files import write_whole
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -145,11 +145,12 @@ def _subtitle(outcome: Outcome) -> str:
 
 
 def _tiles(outcome: Outcome) -> Markup:
-    low, high = min(outcome.alone.values()), max(outcome.alone.values())
+    headline = outcome.task.headline
+    alone = sorted(found[headline.name] for found in outcome.alone.values())
     progress = outcome.progress
     tiles = [
-        (f"{outcome.accuracy:.1%}", "right together", " main"),
-        (f"{100 * low:.0f} to {high:.0%}", "right alone", ""),
+        (headline.say(outcome.together[headline.name]), "together", " main"),
+        (f"{headline.say(alone[0])} to {headline.say(alone[-1])}", "alone", ""),
     ]
     if progress.visits:
         tried, refused = len(outcome.attacks), len(outcome.refused)

@@ -8,10 +8,10 @@ from statistics import median
 from typing import Final
 
 from sealift.demo.outcome import CheckedLog, Outcome
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen
 from sealift.demo.report.markup import Markup, details, element, join, table
 from sealift.demo.words import ATTACK_IN_WORDS, WHY_REFUSED, say_bytes, say_s
-from sealift.demo.world import OWNERS
 from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen
 from sealift.demo.report.charts import LABEL, WIDTH, figure, text
 from sealift.demo.report.markup import Markup, element
 from sealift.demo.words import say_s
-from sealift.demo.world import OWNERS
 
 LANE: Final = 38.0
 BAR: Final = 22.0

@@ -1,0 +1,1 @@
+"""What the demo's parties learn together, one file per task."""

@@ -1,0 +1,37 @@
+"""Read handwritten digits; every owner lacks some of the ten."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sealift.data.digits import CLASSES_OF, write_digits
+from sealift.demo.parties import OWNERS
+from sealift.demo.tasks.task import ACCURACY, Metric, Schedule, Task, Words
+
+ROW_BYTES: Final = 264
+
+DIGITS: Final = Task(
+    name="digits",
+    bundle="digits",
+    write_tables=write_digits,
+    metrics=(Metric(ACCURACY, "digits read right"),),
+    schedule=Schedule(
+        epochs=12,
+        batch_rows=16,
+        evaluate_every=4,
+        rows_per_visit=240,
+        row_bytes=ROW_BYTES,
+    ),
+    words=Words(
+        rows="handwritten digits",
+        private={
+            owner: f"digits {', '.join(map(str, CLASSES_OF[owner]))}"
+            for owner in OWNERS
+        },
+        why_alone_is_less=(
+            "Each owner lacks some digits, so what it trains alone cannot know them."
+        ),
+        real="real handwritten digits in private, disjoint parts",
+    ),
+    bar_s=25.0,
+)
