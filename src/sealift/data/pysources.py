@@ -34,7 +34,7 @@ PACKAGES_OF: Final[dict[str, tuple[str, ...]]] = {
     "south": ("json", "logging", "unittest", "xml"),
 }
 WINDOW: Final = 64  # bytes of a row
-ROWS_OF: Final = {"train": 1024, "heldout": 192}
+ROWS_OF: Final = {"train": 768, "heldout": 160}
 HELDOUT_EVERY: Final = 4  # every fourth file is kept for measuring
 NOT_READ: Final = frozenset({"test", "tests", "__pycache__"})
 

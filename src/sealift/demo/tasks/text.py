@@ -20,7 +20,7 @@ TEXT: Final = Task(
         epochs=4,
         batch_rows=4,
         evaluate_every=1,
-        rows_per_visit=512,
+        rows_per_visit=384,
         row_bytes=WINDOW,
     ),
     words=Words(
