@@ -73,6 +73,7 @@ seed = {seed}
 
 [travel]
 order = "{order}"
+mode = "{mode}"
 buffer_bytes = {buffer_bytes}
 lease_s = {lease_s}
 meet_s = {meet_s}
@@ -94,6 +95,7 @@ class Wishes:
     epochs: int = 2
     seed: int = 7
     order: str = "round-robin"
+    mode: str = "at-rest"
     buffer_bytes: int = 1 << 20
     lease_s: float = 20.0
     meet_s: float = 5.0

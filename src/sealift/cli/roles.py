@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sealift.cli.eventlog import add_events_argument, open_events
+from sealift.cli.eventlog import add_events_argument, marked, open_events
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
@@ -74,7 +74,8 @@ def set_up_role(args: argparse.Namespace) -> RoleSetup:
     identity = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
-    return RoleSetup(job, agreement, identity, open_events(args.events), address)
+    sink = marked(open_events(args.events), job.travel.mode)
+    return RoleSetup(job, agreement, identity, sink, address)
 
 
 def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:

@@ -9,6 +9,7 @@ from sealift.release.agreement import Agreement
 from sealift.release.visible import visible
 from sealift.train.eventlines import RoleEvent
 from sealift.train.settings import JobTable
+from sealift.travel.ratchet import REHEARSAL
 from sealift.travel.sizing import say_bytes
 
 
@@ -36,6 +37,7 @@ class TrainLines:
     ) -> None:
         self._owners = agreement.data_owners
         self._epochs = job.training.epochs
+        self._who = f"sealift [{REHEARSAL}]" if _rehearses(job) else "sealift"
         self._watch = watch
         self._stream = stream
         self._epoch = _Epoch(-1)
@@ -103,4 +105,8 @@ class TrainLines:
         )
 
     def _say(self, line: str) -> None:
-        print(visible(f"sealift: {line}"), file=self._stream, flush=True)
+        print(visible(f"{self._who}: {line}"), file=self._stream, flush=True)
+
+
+def _rehearses(job: JobTable) -> bool:
+    return job.travel.mode == "ratchet"

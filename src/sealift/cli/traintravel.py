@@ -16,6 +16,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
 from sealift.train.settings import JobTable
+from sealift.travel.ratchet import REHEARSAL
 
 GRACE_S: Final = 2.0  # the roles end together; who ends first is a race
 ORCHESTRATOR: Final = "orchestrator"
@@ -49,7 +50,8 @@ def train_travelling(
     lines.say_epoch()  # of the last one, which nothing follows
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
-    return dict(result)
+    said = {"mode": REHEARSAL} if job.travel.mode == "ratchet" else {}
+    return {**said, **result}
 
 
 def _require_keys(args: argparse.Namespace) -> None:

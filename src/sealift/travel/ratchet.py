@@ -11,9 +11,12 @@ key' = HKDF-Expand(SHA-256(key), label).
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 from sealift.crypto.kdf import Label, expand
 from sealift.crypto.keys import SecretKey
+
+REHEARSAL: Final = "ratchet, a rehearsal: past holders can read on"
 
 
 def advance(key: SecretKey) -> SecretKey:
