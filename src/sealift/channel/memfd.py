@@ -26,6 +26,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final, Self
 
+from sealift.channel.localsocket import check_peer_user
 from sealift.channel.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     Deadline,
@@ -45,7 +46,6 @@ _ALIGNMENT_BYTES: Final = 64
 _OFFER: Final = struct.Struct(">8sQI")
 _OFFER_MAGIC: Final = b"SEALRNG\x01"
 _NUM_DESCRIPTORS: Final = 5
-_PEER: Final = struct.Struct("3i")
 _SIZE_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(
     fcntl, "F_SEAL_GROW", 4
 )
@@ -108,7 +108,7 @@ class MemfdTransport:
             RefusedError: if somebody else is there.
             UnavailableError: if this system has no memory files, or no memory.
         """
-        _check_peer(sock, expected_uid)
+        check_peer_user(sock, expected_uid)
         slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         descriptors = _make_descriptors(_file_bytes(slot_bytes, num_slots), num_slots)
         offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, num_slots)
@@ -135,7 +135,7 @@ class MemfdTransport:
             RefusedError: if somebody else is there, or others may map the memory.
             PeerError: if no offer came.
         """
-        _check_peer(sock, expected_uid)
+        check_peer_user(sock, expected_uid)
         offer, descriptors = _receive_offer(sock, timeout_s)
         try:
             slot_bytes, num_slots = _parse_offer(offer, descriptors)
@@ -309,19 +309,6 @@ def _make_descriptors(file_bytes: int, num_slots: int) -> list[int]:
             code="no-memfd",
         ) from error
     return made
-
-
-def _check_peer(sock: socket.socket, expected_uid: int | None) -> None:
-    if expected_uid is None:
-        expected_uid = os.geteuid()
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, uid, _ = _PEER.unpack(raw)
-    if uid != expected_uid:
-        raise RefusedError(
-            "another user is at the other end of the socket",
-            why=f"user id {uid}, expected {expected_uid}",
-            code="wrong-peer-user",
-        )
 
 
 def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[int]]:

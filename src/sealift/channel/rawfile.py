@@ -27,6 +27,7 @@ class RawSealedFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._descriptor = _open(self.path)
+        self._state = self._read_state()
         try:
             self.header_bytes = self._read(0, HEADER_BYTES)
             self.header = StreamHeader.parse(self.header_bytes)
@@ -70,6 +71,27 @@ class RawSealedFile:
         self._read_into(self._offset(index), memoryview(out)[:length])
         return length
 
+    def check_unchanged(self) -> None:
+        """The file is the one that was opened: as long, and not written to since.
+
+        It catches mistakes early and says so plainly; what is wrong on purpose is
+        caught where the records are opened.
+
+        Raises:
+            MalformedError: code ``file-changed``.
+        """
+        size, *_ = now = self._read_state()
+        if now != self._state:
+            longer = size - self._state[0]
+            raise MalformedError(
+                f"{self.path.name} was changed while it was in use",
+                why=f"it is {longer:+d} bytes longer"
+                if longer
+                else "it was written to",
+                fix="Restore the file that the agreement was made with",
+                code="file-changed",
+            )
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         if self._descriptor >= 0:
@@ -81,6 +103,10 @@ class RawSealedFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _read_state(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
 
     @property
     def _trailer_offset(self) -> int:

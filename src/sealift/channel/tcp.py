@@ -71,16 +71,7 @@ class TcpTransport(CopyingSlots):
         Raises:
             PeerError: if nobody answers there.
         """
-        try:
-            sock = socket.create_connection((host, port), timeout=timeout_s)
-        except (OSError, UnicodeError) as error:
-            raise PeerError(
-                f"cannot connect to {host}:{port}",
-                why=_reason(error),
-                fix="Check that the other end is running and the address is right",
-                code="peer-unreachable",
-            ) from error
-        return cls(sock)
+        return cls(connect_socket(host, port, timeout_s=timeout_s))
 
     def send(self, frame: Buffer) -> None:
         """Send one frame."""
@@ -214,6 +205,10 @@ class TcpListener:
         Raises:
             PeerError: if none came in time, or the listener was closed.
         """
+        return TcpTransport(self.accept_socket(timeout_s))
+
+    def accept_socket(self, timeout_s: float | None = None) -> socket.socket:
+        """The next connection, for what must be said before frames cross."""
         try:
             self._sock.settimeout(timeout_s)
             sock, _ = self._sock.accept()
@@ -221,7 +216,7 @@ class TcpListener:
             raise peer_timeout() from error
         except OSError as error:
             raise peer_closed(_reason(error)) from error
-        return TcpTransport(sock)
+        return sock
 
     def close(self) -> None:
         """Stop listening."""
@@ -229,6 +224,23 @@ class TcpListener:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
+
+
+def connect_socket(host: str, port: int, *, timeout_s: float) -> socket.socket:
+    """A connected socket, for what must be said before frames cross.
+
+    Raises:
+        PeerError: if nobody answers there.
+    """
+    try:
+        return socket.create_connection((host, port), timeout=timeout_s)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise PeerError(
+            f"cannot connect to {host}:{port}",
+            why=_reason(error),
+            fix="Check that the other end is running and the address is right",
+            code="peer-unreachable",
+        ) from error
 
 
 def _without(parts: list[memoryview], sent: int) -> list[memoryview]:
@@ -250,7 +262,9 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UnavailableError:
     )
 
 
-def _reason(error: OSError | UnicodeError) -> str:
+def _reason(error: OSError | UnicodeError | OverflowError) -> str:
     if isinstance(error, UnicodeError):
         return "not a host name"
+    if isinstance(error, OverflowError):
+        return "not a port"
     return error.strerror or type(error).__name__
