@@ -18,13 +18,12 @@ from sealift.channel.commitment import VerifiedLeaves
 from sealift.channel.memory import Fault
 from sealift.channel.opener import RecordOpener
 from sealift.channel.sealedfile import RawSealedFile, write_sealed_file
-from sealift.travel import load
 from sealift.travel.frame import Frame, Placement, placement
 from sealift.travel.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.visit_world import RECORD_BYTES, Outcome, VisitWorld
 
-FIRST = 5  # on the line before it: two of the handshake, a header, lease, leaves
+FIRST = 6  # before it on the line: two of the handshake, header, lease, leaves, path
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -117,7 +116,7 @@ def test_the_last_frame_is_cut_off(world: VisitWorld) -> None:
     last = FIRST + len(world.held["ada-train"].leaves) - 1
     world.faults = [Fault("drop", last)]
     world.lease_s = 0.2  # the holder waits in vain for credit until its lease is over
-    assert_refused(world, world.visit("ada"), "session-closed")
+    assert_refused(world, world.visit("ada"), "peer-failed", "peer-timeout")
 
 
 def swapped(hand: Hand) -> list[bytes]:
@@ -201,7 +200,7 @@ def test_a_record_from_elsewhere_in_the_file(
             place = replace(place, index=1, sequence=1)
         return genuine(opener, slot, place, record, **options)
 
-    monkeypatch.setattr(load.RecordOpener, "open_in", anywhere)
+    monkeypatch.setattr(RecordOpener, "open_in", anywhere)
     assert_refused(world, world.visit("ada", spliced), "content-mismatch")
     no_leaf(monkeypatch)
     assert world.visit("ada", spliced).verified

@@ -26,6 +26,7 @@ from sealift.travel.frame import build_frame, placement
 from sealift.travel.lease import SignedLease
 from sealift.travel.messages import (
     Leaves,
+    PathTaken,
     Present,
     Ready,
     receive_message,
@@ -123,6 +124,7 @@ def leave_half_way(job: LiveJob, signed: SignedLease) -> None:
         send_message(session, first)
         send_message(session, Leaves(held.leaves))
         receive_message(session, Ready, timeout_s=20)
+        send_message(session, PathTaken("relay", "test"))
         key = session.export(Label.VISIT_FRAME, signed.lease.digest.raw)
         for sequence in range(2):
             place = placement(signed.lease, sequence, held.resource.record_bytes)

@@ -26,6 +26,7 @@ from sealift.travel.messages import (
     Credit,
     Failed,
     Leaves,
+    PathTaken,
     Present,
     Ready,
     Receipted,
@@ -93,10 +94,11 @@ class Hand:
             send_message(self.session, Leaves(part))
 
     def introduce(self, **changes: Any) -> None:
-        """First words, and the accelerator's consent."""
+        """First words, the accelerator's consent, and which way the frames go."""
         self.present(**changes)
-        ready = receive_message(self.session, Ready, timeout_s=WAIT_S)
-        self.window = ready.window
+        self.ready = receive_message(self.session, Ready, timeout_s=WAIT_S)
+        self.window = self.ready.window
+        send_message(self.session, PathTaken("relay", "test"))
 
     def frame(
         self,

@@ -27,6 +27,7 @@ from sealift.ids import Digest, Handle, VisitId
 from sealift.travel.frame import build_frame, placement
 from sealift.travel.lease import Lease
 from sealift.travel.load import CargoLoader
+from sealift.travel.rows import SealedRows
 from sealift.travel.scrub import scrub
 from sealift.travel.state import State, Visit
 from tests.sim.sealed_rows import (
@@ -71,7 +72,8 @@ class VisitMachine(RuleBasedStateMachine):
             pool=self.pool,
             heads=(),  # type: ignore[arg-type]
         )
-        self.opener = RecordOpener(DATA_KEY, source().header)
+        opener = RecordOpener(DATA_KEY, source().header)
+        self.opened = SealedRows(opener, source().leaves, self.pool, hashing_threads=0)
         self.lease = self.make_lease()
         self.placed = self.taken = self.trainings = 0
         self.deadline: float | None = None
@@ -157,7 +159,7 @@ class VisitMachine(RuleBasedStateMachine):
             harmless = True
         allowed = leased and in_turn and harmless
         raw = self.frame(number, fault)
-        place = (raw, VISIT_KEY, self.opener, source().leaves)
+        place = (memoryview(raw), VISIT_KEY, self.opened)
         self.attempt(allowed, self.loader._place, *place)
         if allowed:
             self.taken += 1
@@ -238,4 +240,4 @@ class VisitMachine(RuleBasedStateMachine):
             assert bytes(self.pool.buffer) == self.cargo
 
     def teardown(self) -> None:
-        self.opener.close()
+        self.opened.close()

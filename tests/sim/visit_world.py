@@ -17,6 +17,7 @@ from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.channel.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
+from sealift.events import Event
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import Mode, Resource
 from sealift.session import Endpoint, Session, accept, connect
@@ -28,6 +29,7 @@ from sealift.travel.accelerator import (
     LoadedCargo,
     ReleasedResource,
 )
+from sealift.travel.dock import Dock
 from sealift.travel.holder import HeldResource
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.messages import OfferVisit
@@ -69,6 +71,8 @@ class VisitWorld:
         self.mode: Mode = "at-rest"
         self.ratchet = Ratchet()
         self.visits = 0
+        self.dock: Dock | None = None
+        self.events: list[Event] = []
 
     def raw_frames(self, outcome: Outcome) -> list[bytes]:
         """The visit frames of a visit, as they crossed the line."""
@@ -232,6 +236,8 @@ class VisitWorld:
             clock=self.clock,
             tell=lambda phase: None,
             ratchet=self.ratchet,
+            dock=self.dock,
+            sink=self.events.append,
         )
 
     def _work(self, cargo: LoadedCargo) -> Mapping[str, float]:

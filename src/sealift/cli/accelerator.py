@@ -11,6 +11,7 @@ from typing import Any
 
 from sealift import __version__
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.cli.dock import add_dock_arguments, open_dock
 from sealift.cli.roles import add_role_arguments, say_unsandboxed, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.errors import PolicyError
@@ -38,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="do not make the allocator overwrite freed memory (receipts will say so)",
     )
+    add_dock_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
         attester=attester,
     )
     say_unsandboxed()
-    with Link.dial(setup.address, ACCELERATOR) as link:
+    with (
+        open_dock(args, setup.sink) as dock,
+        Link.dial(setup.address, ACCELERATOR) as link,
+    ):
         # Everything that can be refused was; torch is worth its second only now.
         from sealift.train.accelerator import Accelerator
 
@@ -77,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
             setup.agreement,
             files=files,
             clock=_boot_clock,
+            dock=dock,
             sink=setup.sink,
         ).serve()
     return 0

@@ -18,6 +18,7 @@ from typing import Any, Final
 from sealift.channel.opener import RecordOpener
 from sealift.channel.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments
+from sealift.cli.dock import add_relay_only_argument, pathfinder
 from sealift.cli.roles import (
     RoleSetup,
     add_role_arguments,
@@ -79,6 +80,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--holder-only", action="store_true", help="the broker runs elsewhere"
     )
+    add_relay_only_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -187,6 +189,7 @@ def make_attendance(
         job=setup.job.name,
         clock=time.monotonic,
         receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
+        pathfinder=pathfinder(args),
         sink=setup.sink,
         mode=setup.job.travel.mode,
     )

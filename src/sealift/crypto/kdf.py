@@ -43,6 +43,7 @@ class Label(StrEnum):
     VISIT_FRAME = "sealift v1 visit frame"
     VISIT_RECORD = "sealift v1 visit record"
     RATCHET = "sealift v1 vendor ratchet"  # rehearsal only (rule M8)
+    DIRECT_PATH = "sealift v1 direct path"
     # release (spec/release.md)
     AGREEMENT = "sealift v1 agreement"
     RELEASE = "sealift v1 key release"

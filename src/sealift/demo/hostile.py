@@ -26,7 +26,7 @@ from sealift.demo.passing import PassingSession, copy_key
 from sealift.demo.stop import leave_on_sigterm
 from sealift.errors import SealiftError
 from sealift.events import Sink, emit
-from sealift.ids import Role
+from sealift.ids import Buffer, Role
 from sealift.release.files import read_whole
 from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_signed, verify
@@ -38,7 +38,7 @@ from sealift.travel.attendance import Attendance
 from sealift.travel.frame import Placement, build_frame, parse_frame
 from sealift.travel.holder import HeldResource
 from sealift.travel.lease import Lease, SignedLease
-from sealift.travel.load import VisitSession
+from sealift.travel.paths import VisitSession
 from sealift.travel.peers import link_name
 
 REPLAY: Final = "replay"
@@ -77,8 +77,9 @@ class HostileSession(PassingSession):
             return copy_key(self._previous)
         return key
 
-    def send_raw(self, frame: bytes) -> None:
+    def send_raw(self, frame: Buffer) -> None:
         """The frame, or what the attack makes of it."""
+        frame = bytes(frame)  # its memory is used again for the next one
         if self._attack == REPLAY and self._first is not None:
             frame = self._first
         elif self._attack == BEYOND_LEASE:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.ids import Buffer
+from sealift.session.session import Incoming
 from sealift.travel.lease import Lease
-from sealift.travel.load import VisitSession
+from sealift.travel.paths import VisitSession
 
 
 class PassingSession:
@@ -30,13 +32,13 @@ class PassingSession:
         """A sealed message."""
         return self.session.receive(timeout_s)
 
-    def send_raw(self, frame: bytes) -> None:
+    def send_raw(self, frame: Buffer) -> None:
         """A visit frame."""
         self.session.send_raw(frame)
 
-    def receive_raw(self, timeout_s: float | None = None) -> bytes:
-        """A visit frame."""
-        return self.session.receive_raw(timeout_s)
+    def receive_any(self, timeout_s: float | None = None) -> Incoming:
+        """A sealed message, or a visit frame."""
+        return self.session.receive_any(timeout_s)
 
     def export(self, label: Label, context: bytes = b"") -> SecretKey:
         """A key of this visit; a copy of each stays here."""

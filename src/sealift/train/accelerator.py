@@ -41,6 +41,7 @@ from sealift.travel.accelerator import (
     ReleasedResource,
 )
 from sealift.travel.capacity import free_memory_bytes
+from sealift.travel.dock import Dock
 from sealift.travel.lease import Lease, LeaseTerms
 from sealift.travel.messages import (
     Failed,
@@ -80,6 +81,7 @@ class Accelerator:
         agreement: Verified.
         files: The code bundle, measured against the agreement.
         clock: Seconds that also count while the machine sleeps.
+        dock: Where holders may come alongside; None is the relay only.
         sink: Where events go.
     """
 
@@ -91,6 +93,7 @@ class Accelerator:
         *,
         files: Mapping[str, bytes],
         clock: Clock,
+        dock: Dock | None = None,
         sink: Sink = discard,
     ) -> None:
         self._link = link
@@ -98,6 +101,7 @@ class Accelerator:
         self._agreement = agreement
         self._files = files
         self._clock = clock
+        self._dock = dock
         self._sink = sink
         rule = agreement.agreement.output
         self._rules = VisitRules(max_visits=rule.max_visits)
@@ -180,6 +184,8 @@ class Accelerator:
             make_pool=CPUPool,
             clock=self._clock,
             tell=lambda phase: _tell(control, phase),
+            dock=self._dock,
+            sink=self._sink,
         )
         return setup, training
 

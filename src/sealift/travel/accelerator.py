@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import JobError, PolicyError, SealiftError
+from sealift.events import Sink, discard
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
+from sealift.travel.dock import Dock
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
-from sealift.travel.load import CargoLoader, Loaded, VisitSession
+from sealift.travel.load import CargoLoader, Loaded
 from sealift.travel.messages import (
     BufferOffered,
     Failed,
@@ -30,6 +32,7 @@ from sealift.travel.messages import (
     VisitPhase,
     send_message,
 )
+from sealift.travel.paths import VisitSession
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.pool import Pool
 from sealift.travel.ratchet import Ratchet
@@ -94,6 +97,8 @@ class HostSetup:
         clock: Seconds that also count while the machine sleeps.
         tell: Progress, to the orchestrator.
         ratchet: Keys of mode ``ratchet``; one chain per process.
+        dock: Where holders may come alongside; None is the relay only.
+        sink: Gets ``visit.path``.
     """
 
     released: Mapping[str, ReleasedResource]
@@ -107,6 +112,8 @@ class HostSetup:
     clock: Clock
     tell: Callable[[VisitPhase], None]
     ratchet: Ratchet = field(default_factory=Ratchet)
+    dock: Dock | None = None
+    sink: Sink = discard
 
 
 class HostedVisit:
@@ -208,6 +215,8 @@ class HostedVisit:
             pool=self._pool,
             heads=self._setup.heads,
             ratchet=self._setup.ratchet,
+            dock=self._setup.dock,
+            sink=self._setup.sink,
         )
 
     def _train(self) -> Mapping[str, float]:

@@ -27,6 +27,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.session.session import Session
+from sealift.travel.alongside import Pathfinder
 from sealift.travel.holder import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,
@@ -34,8 +35,8 @@ from sealift.travel.holder import (
     check_lease,
 )
 from sealift.travel.lease import LeaseTerms, SignedLease
-from sealift.travel.load import VisitSession
 from sealift.travel.messages import Finished, Granted, receive_message
+from sealift.travel.paths import VisitSession
 from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
@@ -71,6 +72,7 @@ class Attendance:
             otherwise.
         receipt_wait_s: How long to wait for the receipt after the cargo.
         clock: Monotonic seconds.
+        pathfinder: Chooses the way of the frames; the relay only, if there is none.
         sink: Where events go.
         between: Puts something between holder and session; what attacks are made of.
 
@@ -91,6 +93,7 @@ class Attendance:
         job: str,
         clock: Clock,
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
+        pathfinder: Pathfinder | None = None,
         sink: Sink = discard,
         mode: Mode = "at-rest",
         between: Between = _nothing_between,
@@ -104,6 +107,7 @@ class Attendance:
         self._job = job
         self._receipt_wait_s = receipt_wait_s
         self._clock = clock
+        self._pathfinder = pathfinder
         self._sink = sink
         self._mode = mode
         self._between = between
@@ -149,6 +153,7 @@ class Attendance:
             clock=self._clock,
             check_heads=self._check_heads,
             receipt_wait_s=self._receipt_wait_s,
+            pathfinder=self._pathfinder,
             sink=self._sink,
         )
         circuit = self._link.open(ACCELERATOR)

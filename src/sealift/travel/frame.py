@@ -43,6 +43,11 @@ class Placement:
     skip: int
 
 
+def frame_bytes(record_bytes: int) -> int:
+    """The longest frame of a file with records of this size."""
+    return HEADER_BYTES + record_bytes + TAG_BYTES
+
+
 def record_range(lease: Lease, record_bytes: int) -> range:
     """The records of the sealed file that hold the lease's rows."""
     first = lease.start_byte // record_bytes
@@ -78,6 +83,14 @@ def build_frame(
     visit_key: SecretKey, lease: Leased, place: Placement, record: Buffer
 ) -> bytes:
     """The frame around one sealed record."""
+    head = frame_head(visit_key, lease, place, memoryview(record)[-TAG_BYTES:])
+    return b"".join((head, record))
+
+
+def frame_head(
+    visit_key: SecretKey, lease: Leased, place: Placement, tag: Buffer
+) -> bytes:
+    """Fields and MAC of the frame around the record that ends in ``tag``."""
     fields = _FIELDS.pack(
         VERSION,
         place.sequence,
@@ -86,8 +99,7 @@ def build_frame(
         place.offset,
         place.length,
     )
-    mac = _mac(visit_key, lease.digest, fields, record)
-    return b"".join((fields, mac, record))
+    return fields + _mac(visit_key, lease.digest, fields, tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +121,8 @@ class Frame:
         Raises:
             AuthenticationError: if it was not made with this visit's key and lease.
         """
-        verify_equal(_mac(visit_key, lease, self.fields, self.record), self.mac)
+        tag = self.record[-TAG_BYTES:]
+        verify_equal(_mac(visit_key, lease, self.fields, tag), self.mac)
 
 
 def parse_frame(raw: Buffer) -> Frame:
@@ -130,5 +143,5 @@ def parse_frame(raw: Buffer) -> Frame:
     return Frame(fields, sequence, record, Handle(handle), offset, length, mac, body)
 
 
-def _mac(key: SecretKey, lease: Digest, fields: bytes, record: Buffer) -> bytes:
-    return keyed_hash(key, lease.raw, fields, memoryview(record)[-TAG_BYTES:])
+def _mac(key: SecretKey, lease: Digest, fields: bytes, tag: Buffer) -> bytes:
+    return keyed_hash(key, lease.raw, fields, tag)

@@ -9,24 +9,36 @@ lease has run out, and keeps the signed receipt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.crypto.aead import TAG_BYTES
+from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PolicyError, StaleError
+from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
-from sealift.travel.frame import build_frame, placement, record_range
+from sealift.travel.alongside import Pathfinder
+from sealift.travel.frame import (
+    HEADER_BYTES,
+    Placement,
+    frame_bytes,
+    frame_head,
+    placement,
+    record_range,
+)
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
-from sealift.travel.load import VisitSession
 from sealift.travel.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
-    Credit,
+    Failed,
+    FailedError,
     Leaves,
+    PathTaken,
     Present,
     Ready,
     Receipted,
@@ -34,6 +46,7 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
+from sealift.travel.paths import DirectSink, FrameSink, RelayedSink, VisitSession
 from sealift.travel.reseal import Departure, SealedSource, departing
 from sealift.travel.state import Clock
 
@@ -67,6 +80,7 @@ class Provisioning:
         check_heads: Raises unless the heads show every log that the holder must see,
             each a continuation of the last one kept.
         receipt_wait_s: How long to wait for the receipt after the cargo.
+        pathfinder: Chooses the way of the frames; the relay only, if there is none.
         sink: Where events go.
     """
 
@@ -78,6 +92,7 @@ class Provisioning:
         clock: Clock,
         check_heads: Callable[[tuple[SignedTreeHead, ...]], None],
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
+        pathfinder: Pathfinder | None = None,
         sink: Sink = discard,
     ) -> None:
         self._held = held
@@ -87,6 +102,7 @@ class Provisioning:
         self._deadline = clock() + signed.lease.lease_s
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
+        self._pathfinder = pathfinder or Pathfinder(())
         self._sink = sink
 
     def provision(self, session: VisitSession) -> SignedReceipt:
@@ -96,6 +112,17 @@ class Provisioning:
             RefusedError: if a head, the lease or the receipt does not hold.
             PeerError: if the accelerator is gone or refuses.
         """
+        try:
+            frames = self._bring(session)
+        except FailedError:
+            raise
+        except SealiftError as error:
+            _say(session, error)
+            raise
+        send_message(session, Cargo(frames, self._lease.cargo_bytes))
+        return self._receive_receipt(session)
+
+    def _bring(self, session: VisitSession) -> int:
         held, left_s = self._held, self._remaining_s()
         with departing(
             held.source, held.data_key, self._lease, session, timeout_s=left_s
@@ -103,38 +130,57 @@ class Provisioning:
             self._introduce(session, departure)
             ready = receive_message(session, Ready, timeout_s=self._remaining_s())
             self._check_heads(ready.heads)
-            frames = self._send_frames(session, departure, ready.window)
-        send_message(session, Cargo(frames, self._lease.cargo_bytes))
-        return self._receive_receipt(session)
+            with ExitStack() as stack:
+                sink = self._way(session, ready, stack)
+                frames = self._send_frames(sink, departure)
+            departure.source.check_unchanged()
+        return frames
 
     def _introduce(self, session: VisitSession, departure: Departure) -> None:
         leaves = self._held.leaves
+        departure.source.check_unchanged()
         header = departure.source.header_bytes
         send_message(session, Present(self._signed, header, len(leaves)))
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
             batch = Leaves(tuple(leaves[start : start + LEAVES_PER_MESSAGE]))
             send_message(session, batch)
 
-    def _send_frames(
-        self, session: VisitSession, departure: Departure, window: int
-    ) -> int:
+    def _way(self, session: VisitSession, ready: Ready, stack: ExitStack) -> FrameSink:
+        """Choose the way of the frames, and say which."""
+        with closing_key(session, self._lease) as key:
+            longest = frame_bytes(self._held.resource.record_bytes)
+            taken = self._pathfinder.take(ready.direct, key, longest)
+        if taken.transport is not None:
+            stack.callback(taken.transport.close)
+        send_message(session, PathTaken(taken.name, taken.why))
+        visit = self._lease.visit.to_text()
+        emit(self._sink, "visit.path", visit=visit, path=taken.name, why=taken.why)
+        if taken.transport is None:
+            return RelayedSink(session, ready.window, self._remaining_s)
+        return DirectSink(taken.transport, session, self._remaining_s)
+
+    def _send_frames(self, sink: FrameSink, departure: Departure) -> int:
         record_bytes = self._held.resource.record_bytes
-        acknowledged, total = 0, len(record_range(self._lease, record_bytes))
+        total = len(record_range(self._lease, record_bytes))
         for sequence in range(total):
-            while sequence - acknowledged >= window:
-                acknowledged = self._credit(session)
             self._remaining_s()
             place = placement(self._lease, sequence, record_bytes)
-            record = departure.source.record(place.record)
-            frame = build_frame(departure.frame_key, self._lease, place, record)
-            session.send_raw(frame)
-            emit(self._sink, "holder.frame", sealed_bytes=len(record))
-        while acknowledged < total:
-            acknowledged = self._credit(session)
+            length = self._build(sink, place, departure)
+            sink.send()
+            emit(self._sink, "holder.frame", sealed_bytes=length)
+        sink.finish()
         return total
 
-    def _credit(self, session: VisitSession) -> int:
-        return receive_message(session, Credit, timeout_s=self._remaining_s()).frames
+    def _build(self, sink: FrameSink, place: Placement, departure: Departure) -> int:
+        """One frame, read from the file straight to where it is sent from."""
+        source = departure.source
+        length = source.record_length(place.record)
+        room = sink.room(HEADER_BYTES + length)
+        source.record_into(place.record, room[HEADER_BYTES:])
+        room[:HEADER_BYTES] = frame_head(
+            departure.frame_key, self._lease, place, room[-TAG_BYTES:]
+        )
+        return length
 
     def _receive_receipt(self, session: VisitSession) -> SignedReceipt:
         while True:
@@ -165,6 +211,22 @@ class Provisioning:
                 code="lease-expired",
             )
         return left
+
+
+@contextmanager
+def closing_key(session: VisitSession, lease: Lease) -> Iterator[SecretKey]:
+    """The key that opens the direct paths of one visit, for a moment."""
+    key = session.export(Label.DIRECT_PATH, lease.digest.raw)
+    try:
+        yield key
+    finally:
+        key.wipe()
+
+
+def _say(session: VisitSession, error: SealiftError) -> None:
+    """Tell the accelerator why nothing more comes, so that it need not guess."""
+    with suppress(SealiftError):
+        send_message(session, Failed(error.code, str(error)))
 
 
 def check_lease(

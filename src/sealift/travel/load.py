@@ -1,15 +1,16 @@
 """Load one visit's cargo: frames in, verified rows in the buffer (accelerator's side).
 
 The order of checks is that of spec/visit.md section Frame. Plaintext exists in the
-visit's pool only: a record is opened into the pool's quarantine slot, its keyed hash is
-compared with the leaf that leads to the agreement's content commitment, and only then
-are its bytes placed. Whatever fails raises; the caller revokes and scrubs.
+visit's pool only. Frames come through the session or over a direct path; what is done
+with them is the same. Whatever fails raises; the caller revokes and scrubs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.channel.commitment import (
     ContentCommitment,
@@ -17,62 +18,50 @@ from sealift.channel.commitment import (
     verify_leaves,
 )
 from sealift.channel.header import StreamHeader, count_records
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.quarantine import Slot
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import IntegrityError
+from sealift.errors import IntegrityError, MalformedError
+from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
-from sealift.travel.frame import parse_frame
+from sealift.travel.direct import PathName
+from sealift.travel.dock import Berth, Dock
+from sealift.travel.frame import frame_bytes, parse_frame
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
-    Credit,
     Leaves,
-    MessageSession,
+    PathTaken,
     Present,
     RatchetKey,
     Ready,
     receive_message,
     send_message,
 )
+from sealift.travel.paths import (
+    WINDOW_FRAMES,
+    DirectSource,
+    FrameSource,
+    RelayedSource,
+    VisitSession,
+)
 from sealift.travel.pool import Pool
 from sealift.travel.ratchet import Ratchet
+from sealift.travel.rows import FrameRows, SealedRows
 from sealift.travel.state import Visit
 from sealift.travel.visitkeys import VisitKeys, keys_of_ratchet, keys_of_session
 
-WINDOW_FRAMES: Final = 16
-CREDIT_EVERY: Final = 4  # a credit costs a sealed message, a window must outlast it
-
-
-class VisitSession(MessageSession, Protocol):
-    """The part of a session that a visit needs."""
-
-    def receive_raw(self, timeout_s: float | None = None) -> bytes:
-        """A frame that authenticates itself."""
-        ...
-
-    def send_raw(self, frame: bytes) -> None:
-        """Send a frame that authenticates itself."""
-        ...
-
-    def export(self, label: Label, context: bytes = b"") -> SecretKey:
-        """A key that both ends of the session derive."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
+ALONGSIDE_S: Final = 5.0  # the holder said that it came; its connection is on the way
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was loaded: frames and ciphertext bytes."""
+    """What was loaded: frames and ciphertext bytes, and on which path they came."""
 
     frames: int
     sealed_bytes: int
+    path: PathName = "relay"
 
 
 class CargoLoader:
@@ -85,6 +74,8 @@ class CargoLoader:
         pool: This visit's memory.
         heads: Signed tree heads to show to the holder.
         ratchet: Keys of mode ``ratchet``.
+        dock: Where the holder may come alongside; None is the relay only.
+        sink: Gets ``visit.path``.
     """
 
     def __init__(
@@ -96,6 +87,8 @@ class CargoLoader:
         pool: Pool,
         heads: tuple[SignedTreeHead, ...],
         ratchet: Ratchet | None = None,
+        dock: Dock | None = None,
+        sink: Sink = discard,
     ) -> None:
         self._visit = visit
         self._resource = resource
@@ -103,6 +96,8 @@ class CargoLoader:
         self._pool = pool
         self._heads = heads
         self._ratchet = ratchet or Ratchet()
+        self._dock = dock
+        self._sink = sink
 
     def load(self, session: VisitSession) -> Loaded:
         """Take the cargo from a holder that presents this visit's lease.
@@ -118,23 +113,18 @@ class CargoLoader:
             keys.wipe()
 
     def _load(self, session: VisitSession, keys: VisitKeys) -> Loaded:
-        present = receive_message(session, Present, timeout_s=self._visit.remaining_s())
+        left_s = self._visit.remaining_s()
+        present = receive_message(session, Present, timeout_s=left_s)
         check_presented(present, self._visit.lease)
         leaves = self._receive_leaves(session, present)
-        opener = self._opener(present, keys)
+        rows = self._make_rows(present, keys, leaves)
         try:
-            send_message(session, Ready(WINDOW_FRAMES, self._heads))
-            sealed_bytes = 0
-            expected = self._visit.expected_frames
-            for count in range(1, expected + 1):
-                raw = session.receive_raw(self._visit.remaining_s())
-                sealed_bytes += self._place(raw, keys.frame, opener, leaves)
-                if count % CREDIT_EVERY == 0 or count == expected:
-                    send_message(session, Credit(count))
-            self._seal(session)
+            with self._path(session) as (source, path):
+                sealed = self._take_frames(source, keys.frame, rows)
+                self._seal(session, rows.finish)
         finally:
-            opener.close()
-        return Loaded(expected, sealed_bytes)
+            rows.close()
+        return Loaded(self._visit.expected_frames, sealed, path)
 
     def _keys(self, session: VisitSession) -> VisitKeys:
         lease = self._visit.lease
@@ -165,39 +155,73 @@ class CargoLoader:
         )
         return verify_leaves(leaves, commitment, data_key=self._data_key)
 
-    def _opener(self, present: Present, keys: VisitKeys) -> RecordOpener:
+    def _make_rows(
+        self, present: Present, keys: VisitKeys, leaves: VerifiedLeaves
+    ) -> FrameRows:
         header = StreamHeader.parse(present.header)
         told = (header.total_bytes, header.record_bytes)
         if told != (self._resource.total_bytes, self._resource.record_bytes):
             raise _wrong_content("the sealed file has another size")
-        return keys.opener(present.header, self._data_key)
+        opener = keys.opener(present.header, self._data_key)
+        return SealedRows(opener, leaves, self._pool)
 
-    def _place(
-        self,
-        raw: bytes,
-        visit_key: SecretKey,
-        opener: RecordOpener,
-        leaves: VerifiedLeaves,
+    @contextmanager
+    def _path(self, session: VisitSession) -> Iterator[tuple[FrameSource, PathName]]:
+        """Say that we are ready, and hear which way the frames will come."""
+        berth = self._berth(session)
+        try:
+            offers = berth.offers if berth else ()
+            send_message(session, Ready(WINDOW_FRAMES, self._heads, offers))
+            left_s = self._visit.remaining_s()
+            taken = receive_message(session, PathTaken, timeout_s=left_s)
+            self._tell(taken)
+            yield self._source(session, taken.path, berth), taken.path
+        finally:
+            if self._dock is not None and berth is not None:
+                self._dock.leave(berth)
+
+    def _berth(self, session: VisitSession) -> Berth | None:
+        if self._dock is None:
+            return None
+        key = session.export(Label.DIRECT_PATH, self._visit.lease.digest.raw)
+        return self._dock.berth(key, frame_bytes(self._resource.record_bytes))
+
+    def _source(
+        self, session: VisitSession, path: PathName, berth: Berth | None
+    ) -> FrameSource:
+        remaining_s = self._visit.remaining_s
+        if path == "relay":
+            return RelayedSource(session, remaining_s)
+        if berth is None or path not in {offer.kind for offer in berth.offers}:
+            raise MalformedError("a path that was not offered", code="bad-message")
+        transport = berth.transport(min(ALONGSIDE_S, remaining_s()))
+        return DirectSource(transport, session, remaining_s)
+
+    def _take_frames(
+        self, source: FrameSource, visit_key: SecretKey, rows: FrameRows
     ) -> int:
+        sealed, expected = 0, self._visit.expected_frames
+        for count in range(1, expected + 1):
+            sealed += self._place(source.frame(), visit_key, rows)
+            source.took(last=count == expected)
+        return sealed
+
+    def _place(self, raw: memoryview, visit_key: SecretKey, rows: FrameRows) -> int:
         frame = parse_frame(raw)
         frame.authenticate(visit_key, self._visit.lease.digest)
-        place = self._visit.admit(frame)
-        slot = Slot(self._pool.quarantine)
-        where = Place(place.record, place.record, opener.header.is_final(place.record))
-        # Private: `raw` is this process's own receive buffer.
-        plaintext = opener.open_in(slot, where, frame.record, private=True)
-        try:
-            leaves.verify(place.record, plaintext)
-            end = place.offset + place.length
-            rows = plaintext[place.skip : place.skip + place.length]
-            self._pool.buffer[place.offset : end] = rows
-        finally:
-            slot.scrub()
+        rows.place(self._visit.admit(frame), frame.record)
         return len(frame.record)
 
-    def _seal(self, session: VisitSession) -> None:
+    def _seal(self, session: VisitSession, finish: Callable[[], None]) -> None:
         told = receive_message(session, Cargo, timeout_s=self._visit.remaining_s())
+        finish()
         self._visit.seal(told.frames, told.cargo_bytes)
+
+    def _tell(self, taken: PathTaken) -> None:
+        visit = self._visit.visit.to_text()
+        emit(
+            self._sink, "visit.path", visit=visit, path=taken.path, why=taken.why[:200]
+        )
 
 
 def _wrong_content(why: str) -> IntegrityError:

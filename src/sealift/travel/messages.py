@@ -19,6 +19,7 @@ from sealift.ids import Digest, Handle, VisitId
 from sealift.release.agreement import Purpose
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
+from sealift.travel.direct import DirectOffer, PathName
 from sealift.travel.lease import SignedLease
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
@@ -225,10 +226,25 @@ class Leaves:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Send; at most ``window`` frames ahead. The heads are of every log that released."""
+    """Send.
+
+    Attributes:
+        window: Most frames ahead of what was acknowledged, through the relay.
+        heads: Of every log that released a key.
+        direct: Where the holder may come alongside instead.
+    """
 
     window: int
     heads: tuple[SignedTreeHead, ...]
+    direct: tuple[DirectOffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PathTaken:
+    """Which way the frames go, and why, in a few words."""
+
+    path: PathName
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +290,8 @@ class Finished:
 
 ANY: Final[tuple[type, ...]] = (
     Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
-    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready, RatchetKey, Credit, Cargo,
-    Receipted, Finished,
+    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready,
+    PathTaken, RatchetKey, Credit, Cargo, Receipted, Finished,
 )  # fmt: skip
 
 

@@ -43,6 +43,18 @@ class SealedSource(Protocol):
         """One sealed record: ciphertext and tag."""
         ...
 
+    def record_length(self, index: int) -> int:
+        """Bytes of one sealed record."""
+        ...
+
+    def record_into(self, index: int, out: memoryview) -> int:
+        """Read one sealed record into memory; return its bytes."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Raise unless the file is still the one that was opened."""
+        ...
+
 
 class ResealedSource:
     """A sealed file as one visit sees it: every record under the visit's key.
@@ -100,9 +112,7 @@ class ResealedSource:
 
     def check_unchanged(self) -> None:
         """Raise unless the file is still the one that was opened."""
-        check = getattr(self._source, "check_unchanged", None)
-        if check is not None:
-            check()
+        self._source.check_unchanged()
 
     def close(self) -> None:
         """Forget keys and plaintext; the file stays open."""

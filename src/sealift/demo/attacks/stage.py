@@ -51,8 +51,8 @@ from sealift.travel.accelerator import (
 )
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
-from sealift.travel.load import VisitSession
 from sealift.travel.messages import OfferVisit, VisitEnded
+from sealift.travel.paths import VisitSession
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
 from sealift.travel.ratchet import Ratchet

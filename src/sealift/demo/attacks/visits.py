@@ -19,8 +19,8 @@ from sealift.ids import Buffer, Digest, Handle
 from sealift.release.agreement import Mode, Resource
 from sealift.travel.frame import Frame, Placement, build_frame, parse_frame
 from sealift.travel.lease import Lease
-from sealift.travel.load import VisitSession
 from sealift.travel.messages import Present, RatchetKey, parse_message
+from sealift.travel.paths import VisitSession
 from sealift.travel.ratchet import advance
 
 Spoil = Callable[[PassingSession, Frame, bytes], bytes]
@@ -35,9 +35,10 @@ class SpoilingSession(PassingSession):
         super().__init__(session, lease)
         self._spoil = spoil
 
-    def send_raw(self, frame: bytes) -> None:
+    def send_raw(self, frame: Buffer) -> None:
         """The spoiled frame."""
-        spoiled = self._spoil(self, parse_frame(frame), frame)
+        whole = bytes(frame)  # its memory is used again for the next one
+        spoiled = self._spoil(self, parse_frame(whole), whole)
         if spoiled:
             super().send_raw(spoiled)
 
@@ -77,9 +78,9 @@ class RecordingSession(PassingSession):
         """The visit, for an attack on it."""
         return Recorded(self.lease, resource, tuple(self.frames), self.header)
 
-    def send_raw(self, frame: bytes) -> None:
+    def send_raw(self, frame: Buffer) -> None:
         """The frame as it is."""
-        self.frames.append(frame)
+        self.frames.append(bytes(frame))
         super().send_raw(frame)
 
 

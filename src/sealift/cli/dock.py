@@ -1,0 +1,72 @@
+"""Direct paths on the command line: where an accelerator offers them, who takes them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from sealift.channel.localsocket import LocalListener
+from sealift.channel.tcp import TcpListener
+from sealift.errors import UnavailableError
+from sealift.events import Sink
+from sealift.train.settings import parse_address
+from sealift.travel.alongside import Pathfinder
+from sealift.travel.dock import Dock
+
+
+def add_dock_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what an accelerator takes."""
+    add_relay_only_argument(parser)
+    parser.add_argument(
+        "--direct",
+        metavar="HOST:PORT",
+        help="let holders bring their cargo to this address, past the relay",
+    )
+    parser.add_argument(
+        "--direct-listen",
+        metavar="HOST:PORT",
+        help="listen there for --direct, when a NAT or a proxy stands in between",
+    )
+
+
+def add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what both ends take."""
+    parser.add_argument(
+        "--relay-only",
+        action="store_true",
+        help="let cargo cross through the orchestrator's port and nowhere else",
+    )
+
+
+@contextmanager
+def open_dock(args: argparse.Namespace, sink: Sink) -> Iterator[Dock | None]:
+    """The dock of this command line; None with ``--relay-only``.
+
+    Raises:
+        UnavailableError: if an address that was asked for cannot be listened on.
+    """
+    if args.relay_only:
+        yield None
+        return
+    tcp, told = None, ""
+    if args.direct is not None:
+        tcp = TcpListener(*parse_address(args.direct_listen or args.direct))
+        told = args.direct if args.direct_listen else ""
+    dock = Dock(local=_local(), tcp=tcp, tcp_address=told, sink=sink)
+    try:
+        yield dock
+    finally:
+        dock.close()
+
+
+def pathfinder(args: argparse.Namespace) -> Pathfinder:
+    """Which offered paths the holder of this command line takes."""
+    return Pathfinder(()) if args.relay_only else Pathfinder()
+
+
+def _local() -> LocalListener | None:
+    """Without a place for a local socket there is still the relay."""
+    with suppress(UnavailableError):
+        return LocalListener()
+    return None

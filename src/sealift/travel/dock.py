@@ -1,0 +1,203 @@
+"""Where holders come alongside: the accelerator's listening end of direct paths.
+
+One dock serves a process. A visit asks it for a berth, a single-use place with a token
+and a key; threads of the dock greet whoever connects, and only a holder that proves
+the berth's key gets in (``direct``). Strangers cost a few seconds of one of a few
+threads, and keep nobody from the relay.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from sealift.channel.localsocket import LocalListener
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.channel.transport import Deadline, SlotTransport
+from sealift.crypto.keys import SecretKey
+from sealift.errors import PeerError, SealiftError
+from sealift.events import Sink, discard, emit
+from sealift.travel.direct import TOKEN_BYTES, DirectOffer, Kind, prove_accelerator
+
+MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
+RING_BYTES: Final = 8 << 20  # stays in the cache of both ends
+_ACCEPT_PAUSE_S: Final = 0.05
+
+
+class Berth:
+    """One visit's place; made by ``Dock.berth``, given back by ``close``."""
+
+    def __init__(self, key: SecretKey, frame_bytes: int) -> None:
+        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.key = key
+        self.frame_bytes = frame_bytes
+        self.offers: tuple[DirectOffer, ...] = ()
+        self._changed = threading.Condition()
+        self._claimed = self._closed = False
+        self._transport: SlotTransport | None = None
+
+    def claim(self) -> bool:
+        """Take the place; True for the first."""
+        with self._changed:
+            first = not self._claimed and not self._closed
+            self._claimed = True
+            return first
+
+    def moor(self, transport: SlotTransport) -> None:
+        """The holder is alongside."""
+        with self._changed:
+            if not self._closed:
+                self._transport = transport
+                self._changed.notify_all()
+                return
+        transport.close()
+
+    def transport(self, timeout_s: float) -> SlotTransport:
+        """The holder's connection; the berth closes it.
+
+        Raises:
+            PeerError: if the holder does not come alongside in time.
+        """
+        deadline = Deadline(timeout_s)
+        with self._changed:
+            while self._transport is None:
+                left_s = deadline.remaining_s()
+                if self._closed or left_s == 0:
+                    raise PeerError("the holder did not come alongside")
+                self._changed.wait(left_s)
+            return self._transport
+
+    def close(self) -> None:
+        """End the connection and forget the key. Idempotent."""
+        with self._changed:
+            self._closed = True
+            transport, self._transport = self._transport, None
+            self._changed.notify_all()
+        if transport is not None:
+            transport.close()
+        self.key.wipe()
+
+
+class Dock:
+    """Listens for holders.
+
+    Args:
+        local: Unix socket for holders on this machine, if there are to be any.
+        tcp: For holders that can reach this machine.
+        tcp_address: What holders are told to dial, if not what ``tcp`` listens on.
+        sink: Gets ``direct.refused``.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: LocalListener | None = None,
+        tcp: TcpListener | None = None,
+        tcp_address: str = "",
+        sink: Sink = discard,
+    ) -> None:
+        self._local, self._tcp, self._sink = local, tcp, sink
+        self._lock = threading.Lock()
+        self._berths: dict[bytes, Berth] = {}
+        self._addresses: dict[Kind, str] = {}
+        self._unproven = threading.BoundedSemaphore(MAX_UNPROVEN)
+        self._closing = threading.Event()
+        if local is not None:
+            self._open("memfd", local.path, local.accept)
+        if tcp is not None:
+            address = tcp_address or "{}:{}".format(*tcp.address)
+            self._open("tcp", address, tcp.accept_socket)
+
+    def berth(self, key: SecretKey, frame_bytes: int) -> Berth:
+        """A place for one visit.
+
+        Args:
+            key: Exported from the visit's session; the berth wipes it.
+            frame_bytes: Longest frame.
+        """
+        berth = Berth(key, frame_bytes)
+        with self._lock:
+            addresses = self._addresses.items()
+            berth.offers = tuple(
+                DirectOffer(kind, address, berth.token) for kind, address in addresses
+            )
+            self._berths[berth.token] = berth
+        return berth
+
+    def leave(self, berth: Berth) -> None:
+        """The visit is over: nobody can come to this berth any more."""
+        with self._lock:
+            self._berths.pop(berth.token, None)
+        berth.close()
+
+    def close(self) -> None:
+        """Stop listening and close every berth. Idempotent."""
+        self._closing.set()
+        for listener in (self._local, self._tcp):
+            if listener is not None:
+                listener.close()
+        with self._lock:
+            berths = list(self._berths.values())
+            self._berths.clear()
+        for berth in berths:
+            berth.close()
+
+    def _open(
+        self, kind: Kind, address: str, accept: Callable[[], socket.socket]
+    ) -> None:
+        self._addresses[kind] = address
+        threading.Thread(
+            target=self._accept, args=(kind, accept), name=f"dock {kind}", daemon=True
+        ).start()
+
+    def _accept(self, kind: Kind, accept: Callable[[], socket.socket]) -> None:
+        while not self._closing.is_set():
+            try:
+                sock = accept()
+            except SealiftError:  # closed, another user, or no descriptor is left
+                self._closing.wait(_ACCEPT_PAUSE_S)
+                continue
+            if not self._unproven.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(
+                target=self._greet, args=(kind, sock), name="dock greeting", daemon=True
+            ).start()
+
+    def _greet(self, kind: Kind, sock: socket.socket) -> None:
+        try:
+            token = prove_accelerator(sock, kind, self._key, self._claim)
+            berth = self._find(token)
+            if berth is None:
+                raise PeerError("the visit is over")
+            berth.moor(_transport(kind, sock, berth.frame_bytes))
+        except SealiftError as error:
+            with suppress(OSError):
+                sock.close()
+            emit(self._sink, "direct.refused", path=kind, reason=error.code)
+        finally:
+            self._unproven.release()
+
+    def _find(self, token: bytes) -> Berth | None:
+        with self._lock:
+            return self._berths.get(token)
+
+    def _key(self, token: bytes) -> SecretKey | None:
+        berth = self._find(token)
+        return berth.key if berth is not None else None
+
+    def _claim(self, token: bytes) -> bool:
+        berth = self._find(token)
+        return berth is not None and berth.claim()
+
+
+def _transport(kind: Kind, sock: socket.socket, frame_bytes: int) -> SlotTransport:
+    if kind == "memfd":
+        slots = max(2, RING_BYTES // frame_bytes)
+        return MemfdTransport.offer(sock, slot_bytes=frame_bytes, num_slots=slots)
+    return TcpTransport(sock, max_frame_bytes=frame_bytes)

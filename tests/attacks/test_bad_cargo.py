@@ -1,0 +1,126 @@
+"""A holder whose file is not what it was: one clear line, that visit alone is refused.
+
+Files that shrink, grow or are written to while a visit is under way, through the relay
+and on a direct path. Mistakes are told by the holder in its own words; what a holder
+does on purpose is caught by tags and hashes. Repeated records are in ``test_t4_splice``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.channel.localsocket import LocalListener
+from sealift.channel.rawfile import RawSealedFile
+from sealift.errors import MalformedError
+from sealift.events import Event
+from sealift.travel.alongside import Pathfinder
+from sealift.travel.dock import Dock
+from sealift.travel.holder import Provisioning
+from tests.sim.hands import Bring, Hand
+from tests.sim.visit_world import VisitWorld
+
+Spoil = Callable[[Path], None]
+EARLY, LATE = 130, -150  # in the first record, which has crossed; in the last record
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 200)
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(bytes(100))
+
+
+def write(position: int) -> Spoil:
+    def spoil(path: Path) -> None:
+        whole = bytearray(path.read_bytes())
+        whole[position] ^= 1
+        with path.open("r+b") as file:
+            file.write(whole)
+
+    return spoil
+
+
+def leave(path: Path) -> None:
+    """The control: nothing happens to the file."""
+
+
+def spoiling(spoil: Spoil, finder: Pathfinder, *, at_frame: int = 2) -> Bring:
+    """An honest holder whose file is spoilt when so many frames were sent."""
+
+    def bring(hand: Hand) -> Any:
+        sent = []
+
+        def sink(event: Event) -> None:
+            if event.kind == "holder.frame":
+                sent.append(event)
+                if len(sent) == at_frame:
+                    spoil(hand.held.source.path)  # type: ignore[attr-defined]
+
+        return Provisioning(
+            hand.held,
+            hand.signed,
+            clock=hand.clock,
+            check_heads=lambda heads: None,
+            pathfinder=finder,
+            sink=sink,
+        ).provision(hand.session)
+
+    return bring
+
+
+CASES = {
+    "shrinks": (shrink, "ends too early"),
+    "grows": (grow, "100 bytes longer"),
+    "is written to, before": (write(EARLY), "written to"),
+    "is written to, ahead": (write(LATE), ""),  # the tag notices first
+}
+
+
+@pytest.mark.parametrize("path", ["relay", "memfd"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_that_changes_in_mid_visit(tmp_path: Path, case: str, path: Any) -> None:
+    spoil, line = CASES[case]
+    world = VisitWorld(tmp_path)
+    world.dock = Dock(local=LocalListener())
+    try:
+        finder = Pathfinder((path,) if path != "relay" else ())
+        outcome = world.visit("ada", spoiling(spoil, finder))
+        assert not outcome.verified
+        assert outcome.ended is not None
+        assert line in outcome.ended.line
+        assert "\n" not in outcome.ended.line
+        assert outcome.reason == ("peer-failed" if line else "authentication")
+        assert (outcome.receipt, world.trained) == (None, [])
+        assert world.pools[-1].scrubbed
+        assert world.visit("bern", spoiling(leave, finder)).verified  # others go on
+        assert world.visit("cleo").verified
+    finally:
+        world.dock.close()
+
+
+def test_only_the_check_notices_what_was_sent_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: what a record was when it crossed is all that counts."""
+    world = VisitWorld(tmp_path)
+    monkeypatch.setattr(RawSealedFile, "check_unchanged", lambda self: None)
+    for spoil in (grow, write(EARLY)):
+        assert world.visit("ada", spoiling(spoil, Pathfinder(()))).verified
+
+
+@pytest.mark.parametrize("spoil", [shrink, grow])
+def test_a_file_of_another_length_is_not_opened(tmp_path: Path, spoil: Spoil) -> None:
+    world = VisitWorld(tmp_path)
+    path = world.held["ada-train"].source.path  # type: ignore[attr-defined]
+    RawSealedFile(path).close()  # control
+    spoil(path)
+    with pytest.raises(MalformedError) as caught:
+        RawSealedFile(path)
+    assert caught.value.code == "bad-sealed-file"

@@ -1,0 +1,82 @@
+"""The memory and the socket of a direct path: what the two ends alone may touch (H3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.channel.cpu import CpuBackend
+from sealift.channel.localsocket import LocalListener, dial_local
+from sealift.channel.opener import RecordOpener
+from sealift.channel.record import StreamOptions
+from sealift.errors import IntegrityError, RefusedError
+from sealift.travel.frame import Placement
+from sealift.travel.rows import SealedRows
+from tests.sim.sealed_rows import DATA_KEY, PLAIN, RECORD_BYTES, Source
+from tests.sim.visit_parts import GuardedPool
+
+
+class TwiceReading(CpuBackend):
+    """An engine that reads the ciphertext twice, with the holder's write in between."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+
+    def cipher(self, suite: Any, key: Any) -> Any:
+        outer, inner = self, super().cipher(suite, key)
+
+        class Cipher:
+            def open_into(
+                self, nonce: Any, sealed: Any, associated: Any, out: Any
+            ) -> int:
+                first = bytes(sealed)
+                count = inner.open_into(nonce, first, associated, out)
+                outer._write()
+                change = (a ^ b for a, b in zip(first, bytes(sealed), strict=True))
+                out[:count] = bytes(p ^ c for p, c in zip(out, change, strict=False))
+                return count
+
+        return Cipher()
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_a_holder_that_writes_while_its_record_is_opened(mutant: bool) -> None:
+    """H3: the tag passes; the hash is of what was opened, so the rows do not."""
+    source, pool = Source(), GuardedPool(len(PLAIN), RECORD_BYTES)
+    shared = bytearray(source.records[0])  # a slot that its sender still maps
+
+    def write() -> None:
+        shared[5] ^= 0xFF
+
+    opener = RecordOpener(
+        DATA_KEY, source.header, options=StreamOptions(TwiceReading(write))
+    )
+    rows = SealedRows(opener, source.leaves, pool)
+    if mutant:  # the hash is of bytes that were opened apart
+        genuine = source.leaves.verify
+        source.leaves.verify = lambda i, _: genuine(i, PLAIN[:RECORD_BYTES])  # type: ignore[method-assign]
+    rows.place(Placement(0, 0, 0, RECORD_BYTES, 0), memoryview(shared))
+    if mutant:
+        rows.finish()
+    else:
+        with pytest.raises(IntegrityError):
+            rows.finish()
+    assert bytes(pool.buffer[:RECORD_BYTES]) != PLAIN[:RECORD_BYTES]
+    rows.close()
+
+
+def test_another_user_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = LocalListener()
+    folder = Path(listener.path).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    with pytest.raises(RefusedError) as caught:
+        dial_local(listener.path, 1.0)
+    assert caught.value.code == "wrong-peer-user"
+    monkeypatch.undo()
+    dial_local(listener.path, 1.0).close()  # control
+    listener.close()
+    assert not folder.exists()
