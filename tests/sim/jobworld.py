@@ -79,6 +79,8 @@ lease_s = {lease_s}
 meet_s = {meet_s}
 gather_s = {gather_s}
 brokers_s = {brokers_s}
+rejoin_s = {rejoin_s}
+checkpoint_every = {checkpoint_every}
 on_missing = "{on_missing}"
 wait_s = 15.0
 """
@@ -101,6 +103,8 @@ class Wishes:
     meet_s: float = 5.0
     gather_s: float = 40.0
     brokers_s: float = 20.0
+    rejoin_s: float = 0.0
+    checkpoint_every: int = 8
     on_missing: str = "skip"
     rule: dict[str, str] = field(default_factory=dict)
 

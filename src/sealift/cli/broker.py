@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
     RoleSetup,
     add_role_arguments,
@@ -56,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     with (
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,
-        Link.dial(setup.address, link_name(Role.BROKER, setup.identity.name)) as link,
     ):
         broker = Broker(
             setup.agreement,
@@ -66,16 +66,25 @@ def run(args: argparse.Namespace) -> int:
             clock=_wall_clock,
             sink=setup.sink,
         )
-        endpoint = Endpoint(
-            role=Role.BROKER,
-            name=setup.identity.name,
-            agreement=setup.agreement.digest,
-            identity=setup.identity,
-        )
+        rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
+        rejoining.run(lambda joined: _serve(setup, broker, rejoining.dial_s, joined))
+    return 0
+
+
+def _serve(setup: RoleSetup, broker: Broker, dial_s: float, joined: Joined) -> None:
+    """Serve over one connection, with an instance key of its own."""
+    name = setup.identity.name
+    endpoint = Endpoint(
+        role=Role.BROKER,
+        name=name,
+        agreement=setup.agreement.digest,
+        identity=setup.identity,
+    )
+    with Link.dial(setup.address, link_name(Role.BROKER, name), dial_s) as link:
+        joined()
         Brokerage(
             link, endpoint, setup.agreement, broker=broker, sink=setup.sink
         ).serve()
-    return 0
 
 
 def open_log(path: Path, setup: RoleSetup) -> AuditLog:

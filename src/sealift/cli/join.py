@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sealift.channel.opener import RecordOpener
 from sealift.channel.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments
+from sealift.cli.brokerbeside import BrokerBeside, broker_command
 from sealift.cli.dock import add_relay_only_argument, pathfinder
+from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
     RoleSetup,
     add_role_arguments,
     require_data_owner,
     set_up_role,
 )
-from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.errors import (
     AuthenticationError,
@@ -39,14 +37,11 @@ from sealift.release.files import make_folder
 from sealift.release.heads import HeadStore
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
+from sealift.session.link import DIAL_TIMEOUT_S, Link
 from sealift.travel.attendance import Attendance
 from sealift.travel.holder import HeldResource
+from sealift.travel.messages import Finished
 from sealift.travel.peers import link_name
-
-STOP_S: Final = 10.0
-OWN_FAILURES: Final = frozenset({1, 2, 3, 5, 6, 7})  # 4 is a peer's, a signal is ours
-Broker = subprocess.Popen[bytes]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -95,14 +90,82 @@ def run(args: argparse.Namespace) -> int:
     if not args.holder_only:
         check_keys(setup, args.vault, held)
     make_folder(args.receipts)
-    with _broker_beside(args) as broker, holder_link(setup) as link:
-        attendance = make_attendance(args, setup, link, held)
-        with _ending_with(broker, link):
-            finished = attendance.serve()
+    holder = _Holder(args, setup, held)
+    if args.holder_only:
+        finished = holder.attend()
+    else:
+        finished = _attend_with_broker(args, holder)
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
-    print(json.dumps({"receipts": attendance.kept, "failed": attendance.failed}))
+    print(json.dumps({"receipts": holder.kept, "failed": holder.failed}))
     return 0
+
+
+class _Holder:
+    """Attends over one connection after another, with an instance key for each."""
+
+    def __init__(
+        self, args: argparse.Namespace, setup: RoleSetup, held: dict[str, HeldResource]
+    ) -> None:
+        self._args = args
+        self._setup = setup
+        self._held = held
+        self._rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
+        self._link: Link | None = None
+        self._leaving = threading.Event()
+        self.kept = 0
+        self.failed = 0
+
+    def attend(self) -> Finished:
+        """Until the job has ended."""
+        return self._rejoining.run(self._attend)
+
+    def leave(self) -> None:
+        """End at once, from another thread."""
+        self._leaving.set()
+        if self._link is not None:
+            self._link.close()
+
+    def _attend(self, joined: Joined) -> Finished:
+        with holder_link(self._setup, self._rejoining.dial_s) as self._link:
+            if self._leaving.is_set():
+                raise PeerError("asked to leave", code="role-ended")
+            attendance = make_attendance(
+                self._args, self._setup, self._link, self._held
+            )
+            try:
+                return attendance.serve(joined)
+            except PeerError as error:
+                if self._leaving.is_set():
+                    error.code = "role-ended"
+                raise
+            finally:
+                self.kept += attendance.kept
+                self.failed += attendance.failed
+
+
+def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:
+    """Attend beside the broker; its failure is ours.
+
+    Raises:
+        JobError: ``role-ended``; what the broker said stands on stderr.
+    """
+    command = broker_command(args)
+    with BrokerBeside(command, ended=holder.leave, say=_say) as broker:
+        try:
+            return holder.attend()
+        except PeerError:
+            if not broker.failed:
+                raise
+            raise JobError(
+                "the broker beside the holder ended early",
+                why="it said why in the line before",
+                code="role-ended",
+            ) from None
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr, flush=True)
 
 
 def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> None:
@@ -161,9 +224,10 @@ def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
     return held
 
 
-def holder_link(setup: RoleSetup) -> Link:
+def holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> Link:
     """Dial the relay under the holder's name."""
-    return Link.dial(setup.address, link_name(Role.HOLDER, setup.identity.name))
+    name = link_name(Role.HOLDER, setup.identity.name)
+    return Link.dial(setup.address, name, dial_s)
 
 
 def make_attendance(
@@ -195,34 +259,6 @@ def make_attendance(
     )
 
 
-@contextmanager
-def _ending_with(broker: Broker | None, link: Link) -> Iterator[None]:
-    """Without its broker an owner takes no part: end the block when it fails.
-
-    Raises:
-        JobError: ``role-ended``; what the broker said stands on stderr.
-    """
-    if broker is None:
-        yield
-        return
-
-    def watch() -> None:
-        if broker.wait() in OWN_FAILURES:
-            link.close()
-
-    threading.Thread(target=watch, name="broker's end", daemon=True).start()
-    try:
-        yield
-    except PeerError:
-        if broker.poll() not in OWN_FAILURES:
-            raise
-        raise JobError(
-            "the broker beside the holder ended early",
-            why="it said why in the line before",
-            code="role-ended",
-        ) from None
-
-
 def _require_passphrase_file(args: argparse.Namespace) -> None:
     """Two processes need the passphrase, and only one could ask."""
     if args.passphrase_file is None:
@@ -232,33 +268,3 @@ def _require_passphrase_file(args: argparse.Namespace) -> None:
             "`sealift join --holder-only`",
             code="no-terminal",
         )
-
-
-@contextmanager
-def _broker_beside(args: argparse.Namespace) -> Iterator[Broker | None]:
-    """The broker in a process of its own, unless it runs elsewhere."""
-    if args.holder_only:
-        yield None
-        return
-    command = [sys.executable, "-m", "sealift", "broker", str(args.job)]
-    for name in ("key", "passphrase_file", "orchestrator", "vault", "log"):
-        value = getattr(args, name)
-        if value is not None:
-            command += [f"--{name.replace('_', '-')}", str(value)]
-    with stop_postponed():
-        process = subprocess.Popen(command, env={**os.environ, **followed()})  # noqa: S603 - ourselves
-        on_second_signal(process.kill)
-    try:
-        yield process
-    finally:
-        stop_process(process)
-
-
-def stop_process(process: Broker) -> None:
-    """Ask a child to stop, wait, and end it if it does not."""
-    process.terminate()
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -53,6 +53,10 @@ TIMEOUT: Final = peer_timeout().code
 Between = Callable[[VisitSession, SignedLease], VisitSession]
 
 
+def _nothing() -> None:
+    """For a caller who need not know."""
+
+
 def _nothing_between(session: VisitSession, signed: SignedLease) -> VisitSession:
     return session
 
@@ -114,8 +118,11 @@ class Attendance:
         self.kept = 0
         self.failed = 0
 
-    def serve(self) -> Finished:
+    def serve(self, joined: Callable[[], None] = _nothing) -> Finished:
         """Attend until the orchestrator says that the job has ended.
+
+        Args:
+            joined: Called when the orchestrator has let us in.
 
         Raises:
             PeerError: if the orchestrator is gone.
@@ -123,6 +130,7 @@ class Attendance:
         circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
         with connect(circuit, self._endpoint, policy) as control:
+            joined()
             emit(self._sink, "holder.ready", holder=self._endpoint.name)
             while True:
                 order = _newest_order(control)

@@ -1,0 +1,83 @@
+"""A role that lost its relay dials again, with fresh keys, for as long as the job says.
+
+What ends by a decision stays ended: a session that was closed in order, a refusal. What
+was cut (the orchestrator was killed, the network is gone) is begun again. A role that
+never arrived at all is not repeated here; its first dial has its own patience.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from sealift.errors import PeerError
+from sealift.events import Sink, discard, emit
+from sealift.session.link import DIAL_TIMEOUT_S
+
+T = TypeVar("T")
+Joined = Callable[[], None]
+PAUSE_S: Final = 0.1
+CUT: Final = frozenset({
+    "name-taken",  # by our former connection, which the relay has not missed yet
+    "peer-closed", "peer-timeout", "peer-unreachable", "relay-gone",
+    "session-truncated", "unknown-peer",
+})  # fmt: skip
+
+
+class Rejoining:
+    """Runs a role until it ends by a decision, or stays cut off for too long.
+
+    Args:
+        rejoin_s: How long after a cut; 0: not at all.
+        sink: Gets ``relay.lost``.
+        clock: Monotonic seconds.
+        pause: Sleeps for so many seconds.
+    """
+
+    def __init__(
+        self,
+        rejoin_s: float,
+        *,
+        sink: Sink = discard,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rejoin_s = rejoin_s
+        self._sink = sink
+        self._clock = clock
+        self._pause = pause
+        self._arrived = False
+        self._deadline: float | None = None
+
+    @property
+    def dial_s(self) -> float:
+        """How long one dial may take."""
+        if self._deadline is None:
+            return DIAL_TIMEOUT_S
+        return max(PAUSE_S, min(DIAL_TIMEOUT_S, self._deadline - self._clock()))
+
+    def run(self, serve: Callable[[Joined], T]) -> T:
+        """What ``serve`` returns; it calls its argument once it has arrived.
+
+        Raises:
+            PeerError: the last one, if it stays cut off.
+        """
+        while True:
+            try:
+                return serve(self._join)
+            except PeerError as error:
+                if not self._tries_again(error):
+                    raise
+            self._pause(PAUSE_S)
+
+    def _join(self) -> None:
+        self._arrived, self._deadline = True, None
+
+    def _tries_again(self, error: PeerError) -> bool:
+        if not self._arrived or not self._rejoin_s or error.code not in CUT:
+            return False
+        if self._deadline is None:
+            self._deadline = self._clock() + self._rejoin_s
+            emit(self._sink, "relay.lost", reason=error.code, rejoin_s=self._rejoin_s)
+        return self._clock() < self._deadline
