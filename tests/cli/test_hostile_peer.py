@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.eventlog import open_events
-from sealift.cli.rundir import RunFolder
+from sealift.cli.rundir import RunFolder, RunName
 from sealift.errors import MalformedError
 from sealift.events import emit
+from sealift.ids import Digest
 from sealift.release.signed import load_signed, verify
 from sealift.travel.messages import JobFinished, Output
 from sealift.travel.orchestrator import RunSummary
@@ -31,7 +32,7 @@ def test_a_manifest_of_nobody_leaves_no_run(tmp_path: Path, manifest: bytes) -> 
     agreement = verify(load_signed(world.agreement))
     summary = RunSummary(1, 0, JobFinished(manifest, b"x" * 64))
     place = tmp_path / "run"
-    with RunFolder(place) as folder:
+    with RunFolder(place, RunName("digits", Digest.of(b"agreement"))) as folder:
         folder.write_output(Output("model.sealed", b"x", last=True))
         with pytest.raises(MalformedError):
             folder.finish(summary, agreement)

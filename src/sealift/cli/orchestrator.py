@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
-from sealift.cli.rundir import RunFolder
+from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
 from sealift.ids import Role
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     require_party(setup, operator, "orchestrator")
     with ExitStack() as stack:
         place = args.output or Path(setup.job.output)
-        folder = stack.enter_context(RunFolder(place))
+        name = RunName(setup.job.name, setup.agreement.digest)
+        folder = stack.enter_context(RunFolder(place, name))
         summary = _orchestrate(setup, folder, stack)
     print(json.dumps(summary))
     return 0

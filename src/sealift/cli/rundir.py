@@ -1,28 +1,49 @@
 """The folder of a run: sealed model, its wrapped key, the accelerator's signed manifest.
 
 It appears whole, with its last file synced, or not at all: until then everything lies
-in a hidden folder beside it, which goes when the run fails.
+in a hidden folder beside it, which goes when the run fails. A hidden file beside it says
+that somebody writes it, and stays when that process is killed: whoever comes next tidies
+up, or finds that the run was complete already.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from sealift.channel.outputfile import write_failed
-from sealift.codec import encode
+from sealift.codec import decode, encode
 from sealift.errors import MalformedError, UsageError
-from sealift.release.files import write_whole
+from sealift.ids import Digest
+from sealift.release.files import make_folder, read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
-from sealift.train.manifest import MANIFEST_NAME, SignedManifest, verify_manifest
+from sealift.train.manifest import (
+    MANIFEST_NAME,
+    RunManifest,
+    SignedManifest,
+    verify_manifest,
+)
 from sealift.travel.messages import Output
 from sealift.travel.orchestrator import RunSummary
 
 MAX_OUTPUT_BYTES = 1 << 34
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_NAME_BYTES = 4096
+_ANY_PARTIAL = "[0-9a-f]" * 8 + ".partial"
 OUTPUT_NAMES = frozenset({"model.sealed", "model.key.json"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunName:
+    """Which run writes a folder."""
+
+    job: str
+    agreement: Digest
 
 
 class RunFolder:
@@ -30,33 +51,48 @@ class RunFolder:
 
     Args:
         path: Must be free: an earlier run is never replaced.
+        name: Of the run, for whoever comes after this process was killed.
 
     Raises:
         UsageError: ``output-exists``.
         UnavailableError: if the folder cannot be made.
+
+    Attributes:
+        complete: Whether this very run was complete before, and only its process was
+            killed before it could end: nothing is written then.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: RunName) -> None:
         self.path = path
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         self._written_bytes = 0
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UsageError(
-                f"{path} holds a run already",
-                fix="Name another folder with --output, or move that one away",
-                code="output-exists",
-            )
+        make_folder(path.parent)
+        self._marker = _Marker(path.with_name(f".{path.name}.running"), encode(name))
+        self.complete = self._marker.left_behind and (path / MANIFEST_NAME).is_file()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._partial.mkdir()
-        except OSError as error:
-            raise write_failed(path, error) from None
+            if not self.complete:
+                self._begin()
+                self._marker.write()
+        except BaseException:
+            self._marker.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         shutil.rmtree(self._partial, ignore_errors=True)
+        self._marker.remove()
+
+    def _begin(self) -> None:
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise _holds_a_run(self.path)
+        for partial in self.path.parent.glob(f".{self.path.name}.{_ANY_PARTIAL}"):
+            shutil.rmtree(partial, ignore_errors=True)  # its process was killed
+        try:
+            self._partial.mkdir()
+        except OSError as error:
+            raise write_failed(self.path, error) from None
 
     def write_output(self, output: Output) -> None:
         """Take one piece of an output.
@@ -112,11 +148,90 @@ class RunFolder:
         manifest = verify_manifest(signed, agreement)
         self.add(MANIFEST_NAME, encode(signed))
         self.appear()
+        return self._summary(manifest, summary.visits, summary.skipped)
+
+    def summary_before(self, agreement: VerifiedAgreement) -> dict[str, Any]:
+        """The summary of a run that was complete before.
+
+        Raises:
+            SealiftError: if its manifest is not by an accelerator of the agreement.
+        """
+        raw = read_whole(self.path / MANIFEST_NAME, MAX_MANIFEST_BYTES)
+        manifest = verify_manifest(decode(SignedManifest, raw), agreement)
+        return self._summary(manifest, sum(manifest.visits.values()), 0)
+
+    def _summary(
+        self, manifest: RunManifest, visits: int, skipped: int
+    ) -> dict[str, Any]:
         return {
             "run": str(self.path),
-            "visits": summary.visits,
-            "skipped": summary.skipped,
+            "visits": visits,
+            "skipped": skipped,
             "level": manifest.level,
             "metrics": manifest.metrics,
             "weights": manifest.weights.to_text(),
         }
+
+
+class _Marker:
+    """A file that one process holds while it writes a run, and removes at its end."""
+
+    def __init__(self, path: Path, name: bytes) -> None:
+        self._path = path
+        self._name = name
+        self._found = b""
+        try:
+            self._descriptor = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise write_failed(path, error) from None
+        try:
+            self._hold()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether a process that wrote the same run was killed."""
+        return self._found == self._name
+
+    def write(self) -> None:
+        """This process's run is the one that is written."""
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, self._name, 0)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise write_failed(self._path, error) from None
+
+    def close(self) -> None:
+        """Leave it as it was found."""
+        if not self._found:
+            self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Nobody writes the run any more."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+    def _hold(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process writes {self._path.name}",
+                fix="Name another folder with --output, or wait for that run",
+                code="output-exists",
+            ) from None
+        self._found = os.pread(self._descriptor, MAX_NAME_BYTES, 0)
+
+
+def _holds_a_run(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} holds a run already",
+        fix="Name another folder with --output, or move that one away",
+        code="output-exists",
+    )

@@ -16,7 +16,7 @@ from sealift.attest.level import Level
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.cli.passphrase import read_secret_line
 from sealift.cli.roles import say_unsandboxed
-from sealift.cli.rundir import RunFolder
+from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import SecretKey
@@ -47,7 +47,8 @@ def train_locally(
     files = load_bundle(Path(job.bundle), agreement.agreement.code)
     with ExitStack() as stack:
         place = args.output or Path(job.output)
-        folder = stack.enter_context(RunFolder(place))
+        name = RunName(job.name, agreement.digest)
+        folder = stack.enter_context(RunFolder(place, name))
         keys = _keys(args, agreement, stack)
         say_unsandboxed()
         rows = _open(args, agreement, keys, stack)
