@@ -12,11 +12,13 @@ from sealift.demo.attacks.scenario import Scenario, Tried, attempt
 from sealift.demo.attacks.stage import Stage
 
 _LEASE: Final = "a holder writes its leased range and nothing else"
+_READ: Final = "a holder reads nothing"
 _NEXT: Final = "the secrets of one visit open nothing of the next"
 _WHOLE: Final = "a cargo arrives whole, in order, unchanged, or not at all"
 _PEER: Final = "no key and no row goes to whom the agreement does not accept"
 _GONE: Final = "a visit's rows are gone before the next holder is met"
 _STALL: Final = "a holder that stalls or is late loses its visit, nothing else"
+_COMMITTED: Final = "rows are those that their owner committed to"
 _HONEST: Final = "the honest visit gets its receipt"
 _FOLLOWED: Final = "under a vendor's ratchet it reads the rows"
 _GENUINE: Final = "the agreed host is accepted"
@@ -33,6 +35,10 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         "T1", _LEASE, "brings a lease for an earlier process", "foreign-lease",
         visits.restarted_accelerator, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "T2", _READ, "asks for memory where frames belong", "unexpected-frame",
+        visits.asks_for_memory, visits.honest, _HONEST,
     ),
     Scenario(
         "T3", _NEXT, "ratchets its visit key forward", "authentication",
@@ -93,6 +99,10 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         "T8", _STALL, "sends frames after its lease", "lease-expired",
         visits.late_frames, visits.next_holder, "the next holder is served",
+    ),
+    Scenario(
+        "T9", _COMMITTED, "changes its rows after it signed", "content-mismatch",
+        visits.changed_rows, visits.honest, _HONEST,
     ),
 )  # fmt: skip
 

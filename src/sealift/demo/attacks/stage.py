@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -136,6 +136,7 @@ class Stage:
         self.clock = StageClock()
         self.attester_key = SigningKey.generate()
         self._identities = {name: create_identity(name) for name in OWNERS}
+        self._folder = folder
         self._keys = {f"{name}-train": SecretKey.generate() for name in OWNERS}
         self.held = {name: self._seal(folder, name) for name in OWNERS}
         self.agreement = verify(self._sign())
@@ -161,6 +162,12 @@ class Stage:
                 code_bundle=self.agreement.agreement.code.digest,
             ),
         )
+
+    def change_rows(self, owner: str) -> None:
+        """Seal other rows under the same key, and show the leaves that were agreed."""
+        held = self.held[owner]
+        changed = self._seal(self._folder / "changed", owner)
+        self.held[owner] = replace(held, source=changed.source)
 
     def visit(
         self,
@@ -300,6 +307,7 @@ class Stage:
         return {"loss": 0.5}
 
     def _seal(self, folder: Path, owner: str) -> HeldResource:
+        folder.mkdir(exist_ok=True)
         name, rows = f"{owner}-train", secrets.token_bytes(ROWS * ROW_BYTES)
         plain = CANARY + rows[len(CANARY) :]
         card = write_sealed_file(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sealift.codec import encode
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.demo.attacks.follower import Recorded, follow
@@ -82,6 +83,24 @@ class RecordingSession(PassingSession):
         """The frame as it is."""
         self.frames.append(bytes(frame))
         super().send_raw(frame)
+
+
+class AskingSession(PassingSession):
+    """Asks for memory where frames belong, and keeps what it is told."""
+
+    def __init__(self, session: VisitSession, lease: Lease) -> None:
+        super().__init__(session, lease)
+        self.told: list[bytes] = []
+
+    def send_raw(self, _frame: Buffer) -> None:
+        """A request, in a message."""
+        plain = {"offset": 0, "length": 1 << 20}
+        super().send(encode({"type": "read-memory", "body": plain}))
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """What it is told."""
+        self.told.append(super().receive(timeout_s))
+        return self.told[-1]
 
 
 def beyond_lease(stage: Stage) -> str:
@@ -168,6 +187,29 @@ def follow_ratchet(stage: Stage) -> bool:
 def _follow(stage: Stage, mode: Mode) -> bytes:
     former, later = _record(stage, OWNERS[0], mode), _record(stage, OWNERS[1], mode)
     return follow(former.keys, later.recorded(stage.held[OWNERS[1]].resource))
+
+
+def changed_rows(stage: Stage) -> str:
+    """Other rows than those committed to, properly sealed by the holder of the key."""
+    agreed = stage.held[OWNERS[0]]
+    stage.change_rows(OWNERS[0])
+    try:
+        return stage.visit().refusal
+    finally:
+        stage.held[OWNERS[0]] = agreed
+
+
+def asks_for_memory(stage: Stage) -> str:
+    """A request for another owner's rows, in place of a frame; and what it is told."""
+    stage.visit(OWNERS[1])
+    asking: list[AskingSession] = []
+
+    def between(session: VisitSession, lease: Lease) -> VisitSession:
+        asking.append(AskingSession(session, lease))
+        return asking[0]
+
+    refusal = stage.visit(between=between).refusal
+    return "" if any(CANARY in told for told in asking[0].told) else refusal
 
 
 def late_frames(stage: Stage) -> str:
