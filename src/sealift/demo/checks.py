@@ -28,6 +28,7 @@ MAX_PASSPHRASE_BYTES: Final = 1024
 def check_run(world: World, run: TravelRun, *, attacks: bool) -> Verdict:
     """Check everything that the parties keep of a run; failures are collected."""
     verified, verdict = verify(load_signed(world.agreement)), Verdict()
+    verdict.agreement = verified.agreement
     if attacks:
         _try(verdict, "attacks", lambda: _check_attacks(run.progress))
     _try(verdict, "logs", lambda: _check_logs(world, verified, verdict))
@@ -106,6 +107,7 @@ def _check_model(
     world: World, verified: VerifiedAgreement, verdict: Verdict, run: TravelRun
 ) -> None:
     from sealift.train.handover import open_output  # torch
+    from sealift.train.output import MODEL_NAME
 
     opened = open_output(world.run, unlock(world.home(MODEL_OWNER)), verified)
     if opened.manifest.weights.to_text() != run.result["weights"]:
@@ -113,5 +115,6 @@ def _check_model(
             "the orchestrator told other weights", code="weights-differ"
         )
     write_whole(world.model, opened.content)
-    verdict.parameters = opened.parameters
+    verdict.parameters, verdict.manifest = opened.parameters, opened.manifest
+    verdict.model_bytes = (world.run / MODEL_NAME).stat().st_size
     verdict.model_verified = True

@@ -41,13 +41,18 @@ class Lines:
             self.say(f"up: {event.text('name')}")
         elif event.kind == "job.ready":
             keys = f"{progress.keys} keys released"
-            self.say(f"accelerator ready at level {progress.level}, {keys}")
+            self.say(
+                f"accelerator ready at level {progress.level}, {keys}, "
+                f"sandbox: {progress.sandbox or 'none'}"
+            )
         elif event.kind == "visit.ended":
-            self._visit(progress)
+            visit = progress.visit(event.text("visit"))
+            if visit is not None:
+                self._visit(progress, visit)
+        elif event.kind == "checkpoint.missed":
+            self.say(f"no checkpoint {event.text('number')}: {event.text('line')}")
 
-    def _visit(self, progress: Progress) -> None:
-        visit = progress.current
-        assert visit is not None, "it has just ended"
+    def _visit(self, progress: Progress, visit: VisitSeen) -> None:
         if not visit.verified:
             self.say(
                 f"visit {visit.number} of {visit.holder} REFUSED [{visit.reason}]: "

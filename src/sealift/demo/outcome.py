@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.progress import AttackSeen, Progress
-from sealift.demo.tasks.task import ACCURACY, Task
+from sealift.demo.tasks.task import ACCURACY, Sample, Task
+from sealift.demo.world import Travel
+from sealift.release.agreement import Agreement
 from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt
+
+if TYPE_CHECKING:
+    from sealift.train.manifest import RunManifest
 
 Plan = Literal["travel", "local"]
 REFUSAL_OF: Final[Mapping[str, str]] = {
@@ -45,13 +50,19 @@ class Verdict:
 
     Attributes:
         failures: What did not hold, one line each; empty if all of it did.
-        model: Tensors and parameters of the opened model, and whose weights they are.
+        agreement: What was signed, verified.
+        manifest: What the run was, verified; None until the model was opened.
+        parameters: Of the opened model.
+        model_bytes: Of the sealed model, as it lies on the disk.
     """
 
     logs: list[CheckedLog] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    agreement: Agreement | None = None
+    manifest: RunManifest | None = None
     parameters: int = 0
+    model_bytes: int = 0
     log_verified: bool = False
     receipts_verified: bool = False
     scrub_verified: bool = False
@@ -72,9 +83,11 @@ class Outcome:
         alone: The same of each owner's own model, on the same rows.
         seconds: From the command's start to the end of the last check.
         roles_up_s: From the command's start until every role was there.
+        sample: What the opened model writes, where the task has it write.
     """
 
     task: Task
+    travel: Travel
     plan: Plan
     level: str
     together: dict[str, float]
@@ -89,6 +102,13 @@ class Outcome:
     folder: Path
     report: Path
     model: Path
+    sample: Sample | None = None
+
+    @property
+    def sandbox(self) -> str:
+        """What kept the recipe in; by the signed manifest, where there is one."""
+        manifest = self.verdict.manifest
+        return manifest.sandbox if manifest else self.progress.sandbox
 
     @property
     def attacks(self) -> list[AttackSeen]:
@@ -113,6 +133,7 @@ class Outcome:
             "scrub_verified": verdict.scrub_verified if travel else None,
             "receipts": len(verdict.receipts),
             "level": self.level,
+            "task": self.task.name,
             "report": str(self.report),
             "roles_up_s": round(self.roles_up_s, 2),
             "weights": self.weights,

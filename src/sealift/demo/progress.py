@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from sealift.train.eventlines import RoleEvent
 
+PHASES: Final = ("offer", "handshake", "load", "wait", "train", "scrub", "receipt")
 TRANSFER_PHASES: Final = ("handshake", "load")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time, in monotonic seconds."""
+
+    phase: str
+    began_s: float
+    ended_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,10 +30,12 @@ class VisitSeen:
 
     Attributes:
         number: Of its fresh visit key: its key epoch.
+        position: Of its group in the plan; visits of one group are worked on together.
         began_s: When it was offered, monotonic seconds.
         marks: (phase, when it began), in order.
         phases_s: Seconds by phase, by the accelerator's clock.
         reason: Stable name of why it failed, or empty.
+        curve: Values of the loss within the visit, as the output rule lets them out.
     """
 
     visit: str
@@ -33,6 +45,7 @@ class VisitSeen:
     purpose: str
     rows: int
     began_s: float
+    position: int = 0
     ended_s: float = 0.0
     marks: list[tuple[str, float]] = field(default_factory=list)
     phases_s: dict[str, float] = field(default_factory=dict)
@@ -42,6 +55,24 @@ class VisitSeen:
     sealed_bytes: int = 0
     scrubbed_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    curve: tuple[float, ...] = ()
+
+    @property
+    def under_way(self) -> bool:
+        """Offered and not ended."""
+        return not self.outcome
+
+    @property
+    def spans(self) -> list[Span]:
+        """Its phases in order, from the offer to its end; empty while it goes on."""
+        if self.under_way:
+            return []
+        begins = [("offer", self.began_s), *self.marks]
+        ends = [began for _, began in self.marks] + [self.ended_s]
+        return [
+            Span(phase, began, ended)
+            for (phase, began), ended in zip(begins, ends, strict=True)
+        ]
 
     @property
     def transfer_s(self) -> float:
@@ -73,6 +104,23 @@ class AttackSeen:
     scrubbed_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointSeen:
+    """A sealed checkpoint, or one that could not be made.
+
+    Attributes:
+        at_s: When it was told, monotonic seconds.
+        seconds: For sealing and recording it.
+        missed: Why there is none, or empty.
+    """
+
+    number: int
+    at_s: float
+    sealed_bytes: int = 0
+    seconds: float = 0.0
+    missed: str = ""
+
+
 @dataclass(slots=True)
 class Progress:
     """A run so far.
@@ -81,6 +129,10 @@ class Progress:
         planned: Visits that the schedule asks for.
         on_relay: Processes registered with the orchestrator.
         gathered_s: When all roles were there, monotonic seconds.
+        ready_s: When the accelerator had every key.
+        sandbox: What keeps the recipe in, as the accelerator told it.
+        buffer_bytes: Largest cargo of one visit.
+        buffer_why: Why it is that long.
     """
 
     planned: int
@@ -88,16 +140,26 @@ class Progress:
     gathered_s: float = 0.0
     ready_s: float = 0.0
     level: str = ""
+    sandbox: str = ""
+    buffer_bytes: int = 0
+    buffer_why: str = ""
     keys: int = 0
     visits: list[VisitSeen] = field(default_factory=list)
     attacks: list[AttackSeen] = field(default_factory=list)
+    checkpoints: list[CheckpointSeen] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    _by_name: dict[str, VisitSeen] = field(default_factory=dict)
     _tried: dict[str, AttackSeen] = field(default_factory=dict)
 
-    @property
-    def current(self) -> VisitSeen | None:
-        """The visit that goes on, or the last one."""
-        return self.visits[-1] if self.visits else None
+    def visit(self, name: str) -> VisitSeen | None:
+        """The visit of that name, if it was offered."""
+        return self._by_name.get(name)
+
+    def last_of(self, holder: str) -> VisitSeen | None:
+        """The visit to a holder that goes on, or its last one."""
+        own = [visit for visit in self.visits if visit.holder == holder]
+        under_way = [visit for visit in own if visit.under_way]
+        return next(iter(under_way or own[-1:]), None)
 
     @property
     def verified(self) -> list[VisitSeen]:
@@ -108,6 +170,11 @@ class Progress:
     def trained(self) -> list[VisitSeen]:
         """Every training visit that counts."""
         return [visit for visit in self.verified if visit.purpose == "train"]
+
+    @property
+    def measured(self) -> list[VisitSeen]:
+        """Every visit to held-out rows that counts."""
+        return [visit for visit in self.verified if visit.purpose == "heldout"]
 
     @property
     def sealed_bytes(self) -> int:
@@ -127,18 +194,20 @@ class Progress:
             case "job.gathered":
                 self.gathered_s = event.t_s
             case "job.ready":
-                self.ready_s, self.level = event.t_s, event.text("level")
+                self._ready(event)
             case "release.collected":
                 self.keys += 1
             case "visit.skipped":
                 self.skipped.append(f"{event.text('holder')}: {event.text('line')}")
+            case "checkpoint.made" | "checkpoint.sealed" | "checkpoint.missed":
+                self._checkpoint(event)
             case "hostile.tries":
                 self._tries(event)
             case _:
                 self._take_visit(event)
 
     def _take_visit(self, event: RoleEvent) -> None:
-        visit = self.current
+        visit = self.visit(event.text("visit"))
         if event.kind == "visit.offered":
             self._offered(event)
         elif event.kind == "visit.phase" and visit is not None:
@@ -146,19 +215,39 @@ class Progress:
         elif event.kind == "visit.ended" and visit is not None:
             self._ended(event, visit)
 
-    def _offered(self, event: RoleEvent) -> None:
+    def _ready(self, event: RoleEvent) -> None:
+        self.ready_s, self.level = event.t_s, event.text("level")
+        self.sandbox, self.buffer_why = event.text("sandbox"), event.text("why")
+        self.buffer_bytes = int(event.fields.get("buffer_bytes", 0))
+
+    def _checkpoint(self, event: RoleEvent) -> None:
         fields = event.fields
-        self.visits.append(
-            VisitSeen(
-                visit=event.text("visit"),
+        spent = [fields.get(name, 0.0) for name in ("seconds", "seal_s", "record_s")]
+        sealed = fields.get("sealed_bytes", fields.get("bytes", 0))
+        self.checkpoints.append(
+            CheckpointSeen(
                 number=int(fields["number"]),
-                epoch=int(fields["epoch"]),
-                holder=event.text("holder"),
-                purpose=event.text("purpose"),
-                rows=int(fields["rows"]),
-                began_s=event.t_s,
+                at_s=event.t_s,
+                sealed_bytes=int(sealed),
+                seconds=sum(map(float, spent)),
+                missed=event.text("line"),
             )
         )
+
+    def _offered(self, event: RoleEvent) -> None:
+        fields = event.fields
+        visit = VisitSeen(
+            visit=event.text("visit"),
+            number=int(fields["number"]),
+            position=int(fields.get("position", 0)),
+            epoch=int(fields["epoch"]),
+            holder=event.text("holder"),
+            purpose=event.text("purpose"),
+            rows=int(fields["rows"]),
+            began_s=event.t_s,
+        )
+        self.visits.append(visit)
+        self._by_name[visit.visit] = visit
 
     def _ended(self, event: RoleEvent, visit: VisitSeen) -> None:
         fields = event.fields
@@ -169,6 +258,7 @@ class Progress:
         visit.scrubbed_bytes = int(fields["scrubbed_bytes"])
         visit.phases_s = _named(fields, suffix="_s")
         visit.metrics = _named(fields, prefix="metric.")
+        visit.curve = tuple(map(float, fields.get("curve", ())))
         self._settle(visit)
 
     def _tries(self, event: RoleEvent) -> None:

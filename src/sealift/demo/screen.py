@@ -17,7 +17,7 @@ from sealift.demo.progress import Progress, VisitSeen
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
 from sealift.train.eventlines import RoleEvent
 
-PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
+PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots
 COLOUR_OF: Final = dict(zip(OWNERS, ("cyan", "magenta", "yellow"), strict=True))
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 REFRESHES_PER_S: Final = 10
@@ -92,11 +92,11 @@ def _parties(progress: Progress) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("holder", "phase", "key epoch", "loss", "loss over visits"):
         table.add_column(heading, header_style="dim")
-    current = progress.current
     for owner in OWNERS:
         visits = [v for v in progress.trained if v.holder == owner]
         losses = [v.metrics.get("loss", 0.0) for v in visits]
-        here = current if current is not None and current.holder == owner else None
+        last = progress.last_of(owner)
+        here = last if last is not None and last.under_way else None
         table.add_row(
             Text(owner, style=f"bold {COLOUR_OF[owner]}"),
             _phase(here),
@@ -112,7 +112,7 @@ def _phase(visit: VisitSeen | None) -> Text:
     if visit is None:
         return Text("· · · · ·          ", style="dim")
     now = visit.marks[-1][0] if visit.marks else ""
-    reached = PHASES.index(now) + 1 if now in PHASES else 0
+    reached = sum(phase in dict(visit.marks) for phase in PHASES)
     dots = " ".join("●" if index < reached else "·" for index in range(len(PHASES)))
     style = "red" if visit.reason else "green"
     label = "refused" if visit.reason else now

@@ -16,7 +16,7 @@ from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.report.page import write_report
 from sealift.demo.tasks.digits import DIGITS
-from sealift.demo.tasks.task import Task
+from sealift.demo.tasks.task import Sample, Task
 from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
 from sealift.demo.world import (
     ONE_BUFFER,
@@ -101,7 +101,9 @@ def _show(wishes: Wishes, view: View, clock: Clock, stops: Stops) -> Outcome:
             run = _run_travel(world, view, wishes, stops)
             view.say("verifying logs, receipts, scrub reports and the model")
             verdict = check_run(world, run, attacks=wishes.attacks)
+        sample = _sample(world, wishes.task)
     outcome = _outcome(world, run, verdict, wishes)
+    outcome.sample = sample
     outcome.world_s, outcome.began_s = world_s, began_s
     outcome.roles_up_s = run.progress.gathered_s - began_s
     outcome.seconds = clock() - began_s
@@ -129,10 +131,18 @@ def _run_local(world: World, view: View, clock: Clock) -> tuple[TravelRun, Verdi
     return run_alone(world, view.watch, clock=clock), Verdict()
 
 
+def _sample(world: World, task: Task) -> Sample | None:
+    """What the model writes for its owner, if it was opened and can write."""
+    if task.make_sample is None or not world.model.is_file():
+        return None
+    return task.make_sample(world.bundle, world.model)
+
+
 def _outcome(world: World, run: TravelRun, verdict: Verdict, wishes: Wishes) -> Outcome:
     metrics, named = run.result["metrics"], wishes.task.metric_names
     return Outcome(
         task=wishes.task,
+        travel=wishes.travel,
         plan=wishes.plan,
         level="development",
         together={name: metrics[name] for name in named},

@@ -13,7 +13,7 @@ from rich.text import Text
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen
-from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
+from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes, say_sandbox
 
 BAR_WIDTH: Final = 40
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
@@ -124,7 +124,8 @@ def _ending(outcome: Outcome) -> Iterator[Text]:
     if outcome.plan == "travel":
         line.append(_against(", all roles up after", outcome.roles_up_s, ROLES_BAR_S))
     yield line
-    yield Text(f"DEVELOPMENT: {BANNER}", style="bold red")
+    rest = f"; {say_sandbox(outcome.sandbox)}" if outcome.plan == "travel" else ""
+    yield Text(f"DEVELOPMENT: {BANNER}{rest}", style="bold red")
 
 
 def _against(what: str, seconds: float, bar_s: float) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 
-BANNER: Final = (
-    "software keys prove nothing about this machine; nobody is kept out, "
-    "and the recipe runs without a sandbox"
-)
+BANNER: Final = "software keys prove nothing about this machine; nobody is kept out"
 ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
     REPLAY: "sends a record a second time",
     BEYOND_LEASE: "writes behind the end of its lease",
@@ -28,15 +26,71 @@ REAL: Final = (
     "one agreement that every party signed; one broker per owner releases its keys",
     "audit logs as Merkle trees, receipts signed by the accelerator's instance key",
     "memory overwritten and read back after every visit",
-    "real handwritten digits in private, disjoint parts",
 )
 DEVELOPMENT_ONLY: Final = (
     "evidence comes from a software key: it proves nothing about the machine",
     "whoever runs this machine can read everything on it",
-    "the recipe runs without a sandbox",
     "all parties' keys and passphrases lie in one folder",
     "the accelerator is a CPU process that stands in for a GPU",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LevelWords:
+    """What an assurance level means to a reader.
+
+    Attributes:
+        evidence: What had to verify.
+        keeps_out: Who cannot see rows, keys and model.
+        not_out: Who still can, or what is not covered.
+    """
+
+    evidence: str
+    keeps_out: str
+    not_out: str
+
+
+LEVEL_IN_WORDS: Final[Mapping[str, LevelWords]] = {
+    "development": LevelWords(
+        "a statement signed with a software key that the agreement names",
+        "nobody",
+        "Whoever runs this machine, and every program on it, can read rows, keys and "
+        "model. The rehearsal is of everything else.",
+    ),
+    "attested-host": LevelWords(
+        "a TPM quote with the whole measurement log of a locked-down host",
+        "other parties and remote attackers",
+        "Not someone with physical access to the host's memory.",
+    ),
+    "untrusted-gpu": LevelWords(
+        "evidence of the CPU's enclave; none from the servers that multiply",
+        "the servers, as long as two of them do not collude",
+        "Not servers that collude.",
+    ),
+    "tee": LevelWords(
+        "the report of a confidential virtual machine",
+        "the operator, the hypervisor and the other parties",
+        "Not flaws of the processor itself.",
+    ),
+    "gpu-tee": LevelWords(
+        "the reports of a confidential virtual machine and of its GPU, bound together",
+        "the operator, the hypervisor and the other parties",
+        "Not flaws of processor or GPU themselves.",
+    ),
+}
+
+
+def say_sandbox(parts: str) -> str:
+    """What kept the recipe in, from the word that manifest and receipts carry."""
+    named = parts.split("+")
+    if "seccomp" in named and len(named) > 1:
+        return f"the recipe ran in a sandbox ({', '.join(named)})"
+    return "the recipe ran without a sandbox"
+
+
+def say_list(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def say_bytes(count: int) -> str:

@@ -129,6 +129,11 @@ class World:
         return self.path / "agreement.json"
 
     @property
+    def bundle(self) -> Path:
+        """The code that all parties agreed on."""
+        return self.path / "recipe"
+
+    @property
     def run(self) -> Path:
         """The results."""
         return self.path / "run"
@@ -208,10 +213,9 @@ def _fill(path: Path, task: Task, travel: Travel) -> World:
     for owner in OWNERS:
         _seal(world.home(owner), identities[owner], tables / owner)
     recipe = resources.files("sealift.demo") / task.bundle / "recipe.py"
-    bundle = path / "recipe"
-    bundle.mkdir()
+    world.bundle.mkdir()
     with resources.as_file(recipe) as source:
-        shutil.copyfile(source, bundle / "recipe.py")
+        shutil.copyfile(source, world.bundle / "recipe.py")
     _agree(world, identities, task, travel)
     world.job.write_text(_job_toml(task, travel), encoding="utf-8")
     return world

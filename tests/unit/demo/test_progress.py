@@ -43,13 +43,48 @@ def ended(visit: str, outcome: str, reason: str = "") -> RoleEvent:
 
 def test_a_visit_is_followed_to_its_end() -> None:
     progress = Progress(3)
-    phase = told("visit.phase", 2.0, phase="load")
+    phase = told("visit.phase", 2.0, visit="a", phase="load")
     for event in (offered("a", 1), phase, ended("a", "verified")):
         progress.take(event)
     (visit,) = progress.verified
     assert (visit.marks, visit.ended_s) == ([("load", 2.0)], 9.0)
     assert (visit.phases_s["train"], visit.metrics) == (4.0, {"loss": 1.5})
     assert (progress.sealed_bytes, progress.transfer_s) == (100, 0.75)
+
+
+def test_visits_that_overlap_are_kept_apart() -> None:
+    progress = Progress(2)
+    begins = told("visit.phase", 2.0, visit="a", phase="train")
+    loads = told("visit.phase", 3.0, visit="b", phase="load")
+    for event in (offered("a", 1), offered("b", 2), begins, loads):
+        progress.take(event)
+    first, second = progress.visits
+    assert (first.marks, second.marks) == ([("train", 2.0)], [("load", 3.0)])
+    assert progress.last_of("south") is first
+    progress.take(ended("a", "verified"))
+    assert progress.last_of("south") is second
+    assert (first.under_way, second.under_way) == (False, True)
+    assert [span.phase for span in first.spans] == ["offer", "train"]
+    assert second.spans == []
+
+
+def test_what_the_accelerator_says_of_itself_is_kept() -> None:
+    progress = Progress(1)
+    facts = {"level": "development", "sandbox": "namespaces", "why": "w"}
+    progress.take(told("job.ready", 3.0, buffer_bytes=64, **facts))
+    assert (progress.sandbox, progress.buffer_bytes) == ("namespaces", 64)
+    bare = Progress(1)
+    bare.take(told("job.ready", 3.0, level="development"))
+    assert (bare.sandbox, bare.buffer_bytes, bare.ready_s) == ("", 0, 3.0)
+
+
+def test_checkpoints_made_and_missed() -> None:
+    progress = Progress(1)
+    progress.take(told("checkpoint.sealed", 5.0, number=1, sealed_bytes=9, seal_s=0.5))
+    progress.take(told("checkpoint.missed", 6.0, number=2, line="a broker is away"))
+    made, missed = progress.checkpoints
+    assert (made.number, made.sealed_bytes, made.seconds) == (1, 9, 0.5)
+    assert (made.missed, missed.missed) == ("", "a broker is away")
 
 
 def test_an_attack_finds_its_refusal() -> None:

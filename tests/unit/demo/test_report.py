@@ -17,11 +17,15 @@ from sealift.demo.progress import AttackSeen, Progress, VisitSeen
 from sealift.demo.report.markup import Markup, element, join
 from sealift.demo.report.page import render
 from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.world import ONE_BUFFER, Travel
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def outcome(folder: Path, *, holder: str = "north") -> Outcome:
+def outcome(
+    folder: Path, *, holder: str = "north", travel: Travel = ONE_BUFFER
+) -> Outcome:
     progress = Progress(6)
     for number in range(1, 7):
         began = float(number)
@@ -46,6 +50,7 @@ def outcome(folder: Path, *, holder: str = "north") -> Outcome:
     progress.attacks.append(AttackSeen(REPLAY, holder, "a", "frame-order", "", 7))
     return Outcome(
         task=DIGITS,
+        travel=travel,
         plan="travel",
         level="development",
         together={"accuracy": 0.96, "loss": 0.1},

@@ -43,7 +43,11 @@ def join(*children: Child) -> Markup:
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[Child]], *, numbers_from: int = 99
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Child]],
+    *,
+    numbers_from: int = 99,
+    prose: bool = False,
 ) -> Markup:
     """A table that scrolls by itself where it is too wide.
 
@@ -51,6 +55,7 @@ def table(
         headings: One per column.
         rows: Cells.
         numbers_from: Columns from this one on are aligned as numbers.
+        prose: Cells are sentences: on a narrow page they stand below each other.
     """
 
     def style(index: int) -> str | None:
@@ -62,7 +67,10 @@ def table(
         for cells in rows
     ]
     whole = element(
-        "table", element("thead", element("tr", head)), element("tbody", body)
+        "table",
+        element("thead", element("tr", head)),
+        element("tbody", body),
+        class_="prose" if prose else None,
     )
     return element("div", whole, class_="wide")
 
@@ -70,6 +78,12 @@ def table(
 def details(summary: str, *children: Child) -> Markup:
     """Something that is folded away."""
     return element("details", element("summary", summary), *children)
+
+
+def verdict_chip(good: bool, yes: str, no: str) -> Markup:
+    """A word in a frame, with a sign for those who see no colours."""
+    sign, style = ("✓", "good") if good else ("✗", "bad")
+    return element("span", f"{sign} {yes if good else no}", class_=f"chip {style}")
 
 
 def section(title: str, lead: str, *children: Child) -> Markup:

@@ -1,88 +1,158 @@
-"""The timeline: who is inside when. One buffer shows as no two bars at one time."""
+"""The timeline: who is inside when, and what the accelerator does meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
-from sealift.demo.progress import VisitSeen
-from sealift.demo.report.charts import LABEL, WIDTH, figure, text
-from sealift.demo.report.markup import Markup, element
+from sealift.demo.progress import PHASES, Span, VisitSeen
+from sealift.demo.report.charts import Lane, Part, lanes, legend
+from sealift.demo.report.markup import Markup, element, join, section
+from sealift.demo.spending import CHECKPOINT, Spending
 from sealift.demo.words import say_s
 
-LANE: Final = 38.0
-BAR: Final = 22.0
-RIGHT: Final = WIDTH - 12
-PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
+CLOSER_LOOK: Final = 9  # visits
+MOST_DRAWN: Final = 900  # visits; of a longer run the first ones
 
 
-def all_visits(visits: Sequence[VisitSeen]) -> Markup:
-    """Every visit of the run, one lane per holder."""
-    return _lanes(visits, [_whole(visit) for visit in visits], "All visits")
+def timeline(outcome: Outcome, spending: Spending) -> Markup:
+    """All visits, then the first ones by phase."""
+    visits = [visit for visit in outcome.progress.visits if not visit.under_way]
+    visits = visits[:MOST_DRAWN]
+    return section(
+        "Who is inside when",
+        _lead(outcome),
+        _overview(visits),
+        legend(
+            [
+                *((owner, f"fill-{owner}") for owner in OWNERS),
+                ("paler: held-out rows", "fill-joint pale"),
+                ("refused", "fill-refused"),
+            ]
+        ),
+        element("h3", f"The first {min(CLOSER_LOOK, len(visits))} visits, by phase"),
+        _closer(visits[:CLOSER_LOOK], spending, mixed=outcome.travel.mixed),
+    )
 
 
-def first_visits(visits: Sequence[VisitSeen]) -> Markup:
-    """A closer look, with phases."""
-    parts = [part for visit in visits for part in _phases(visit)]
-    return _lanes(visits, parts, "The first visits, by phase")
+def _lead(outcome: Outcome) -> str:
+    if outcome.travel.mixed:
+        return (
+            "Mixed cargo: one slice of every owner is inside at one time, and batches are "
+            "drawn across all of them. Marked stretches are groups that were trained on "
+            "together. Nothing can read another visit's rows."
+        )
+    if outcome.travel.buffers == 2:
+        return (
+            "Two buffers: the next owner's rows load while one owner's are trained on, so "
+            "bars of different owners overlap. Nothing can read another visit's rows."
+        )
+    return (
+        "One buffer: a holder's rows are overwritten and read back before the next "
+        "holder is met, so no two bars stand at the same time."
+    )
 
 
-Part = tuple[VisitSeen, float, float, str, str]
+def _overview(visits: Sequence[VisitSeen]) -> Markup:
+    rows = []
+    for owner in OWNERS:
+        own = [visit for visit in visits if visit.holder == owner]
+        tracks = _tracks(own)
+        parts = [_whole(visit, tracks[visit.visit]) for visit in own]
+        rows.append(Lane(owner, parts, _count(tracks), f"ink-{owner}"))
+    return lanes(rows, *_window(visits))
 
 
-def _whole(visit: VisitSeen) -> Part:
+def _closer(visits: Sequence[VisitSeen], spending: Spending, *, mixed: bool) -> Markup:
+    start, end = _window(visits)
+    rows = [Lane("accelerator", _segments(spending.segments, start, end))]
+    for owner in OWNERS:
+        own = [visit for visit in visits if visit.holder == owner]
+        tracks = _tracks(own)
+        parts = [part for visit in own for part in _phases(visit, tracks[visit.visit])]
+        rows.append(Lane(owner, parts, _count(tracks), f"ink-{owner}"))
+    seen = {part.style.removeprefix("phase-") for row in rows for part in row.parts}
+    named = [name for name in (*PHASES, CHECKPOINT) if name in seen]
+    return join(
+        lanes(rows, start, end, _groups(visits) if mixed else ()),
+        legend(
+            [
+                ("refused", "fill-refused"),
+                *((name, f"phase-{name}") for name in named),
+                *([("trained on together", "band")] if mixed else []),
+            ]
+        ),
+    )
+
+
+def _window(visits: Sequence[VisitSeen]) -> tuple[float, float]:
+    return min(v.began_s for v in visits), max(v.ended_s for v in visits)
+
+
+def _whole(visit: VisitSeen, track: int) -> Part:
     style = f"fill-{visit.holder}" if visit.verified else "fill-refused"
     if visit.verified and visit.purpose == "heldout":
         style += " pale"
-    return visit, visit.began_s, visit.ended_s, style, _say(visit)
+    return Part(visit.began_s, visit.ended_s, style, _say(visit), track)
 
 
-def _phases(visit: VisitSeen) -> Iterator[Part]:
+def _phases(visit: VisitSeen, track: int) -> Iterator[Part]:
     """One part per phase; a refused visit is red until its scrub."""
-    ends = [began for _, began in visit.marks[1:]] + [visit.ended_s]
-    for (phase, began), ended in zip(visit.marks, ends, strict=True):
-        failed = not visit.verified and phase == "load"
-        style = "fill-refused" if failed else f"phase-{phase}"
-        title = f"{_say(visit)} · {phase} {say_s(ended - began)}"
-        yield visit, began, ended, style, title
+    for span in visit.spans:
+        failed = not visit.verified and span.phase in ("load", "wait")
+        style = "fill-refused" if failed else f"phase-{span.phase}"
+        spent = say_s(span.ended_s - span.began_s)
+        title = f"{_say(visit)} · {span.phase} {spent}"
+        yield Part(span.began_s, span.ended_s, style, title, track)
 
 
-def _lanes(visits: Sequence[VisitSeen], parts: Sequence[Part], label: str) -> Markup:
-    start = min(visit.began_s for visit in visits)
-    span = max(visit.ended_s for visit in visits) - start
-    bottom = LANE * len(OWNERS) + 4
-
-    def x(seconds: float) -> float:
-        return LABEL + (RIGHT - LABEL) * (seconds - start) / span
-
-    bars = [
-        element(
-            "rect", element("title", title), x=x(began), y=_top(visit.holder),
-            width=max(1.2, x(ended) - x(began) - 0.6), height=BAR, class_=style,
+def _segments(segments: Sequence[Span], start: float, end: float) -> list[Part]:
+    return [
+        Part(
+            max(start, each.began_s),
+            min(end, each.ended_s),
+            f"phase-{each.phase}",
+            f"accelerator: {each.phase} {say_s(each.ended_s - each.began_s)}",
         )
-        for visit, began, ended, style, title in parts
-    ]  # fmt: skip
-    names = [
-        text(LABEL - 14, _top(owner) + BAR * 0.7, owner, class_="label end")
-        for owner in OWNERS
+        for each in segments
+        if each.began_s < end and each.ended_s > start
     ]
-    return figure(bottom + 26, _ticks(span, bottom), names, bars, label=label)
 
 
-def _ticks(span: float, bottom: float) -> Iterator[Markup]:
-    step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 60) if span / s <= 12)
-    for index in range(int(span / step) + 1):
-        x = LABEL + (RIGHT - LABEL) * index * step / span
-        yield element("line", x1=x, y1=0, x2=x, y2=bottom, class_="rule")
-        yield text(x, bottom + 18, f"{index * step:g} s", class_="tick middle")
+def _groups(visits: Sequence[VisitSeen]) -> list[Part]:
+    """Stretches in which several visits were trained on together."""
+    positions = sorted({visit.position for visit in visits})
+    bands = []
+    for position in positions:
+        group = [visit for visit in visits if visit.position == position]
+        spans = [s for visit in group for s in visit.spans if s.phase == "train"]
+        if len({visit.holder for visit in group if visit.verified}) > 1 and spans:
+            began, ended = min(s.began_s for s in spans), max(s.ended_s for s in spans)
+            bands.append(Part(began, ended, "band", f"group {position}"))
+    return bands
 
 
-def _top(owner: str) -> float:
-    return LANE * OWNERS.index(owner) + 8
+def _tracks(visits: Sequence[VisitSeen]) -> dict[str, int]:
+    """A track for each visit, so that visits which overlap stand below each other."""
+    free_from: list[float] = []
+    found = {}
+    for visit in sorted(visits, key=lambda each: each.began_s):
+        open_tracks = [i for i, at in enumerate(free_from) if at <= visit.began_s]
+        track = open_tracks[0] if open_tracks else len(free_from)
+        free_from[track : track + 1] = [visit.ended_s]
+        found[visit.visit] = track
+    return found
+
+
+def _count(tracks: dict[str, int]) -> int:
+    return max(tracks.values(), default=0) + 1
 
 
 def _say(visit: VisitSeen) -> str:
-    what = "held-out rows" if visit.purpose == "heldout" else "training"
+    what = {"heldout": "held-out rows", "prepare": "sums"}.get(
+        visit.purpose, "training"
+    )
     end = "" if visit.verified else f", refused [{visit.reason}]"
     return f"visit {visit.number}, {visit.holder}, {what}, {visit.rows} rows{end}"

@@ -18,12 +18,15 @@ DIGITS: Final = Task(
     schedule=Schedule(
         epochs=12,
         batch_rows=16,
-        evaluate_every=4,
+        evaluate_every=3,
         rows_per_visit=240,
         row_bytes=ROW_BYTES,
     ),
     words=Words(
         rows="handwritten digits",
+        result="reads {} of the held-out digits right",
+        reaches="reads",
+        private_heading="has images of",
         private={
             owner: f"digits {', '.join(map(str, CLASSES_OF[owner]))}"
             for owner in OWNERS

@@ -32,6 +32,14 @@ class Metric:
         """The number for people: ``96.7%``, ``2.47 bits``."""
         return f"{value:.1%}" if self.unit == "%" else f"{value:.2f} {self.unit}"
 
+    def brief(self, value: float) -> str:
+        """The number where its unit stands in the heading: ``96.7%``, ``2.47``."""
+        return f"{value:.1%}" if self.unit == "%" else f"{value:.2f}"
+
+    def tick(self, value: float) -> str:
+        """The number on an axis: ``80%``, ``2.4``."""
+        return f"{value:.0%}" if self.unit == "%" else f"{value:g}"
+
     def full_scale(self, values: Sequence[float]) -> float:
         """Where a bar is full: 100 % for shares, else the largest of the values."""
         return 1.0 if self.unit == "%" else max(values)
@@ -73,15 +81,36 @@ class Words:
 
     Attributes:
         rows: What a row is, plural: ``handwritten digits``.
+        result: What a model does, with a place for its headline.
+        reaches: The verb for what an owner alone does.
         private: What each owner has, by owner.
+        private_heading: What ``private`` tells, as a heading.
         why_alone_is_less: One sentence.
         real: What is real about the data, for the report's list.
     """
 
     rows: str
+    result: str
+    reaches: str
+    private_heading: str
     private: Mapping[str, str]
     why_alone_is_less: str
     real: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Something that the opened model made.
+
+    Attributes:
+        title: What it shows.
+        begun: What it was given.
+        made: What it made of it.
+    """
+
+    title: str
+    begun: str
+    made: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +123,8 @@ class Task:
         write_tables: Writes OWNER/train.npz, heldout.npz and schema.toml into a folder.
         metrics: What leaves, besides the loss; the first one is the headline.
         schedule: Of the job.
+        make_sample: From a bundle's folder and the opened model's file; None if the
+            task has nothing to show.
         bar_s: What the whole demo should take at most on two cores.
     """
 
@@ -104,6 +135,7 @@ class Task:
     schedule: Schedule
     words: Words
     bar_s: float
+    make_sample: Callable[[Path, Path], Sample] | None = None
 
     @property
     def headline(self) -> Metric:

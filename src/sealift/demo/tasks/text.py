@@ -7,6 +7,7 @@ from typing import Final
 from sealift.data.pysources import PACKAGES_OF, WINDOW, write_sources
 from sealift.demo.parties import OWNERS
 from sealift.demo.tasks.task import ACCURACY, Metric, Schedule, Task, Words
+from sealift.demo.tasks.writing import write_on
 
 TEXT: Final = Task(
     name="text",
@@ -25,6 +26,9 @@ TEXT: Final = Task(
     ),
     words=Words(
         rows="windows of Python source",
+        result="needs {} for each byte of files that nobody trained on",
+        reaches="needs",
+        private_heading="has files of",
         private={
             owner: ", ".join(name.removesuffix(".py") for name in PACKAGES_OF[owner])
             for owner in OWNERS
@@ -36,4 +40,5 @@ TEXT: Final = Task(
         real="real text: sources of this machine's Python, other packages for each owner",
     ),
     bar_s=60.0,
+    make_sample=write_on,
 )
