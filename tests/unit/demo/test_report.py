@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from sealift.attest.level import Level
 from sealift.demo.hostile import REPLAY
 from sealift.demo.outcome import Outcome, Verdict
 from sealift.demo.parties import OWNERS
-from sealift.demo.progress import AttackSeen, Progress, VisitSeen
+from sealift.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.demo.report.markup import Markup, element, join
 from sealift.demo.report.page import render
 from sealift.demo.tasks.digits import DIGITS
+from sealift.demo.tasks.task import Sample
+from sealift.demo.words import LEVEL_IN_WORDS
 from sealift.demo.world import ONE_BUFFER, Travel
 
 BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")
@@ -120,6 +124,107 @@ def test_markup_escapes_text_and_attributes_once() -> None:
     assert inner == '<b title="&quot;x&quot;">a &lt; b</b>'
     assert join(inner, "&") == inner + "&amp;"
     assert element("p", Markup("<i></i>")) == "<p><i></i></p>"
+
+
+def test_three_sentences_say_what_happened(tmp_path: Path) -> None:
+    page = render(outcome(tmp_path))
+    (told,) = re.findall(r'<ol class="told">(.*?)</ol>', page)
+    assert told.count("<li>") == 3
+    for words in ("signed one agreement", "96.0%", "50.0%", "attacked", "rehearsal"):
+        assert words in told
+
+
+def test_visits_that_overlap_stand_below_each_other(tmp_path: Path) -> None:
+    travel = Travel(buffers=2)
+    apart = outcome(tmp_path, travel=travel)
+    assert 'style="height:24px"' in render(apart)
+    assert 'style="height:44px"' not in render(apart)
+    first, *_, last = (v for v in apart.progress.visits if v.holder == "north")
+    first.ended_s = last.began_s + 0.1
+    page = render(apart)
+    assert page.count('style="height:44px"') == 2  # in all visits and in the first ones
+    assert "Two buffers" in page
+    assert "there is no read path" in page
+
+
+def test_groups_are_marked_in_mixed_runs_alone(tmp_path: Path) -> None:
+    shown = outcome(tmp_path, travel=Travel(mixed=True))
+    for visit in shown.progress.visits:
+        visit.position = (visit.number - 1) // 3
+        visit.marks.append(("train", visit.began_s + 0.3))
+    assert "<title>group 1</title>" in render(shown)
+    shown.travel = ONE_BUFFER
+    assert "<title>group 1</title>" not in render(shown)
+
+
+def test_hidden_loading_is_not_called_exposed(tmp_path: Path) -> None:
+    shown = outcome(tmp_path, travel=Travel(buffers=2))
+    assert "4.80 s of that, 83% of the time, was exposed" in render(shown)
+    for visit in shown.progress.visits:
+        visit.began_s, visit.ended_s = visit.number, visit.number + 3.0
+        visit.marks = [("load", visit.began_s), ("train", visit.began_s + 1.0)]
+    assert "1.00 s of that, 12% of the time, was exposed" in render(shown)
+
+
+def test_checkpoints_and_sums_are_told(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    made = CheckpointSeen(1, at_s=2.0, sealed_bytes=5_000, seconds=0.1)
+    missed = CheckpointSeen(2, at_s=3.0, missed="a <broker> is away")
+    shown.progress.checkpoints += [made, missed]
+    page = render(shown)
+    assert "5.0 kB" in page
+    assert "a &lt;broker&gt; is away" in page
+    assert "1 checkpoint keys" in page
+
+
+def test_failures_that_are_no_attack_are_told_besides(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    assert "visit 1 of east" in render(shown).partition("Besides")[2]
+    shown.progress.attacks[0].visit = shown.progress.visits[0].visit
+    assert "Besides" not in render(shown)
+
+
+def test_the_sandbox_is_named_as_it_was(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    assert "the recipe ran without a sandbox" in render(shown)
+    shown.progress.sandbox = "namespaces+landlock+seccomp"
+    assert "without a sandbox" not in render(shown)
+    assert "in a sandbox (namespaces, landlock, seccomp)" in render(shown)
+
+
+def test_every_level_is_explained(tmp_path: Path) -> None:
+    for level in Level:
+        shown = outcome(tmp_path)
+        shown.level = level.value
+        page = render(shown)
+        assert escape(LEVEL_IN_WORDS[level.value].not_out) in page
+        assert ("a rehearsal" in page) is (level is Level.DEVELOPMENT)
+
+
+def test_what_the_model_writes_is_escaped(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    shown.sample = Sample("What it writes", "def ", "<script>")
+    assert "<b>def </b>&lt;script&gt;" in render(shown)
+
+
+def test_curves_show_joint_and_alone_over_epochs(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    assert "Over the epochs" not in render(shown)
+    for visit in shown.progress.visits[1:]:
+        visit.purpose, visit.epoch = "heldout", visit.number // 4
+        visit.metrics = {"accuracy": 0.25, "alone.north.accuracy": 0.125}
+    page = render(shown)
+    assert "together, epoch 2: 25.0%" in page
+    assert "north alone, epoch 1: 12.5%" in page
+    assert "not let out" in page  # south's own model
+
+
+def test_a_local_run_has_no_visits_to_show(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    shown.plan, shown.progress = "local", Progress(6)
+    page = render(shown)
+    assert "bit for bit" in page
+    assert "Who is inside when" not in page
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="this machine lacks Chromium")
