@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from sealift.train.eventlines import RoleEvent
 
-PHASES: Final = ("offer", "handshake", "load", "wait", "train", "scrub", "receipt")
-TRANSFER_PHASES: Final = ("handshake", "load")
+PHASES: Final = (
+    "offer", "handshake", "load", "check", "wait", "train", "scrub", "receipt",
+)  # fmt: skip
+TRANSFER_PHASES: Final = ("handshake", "load", "check")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class VisitSeen:
 
     @property
     def transfer_s(self) -> float:
-        """Seconds in which the cargo came in: handshake and load."""
+        """Seconds in which the cargo came in and was checked."""
         return sum(self.phases_s.get(name, 0.0) for name in TRANSFER_PHASES)
 
     @property

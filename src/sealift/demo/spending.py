@@ -18,7 +18,7 @@ CHECKPOINT: Final = "checkpoint"
 IDLE: Final = "idle"
 # What counts where several things go on, most useful first.
 RANK: Final = (
-    "train", CHECKPOINT, "scrub", "load", "handshake", "receipt", "offer", "wait",
+    "train", CHECKPOINT, "scrub", "load", "check", "handshake", "receipt", "offer", "wait",
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ class Spending:
 
     Attributes:
         segments: What it was used for, in order, without gap or overlap.
-        transfer_s: Seconds of handshake and load, all visits added up.
+        transfer_s: Seconds of handshake, load and check, all visits added up.
     """
 
     segments: tuple[Span, ...]
@@ -50,12 +50,12 @@ class Spending:
 
     @property
     def exposed_s(self) -> float:
-        """Seconds of handshake and load in which nothing else was done."""
+        """Seconds of bringing cargo in which nothing else was done."""
         return sum(self.seconds.get(phase, 0.0) for phase in TRANSFER_PHASES)
 
     @property
     def hidden_s(self) -> float:
-        """Seconds of handshake and load that other work covered."""
+        """Seconds of bringing cargo that other work covered."""
         return max(0.0, self.transfer_s - self.exposed_s)
 
 

@@ -101,7 +101,7 @@ def _whole(visit: VisitSeen, track: int) -> Part:
 def _phases(visit: VisitSeen, track: int) -> Iterator[Part]:
     """One part per phase; a refused visit is red until its scrub."""
     for span in visit.spans:
-        failed = not visit.verified and span.phase in ("load", "wait")
+        failed = not visit.verified and span.phase in ("load", "check", "wait")
         style = "fill-refused" if failed else f"phase-{span.phase}"
         spent = say_s(span.ended_s - span.began_s)
         title = f"{_say(visit)} · {span.phase} {spent}"
