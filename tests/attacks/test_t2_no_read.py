@@ -263,7 +263,7 @@ def test_only_these_kinds_cross_a_visit() -> None:
     control = {
         "StartJob", "JobReady", "OfferVisit", "BufferOffered", "Granted", "Withdrawn",
         "VisitLoaded", "WorkVisits", "VisitEnded", "FinishJob", "Output", "JobFinished",
-        "Finished",
+        "OutputKept", "Finished",
     }  # fmt: skip
     kinds = {kind.__name__ for kind in ANY}
     assert kinds - control <= FROM_HOLDERS | TO_HOLDERS

@@ -183,14 +183,14 @@ def test_the_receipt_names_the_mode(world: VisitWorld, mode: Mode) -> None:
 def test_a_receipt_of_another_mode_is_not_taken(
     world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = host.HostedVisit._answer
+    original = host.HostedVisit._hand_receipt
 
     def lie(visit: host.HostedVisit, *rest: object) -> None:
         assert visit._lease is not None
         visit._lease = replace(visit._lease, crossing="visit")
         original(visit, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(host.HostedVisit, "_answer", lie)
+    monkeypatch.setattr(host.HostedVisit, "_hand_receipt", lie)
     outcome = world.visit("ada")
     assert outcome.receipt is None
     assert outcome.holder_error is not None

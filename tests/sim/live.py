@@ -7,13 +7,15 @@ at the process, or leave a holder out.
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sealift.codec import encode
 from sealift.crypto.keys import SecretKey
@@ -36,7 +38,10 @@ from sealift.travel.messages import (
     OfferVisit,
     StartJob,
     VisitEnded,
+    VisitLoaded,
     VisitPhase,
+    WorkVisits,
+    parse_message,
     receive_message,
     send_message,
 )
@@ -48,6 +53,7 @@ from tests.sim.sealing import seal_resource
 ROOT = Path(__file__).parents[2]
 JOB = "job"
 WAIT_S = 30.0
+T = TypeVar("T")
 
 
 @dataclass
@@ -61,13 +67,44 @@ class LiveJob:
     links: Mapping[str, Link]
     control: Session
     process: subprocess.Popen[str]
+    works: bool = True
+    positions: Iterator[int] = field(default_factory=count)
+    told: queue.SimpleQueue[BufferOffered | VisitLoaded | VisitEnded] = field(
+        default_factory=queue.SimpleQueue
+    )
+    offers: dict[VisitId, OfferVisit] = field(default_factory=dict)
+
+    def listen(self) -> None:
+        """Take what the accelerator tells; ask for work on what was loaded, if asked to."""
+        kinds = (BufferOffered, VisitPhase, VisitLoaded, VisitEnded)
+        with suppress(SealiftError):
+            while True:
+                told = parse_message(self.control.receive(None), kinds)
+                if isinstance(told, VisitLoaded) and self.works:
+                    self.work(told.visit)
+                if isinstance(told, (BufferOffered, VisitLoaded, VisitEnded)):
+                    self.told.put(told)
+
+    def work(self, *visits: VisitId) -> None:
+        """Ask for work on a group that was loaded."""
+        position = self.offers[visits[0]].position
+        send_message(self.control, WorkVisits(position, visits))
+
+    def wait_for(self, kind: type[T]) -> T:
+        """The next thing of this kind that the accelerator tells."""
+        while True:
+            told = self.told.get(timeout=WAIT_S)
+            if isinstance(told, kind):
+                return told
 
     def offer(self, owner: str) -> OfferVisit:
         """An offer of all training rows of an owner."""
         resource = self.held[f"{owner}-train"].resource
+        position = next(self.positions)
         return OfferVisit(
             visit=VisitId.generate(),
-            number=1,
+            position=position,
+            number=position + 1,
             epoch=0,
             holder=owner,
             resource=resource.name,
@@ -79,8 +116,9 @@ class LiveJob:
     def grant(self, owner: str, lease_s: float = WAIT_S) -> SignedLease:
         """Offer, sign, tell the accelerator."""
         offer = self.offer(owner)
+        self.offers[offer.visit] = offer
         send_message(self.control, offer)
-        offered = receive_message(self.control, BufferOffered, timeout_s=WAIT_S)
+        offered = self.wait_for(BufferOffered)
         resource = self.held[offer.resource].resource
         lease = Lease(
             job=JOB,
@@ -130,12 +168,7 @@ class LiveJob:
 
     def ended(self) -> VisitEnded:
         """What the accelerator says about the visit."""
-        while True:
-            told = receive_message(
-                self.control, VisitPhase, VisitEnded, timeout_s=WAIT_S
-            )
-            if isinstance(told, VisitEnded):
-                return told
+        return self.wait_for(VisitEnded)
 
 
 @contextmanager
@@ -172,7 +205,9 @@ def live_job(
         settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S)
         send_message(control, StartJob(JOB, encode(settings)))
         receive_message(control, JobReady, timeout_s=WAIT_S)
-        yield LiveJob(consortium, agreement, held, relay, links, control, process)
+        job = LiveJob(consortium, agreement, held, relay, links, control, process)
+        threading.Thread(target=job.listen, daemon=True).start()
+        yield job
 
 
 def _agree(

@@ -31,6 +31,8 @@ class FakeClock:
 class GuardedPool:
     """A pool between guards: bytes next to it that nothing may change."""
 
+    descriptor = -1
+
     def __init__(self, buffer_bytes: int, record_bytes: int) -> None:
         self.handle = Handle.generate()
         self.closed = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,15 +22,16 @@ from sealift.ids import Role, VisitId
 from sealift.release.agreement import Mode, Resource
 from sealift.session import Endpoint, Session, accept, connect
 from sealift.session.frames import FrameKind
-from sealift.train.receipts import ReceiptWriter, prove_instance
-from sealift.travel.accelerator import (
-    HostedVisit,
+from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.travel.accelerator import HostedVisit
+from sealift.travel.dock import Dock
+from sealift.travel.holder import HeldResource
+from sealift.travel.hostsetup import (
+    GroupResult,
     HostSetup,
     LoadedCargo,
     ReleasedResource,
 )
-from sealift.travel.dock import Dock
-from sealift.travel.holder import HeldResource
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.messages import OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
@@ -66,6 +67,7 @@ class VisitWorld:
         self._model = secrets.token_bytes(256)
         self.model = bytearray(self._model)
         self.fails_in_work: Callable[[], None] = lambda: None
+        self.checks: Callable[[LoadedCargo], None] = lambda cargo: None
         self.faults: Sequence[Fault] = ()
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
         self.mode: Mode = "at-rest"
@@ -103,6 +105,7 @@ class VisitWorld:
         self.visits += 1
         return OfferVisit(
             visit=VisitId.generate(),
+            position=self.visits,
             number=self.visits,
             epoch=0,
             holder=owner,
@@ -226,11 +229,13 @@ class VisitWorld:
             heads=(),
             rules=self.rules,
             meet=meet,
+            check=self._check,
             work=self._work,
             sign=ReceiptWriter(
                 self.endpoint.instance,
                 prove_instance(self.endpoint, self.agreement),
                 (),
+                RunTerms(buffers=1, mixed=False, sandbox="none"),
             ),
             make_pool=self._make_pool,
             clock=self.clock,
@@ -240,10 +245,13 @@ class VisitWorld:
             sink=self.events.append,
         )
 
-    def _work(self, cargo: LoadedCargo) -> Mapping[str, float]:
-        self.trained.append((cargo.offer.visit, bytes(cargo.rows)))
+    def _work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
+        self.trained += [(each.offer.visit, bytes(each.view)) for each in cargo]
         self.fails_in_work()
-        return {"loss": 0.5}
+        return GroupResult({each.resource.name: {"loss": 0.5} for each in cargo})
+
+    def _check(self, cargo: LoadedCargo) -> None:
+        self.checks(cargo)
 
     def _make_pool(self, buffer_bytes: int, record_bytes: int) -> GuardedPool:
         self.pools.append(GuardedPool(buffer_bytes, record_bytes))

@@ -14,13 +14,14 @@ from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
 from sealift.ids import Role
+from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay import Relay
 from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.doorkeeper import Doorkeeper
-from sealift.travel.messages import StartJob
-from sealift.travel.orchestrator import Orchestrator
+from sealift.travel.messages import Output, StartJob
+from sealift.travel.orchestrator import Orchestrator, RunSummary
 from sealift.travel.roster import Roster
 
 
@@ -85,11 +86,33 @@ def _orchestrate(
     )
     outcome = "failed"
     try:
-        summary = orchestrator.run(_start(setup), folder.write_output)
+        outputs = _Outputs(folder, setup.agreement)
+        orchestrator.run(_start(setup), outputs)
         outcome = "finished"
     finally:
         dismiss_brokers(link, endpoint, setup.agreement, outcome)
-    return folder.finish(summary, setup.agreement)
+    return outputs.summary
+
+
+class _Outputs:
+    """The run's folder, as the orchestrator fills it."""
+
+    def __init__(self, folder: RunFolder, agreement: VerifiedAgreement) -> None:
+        self._folder = folder
+        self._agreement = agreement
+        self.summary: dict[str, Any] = {}
+
+    def clear(self) -> None:
+        """From the beginning."""
+        self._folder.clear()
+
+    def write(self, output: Output) -> None:
+        """One piece."""
+        self._folder.write_output(output)
+
+    def keep(self, summary: RunSummary) -> None:
+        """Verify the manifest and let the folder appear."""
+        self.summary = self._folder.finish(summary, self._agreement)
 
 
 def _start(setup: RoleSetup) -> StartJob:

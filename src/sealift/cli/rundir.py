@@ -94,6 +94,12 @@ class RunFolder:
         except OSError as error:
             raise write_failed(self.path, error) from None
 
+    def clear(self) -> None:
+        """Drop what was taken so far: the output comes from the beginning."""
+        for path in self._partial.iterdir():
+            path.unlink()
+        self._written_bytes = 0
+
     def write_output(self, output: Output) -> None:
         """Take one piece of an output.
 

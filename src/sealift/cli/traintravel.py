@@ -111,4 +111,6 @@ def _is_over(house: Household, told: Ended) -> bool:
 def _silence_s(job: JobTable) -> float:
     """How long both may say nothing before something is wrong."""
     travel = job.travel
-    return 120.0 + max(travel.gather_s, travel.lease_s + travel.work_s, travel.wait_s)
+    return 120.0 + max(
+        travel.gather_s, travel.lease_s + travel.work_s, travel.wait_s, travel.rejoin_s
+    )

@@ -6,6 +6,7 @@ Everything passes the agreement's output rule here, whatever the orchestrator as
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -29,7 +30,8 @@ from sealift.train.output import (
     split_output,
     wrap_output_key,
 )
-from sealift.train.receipts import InstanceProof
+from sealift.train.progress import Measured, MeasuredPart
+from sealift.train.receipts import InstanceProof, RunTerms
 from sealift.travel.messages import (
     Failed,
     JobFinished,
@@ -51,6 +53,10 @@ class Handout:
         rules: Counts verified visits.
         proof: Binds the instance key.
         heads: Heads of every log that released a key to us.
+        terms: Of the run, as it is.
+
+    Attributes:
+        resumed: How often the job went on from a checkpoint.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class Handout:
         *,
         proof: InstanceProof,
         heads: tuple[SignedTreeHead, ...],
+        terms: RunTerms,
     ) -> None:
         self._agreement = agreement
         self._rule = agreement.agreement.output
@@ -70,19 +77,43 @@ class Handout:
         self._rules = rules
         self._proof = proof
         self._heads = heads
+        self._terms = terms
+        self.resumed = 0
         self._epoch = -1
         self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
+        self._noting = threading.Lock()  # visits end in several threads
 
     def note(self, offer: OfferVisit, ended: VisitEnded) -> VisitEnded:
         """Remember held-out numbers; return what the orchestrator may see."""
         if offer.purpose == "heldout" and ended.outcome == "verified":
-            if offer.epoch != self._epoch:  # numbers of an earlier model say nothing
-                self._epoch, self._heldout = offer.epoch, {}
-            slices = self._heldout.setdefault(offer.resource, {})
-            slices[offer.first_row] = (offer.rows, ended.metrics)
+            with self._noting:
+                if offer.epoch != self._epoch:  # an earlier model's say nothing
+                    self._epoch, self._heldout = offer.epoch, {}
+                slices = self._heldout.setdefault(offer.resource, {})
+                slices[offer.first_row] = (offer.rows, ended.metrics)
         if self._rule.audience == "owner":
-            return replace(ended, metrics={})
+            return replace(ended, metrics={}, curve=())
         return ended
+
+    def measured(self) -> Measured:
+        """The latest held-out numbers, for a checkpoint."""
+        parts = {
+            resource: tuple(
+                MeasuredPart(first, rows, dict(metrics))
+                for first, (rows, metrics) in sorted(slices.items())
+            )
+            for resource, slices in self._heldout.items()
+        }
+        return Measured(self._epoch, parts)
+
+    def restore(self, measured: Measured, resumed: int) -> None:
+        """Go on from a checkpoint's numbers."""
+        self.resumed = resumed
+        self._epoch = measured.epoch
+        self._heldout = {
+            resource: {each.first_row: (each.rows, each.metrics) for each in parts}
+            for resource, parts in measured.parts.items()
+        }
 
     def send(self, control: Session, training: JointTraining) -> None:
         """Send the model, if it may leave, and the signed manifest.
@@ -128,11 +159,11 @@ class Handout:
             agreement=self._agreement.digest,
             level=self._proof.level.value,
             plan="travel",
-            buffers=1,
-            mixed=False,
-            sandbox="none",
+            buffers=self._terms.buffers,
+            mixed=self._terms.mixed,
+            sandbox=self._terms.sandbox,
             statistics={},
-            resumed=0,
+            resumed=self.resumed,
             software=f"sealift {__version__}",
             instance=self._endpoint.instance.public_key,
             evidence=self._proof.evidence,

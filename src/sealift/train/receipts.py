@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
@@ -18,7 +19,7 @@ from sealift.release.receipt import (
 )
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.travel.accelerator import VisitAccount
+from sealift.travel.hostsetup import VisitAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,21 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """What keeps one owner's rows from the next in this run, and the recipe in.
+
+    Attributes:
+        buffers: Most groups of visits at one time.
+        mixed: Whether batches are drawn across several owners' rows.
+        sandbox: What keeps the recipe in.
+    """
+
+    buffers: Literal[1, 2]
+    mixed: bool
+    sandbox: str
+
+
 class ReceiptWriter:
     """Writes and signs receipts for one accelerator instance.
 
@@ -54,6 +70,7 @@ class ReceiptWriter:
         instance: Our instance key.
         proof: Binds it.
         heads: Heads of every log that released a key to us.
+        terms: Of the run, as it is.
     """
 
     def __init__(
@@ -61,10 +78,12 @@ class ReceiptWriter:
         instance: SigningKey,
         proof: InstanceProof,
         heads: tuple[SignedTreeHead, ...],
+        terms: RunTerms,
     ) -> None:
         self._instance = instance
         self._proof = proof
         self._heads = heads
+        self._terms = terms
 
     def __call__(self, account: VisitAccount) -> SignedReceipt:
         """The signed receipt of one visit."""
@@ -83,9 +102,9 @@ class ReceiptWriter:
             sealed_bytes=account.loaded.sealed_bytes,
             phases_s=dict(account.phases_s),
             mode=lease.crossing,
-            buffers=1,
-            mixed=False,
-            sandbox="none",
+            buffers=self._terms.buffers,
+            mixed=self._terms.mixed,
+            sandbox=self._terms.sandbox,
             level=self._proof.level,
             instance=self._instance.public_key,
             evidence=self._proof.evidence,

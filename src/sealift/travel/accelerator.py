@@ -1,27 +1,31 @@
 """The accelerator's side of a visit: offer, load, hand to the work, scrub, receipt.
 
-With ``buffers = 1`` there is one visit at a time, so its data are gone, and read back as
-gone, before the next holder is met (rule H2). What is done with a loaded buffer is a
-callable that the caller passes in; this room knows cargo and memory, not training.
+A visit has a pool and a state machine of its own, so that its scrub touches nothing of
+another visit that loads meanwhile (rule H2). Loading and work are apart: what is loaded
+waits for the orchestrator's word, and one group of visits is worked on at a time.
 Whatever goes wrong ends in a revoked visit and a scrubbed pool. A scrub that does not
 hold is not a failed visit: it ends the process.
 """
 
 from __future__ import annotations
 
+import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
-from sealift.crypto.keys import SecretKey
-from sealift.errors import JobError, PolicyError, SealiftError
-from sealift.events import Sink, discard
-from sealift.release.agreement import Resource, part_for
-from sealift.release.audit import SignedTreeHead
-from sealift.release.receipt import ScrubSummary, SignedReceipt
-from sealift.travel.dock import Dock
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
+from sealift.errors import JobError, PolicyError, SealiftError, StaleError
+from sealift.release.agreement import part_for
+from sealift.release.receipt import ScrubSummary
+from sealift.travel.hostsetup import (
+    GroupResult,
+    HostSetup,
+    LoadedCargo,
+    ReleasedResource,
+    VisitAccount,
+    Work,
+)
+from sealift.travel.lease import Lease, SignedLease, verify_lease
 from sealift.travel.load import CargoLoader, Loaded
 from sealift.travel.messages import (
     BufferOffered,
@@ -34,86 +38,8 @@ from sealift.travel.messages import (
 )
 from sealift.travel.paths import VisitSession
 from sealift.travel.phases import PhaseTimer
-from sealift.travel.pool import Pool
-from sealift.travel.ratchet import Ratchet
-from sealift.travel.rules import VisitRules
 from sealift.travel.scrub import scrub
-from sealift.travel.state import Clock, State, Visit
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedCargo:
-    """What the work sees: rows of one holder's resource, in the visit's pool.
-
-    Attributes:
-        offer: Which visit this is.
-        resource: As the agreement binds it.
-        rows: Rows x row_bytes bytes; gone when the work returns.
-    """
-
-    offer: OfferVisit
-    resource: Resource
-    rows: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedResource:
-    """A resource whose key was released to this process."""
-
-    resource: Resource
-    data_key: SecretKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisitAccount:
-    """What a receipt is made from."""
-
-    lease: Lease
-    offer: OfferVisit
-    loaded: Loaded
-    phases_s: Mapping[str, float]
-    scrubbed: ScrubSummary
-
-
-Work = Callable[[LoadedCargo], Mapping[str, float]]
-Meet = Callable[[Lease, float], VisitSession]
-MakePool = Callable[[int, int], Pool]
-SignReceipt = Callable[[VisitAccount], SignedReceipt]
-
-
-@dataclass(slots=True, kw_only=True)
-class HostSetup:
-    """Everything a visit needs from outside.
-
-    Attributes:
-        released: Released resources by name.
-        terms: What every lease must say.
-        heads: Signed tree heads, shown to every holder.
-        rules: What is enforced against the orchestrator.
-        meet: Wait for the lease's holder; returns an established session.
-        work: What is done with loaded cargo.
-        sign: Makes and signs the receipt.
-        make_pool: Makes a pool of (buffer bytes, quarantine bytes).
-        clock: Seconds that also count while the machine sleeps.
-        tell: Progress, to the orchestrator.
-        ratchet: Keys of mode ``ratchet``; one chain per process.
-        dock: Where holders may come alongside; None is the relay only.
-        sink: Gets ``visit.path``.
-    """
-
-    released: Mapping[str, ReleasedResource]
-    terms: LeaseTerms
-    heads: tuple[SignedTreeHead, ...]
-    rules: VisitRules
-    meet: Meet
-    work: Work
-    sign: SignReceipt
-    make_pool: MakePool
-    clock: Clock
-    tell: Callable[[VisitPhase], None]
-    ratchet: Ratchet = field(default_factory=Ratchet)
-    dock: Dock | None = None
-    sink: Sink = discard
+from sealift.travel.state import State, Visit
 
 
 class HostedVisit:
@@ -129,6 +55,7 @@ class HostedVisit:
         self._lease: Lease | None = None
         self._loaded = Loaded(0, 0)
         self._scrubbed: ScrubSummary | None = None
+        self._ending = threading.RLock()  # a stop may come from another thread
         with self._timer.phase("offer"):
             resource = self._released.resource
             buffer_bytes = offer.rows * resource.row_bytes
@@ -148,41 +75,119 @@ class HostedVisit:
             self._offer.visit, self._pool.handle, self._visit.buffer_bytes
         )
 
-    def run(self, signed: SignedLease) -> VisitEnded:
-        """Meet the holder, load, work, scrub, and say how it ended.
+    @property
+    def offer(self) -> OfferVisit:
+        """What the orchestrator asked for."""
+        return self._offer
+
+    @property
+    def cargo(self) -> LoadedCargo:
+        """What the work gets to see."""
+        pool = self._pool
+        return LoadedCargo(
+            self._offer, self._released.resource, pool.buffer, pool.descriptor
+        )
+
+    def load(self, signed: SignedLease) -> VisitEnded | None:
+        """Meet the holder and load; how it ended, if nothing was loaded.
+
+        Raises:
+            StaleError: if it has ended.
+            IntegrityError: if the scrub did not hold; the process must stop.
+        """
+        if self._scrubbed is not None:
+            raise StaleError("this visit has ended", code="visit-ended")
+        try:
+            self._load(signed)
+        except SealiftError as error:
+            return self.fail(_forget(error))
+        except BaseException:  # a signal: scrub, then let it pass
+            self.abandon("stopped")
+            raise
+        self._timer.begin("wait")
+        return None
+
+    def begin(self) -> VisitEnded | None:
+        """The recipe sees the rows from here on; how it ended, if it may not."""
+        try:
+            self._visit.begin_training()
+            self._setup.rules.begin(self._offer)
+        except SealiftError as error:
+            return self.fail(_forget(error))
+        self._timer.end("wait")
+        self._timer.begin("train")
+        return None
+
+    def finish(self, result: GroupResult) -> VisitEnded:
+        """All rows were worked on: scrub, and only then the receipt.
 
         Raises:
             IntegrityError: if the scrub did not hold; the process must stop.
         """
-        metrics: Mapping[str, float] = {}
-        failure: Failed | None = None
-        fatal = False
-        try:
-            self._load(signed)
-            metrics = self._train()
-        except SealiftError as error:
-            failure, fatal = _forget(error), isinstance(error, JobError)
-            self._visit.revoke(failure.code)
-        except BaseException:  # a signal: scrub, then let it pass
-            self.abandon("stopped")
-            raise
+        self._timer.end("train")
+        self._setup.rules.count(self._offer)
+        self._visit.begin_scrub()
         scrubbed = self._scrub()
-        self._answer(failure, scrubbed, metrics)
-        return self._ended(failure, metrics, scrubbed, fatal=fatal)
+        metrics = result.metrics.get(self._offer.resource, {})
+        self._hand_receipt(scrubbed, metrics)
+        return self._ended(scrubbed, metrics=dict(metrics), curve=result.curve)
+
+    def fail(self, failure: Failed, *, fatal: bool = False) -> VisitEnded:
+        """Revoke, scrub, tell the holder; the visit counts for nothing.
+
+        Raises:
+            IntegrityError: if the scrub did not hold; the process must stop.
+        """
+        for phase in ("wait", "train"):
+            self._timer.end(phase)
+        with self._ending:
+            if self._scrubbed is None:
+                self._visit.revoke(failure.code)
+            scrubbed = self._scrub()
+        self._refuse(failure)
+        return self._ended(scrubbed, failure, fatal=fatal)
 
     def withdraw(self) -> VisitEnded:
         """The orchestrator grants nothing: the holder is gone."""
-        self._visit.revoke("withdrawn")
-        failure = Failed("holder-missing", "the holder is gone")
-        return self._ended(failure, {}, self._scrub(), fatal=False)
+        return self.fail(Failed("holder-missing", "the holder is gone"))
+
+    def revoke(self, reason: str) -> None:
+        """No frame is admitted from here on; whoever loads notices. Never waits."""
+        with self._ending:
+            if self._scrubbed is None:
+                self._visit.revoke(reason)
 
     def abandon(self, reason: str) -> ScrubSummary | None:
         """Revoke and scrub from any state; the last scrub. Safe to repeat."""
-        if self._visit.state not in (State.VERIFIED, State.FAILED):
-            self._visit.revoke(reason)
-            self._scrub()
-        _close(self._session)
+        with self._ending:
+            if self._scrubbed is None:
+                self._visit.revoke(reason)
+                self._scrub()
+        self.close_session()
         return self._scrubbed
+
+    def close_session(self) -> None:
+        """Hang up on the holder; a load that waits for it ends."""
+        if self._session is not None:
+            self._session.close()
+
+    def run(self, signed: SignedLease) -> VisitEnded:
+        """A whole visit as a group of its own.
+
+        Raises:
+            IntegrityError: if the scrub did not hold; the process must stop.
+        """
+        ended = self.load(signed)
+        if ended is not None:
+            return ended
+        try:
+            ((_visit, ended),) = work_together([self], self._setup.work)
+        except SealiftError:
+            raise
+        except BaseException:  # a signal: scrub, then let it pass
+            self.abandon("stopped")
+            raise
+        return ended
 
     def _find(self, offer: OfferVisit) -> ReleasedResource:
         released = self._setup.released.get(offer.resource)
@@ -206,6 +211,8 @@ class HostedVisit:
             self._session = session
         with self._timer.phase("load"):
             self._loaded = self._loader().load(session)
+        with self._timer.phase("check"):
+            self._setup.check(self.cargo)
 
     def _loader(self) -> CargoLoader:
         return CargoLoader(
@@ -219,55 +226,48 @@ class HostedVisit:
             sink=self._setup.sink,
         )
 
-    def _train(self) -> Mapping[str, float]:
-        self._visit.begin_training()
-        self._setup.rules.begin(self._offer)
-        with self._timer.phase("train"):
-            cargo = LoadedCargo(self._offer, self._released.resource, self._pool.buffer)
-            metrics = self._setup.work(cargo)
-        self._setup.rules.count(self._offer)
-        self._visit.begin_scrub()
-        return metrics
-
     def _scrub(self) -> ScrubSummary:
-        with self._timer.phase("scrub"):
-            report = self._scrubbed = scrub(self._pool.regions())
-            self._visit.end()
-            self._pool.close()
-        return report
+        with self._ending:
+            if self._scrubbed is None:
+                with self._timer.phase("scrub"):
+                    report = scrub(self._pool.regions())
+                    self._visit.end()
+                    self._pool.close()
+                self._scrubbed = report
+            return self._scrubbed
 
-    def _answer(
-        self,
-        failure: Failed | None,
-        scrubbed: ScrubSummary,
-        metrics: Mapping[str, float],
+    def _hand_receipt(
+        self, scrubbed: ScrubSummary, metrics: Mapping[str, float]
     ) -> None:
-        """Receipt or refusal to the holder; it may be gone by now."""
-        session = self._session
-        if session is None or self._lease is None:
+        """To the holder, which may be gone by now."""
+        if self._session is None or self._lease is None:
             return
         with suppress(SealiftError), self._timer.phase("receipt"):
-            if failure is None:
-                account = VisitAccount(
-                    lease=self._lease,
-                    offer=self._offer,
-                    loaded=self._loaded,
-                    phases_s=self._timer.seconds,
-                    scrubbed=scrubbed,
-                )
-                receipt = self._setup.sign(account)
-                send_message(session, Receipted(receipt, dict(metrics)))
-            else:
-                send_message(session, failure)
-        _close(session)
+            account = VisitAccount(
+                lease=self._lease,
+                offer=self._offer,
+                loaded=self._loaded,
+                phases_s=self._timer.seconds,
+                scrubbed=scrubbed,
+            )
+            receipt = self._setup.sign(account)
+            send_message(self._session, Receipted(receipt, dict(metrics)))
+        self.close_session()
+
+    def _refuse(self, failure: Failed) -> None:
+        if self._session is not None:
+            with suppress(SealiftError), self._timer.phase("receipt"):
+                send_message(self._session, failure)
+            self.close_session()
 
     def _ended(
         self,
-        failure: Failed | None,
-        metrics: Mapping[str, float],
         scrubbed: ScrubSummary,
+        failure: Failed | None = None,
         *,
-        fatal: bool,
+        metrics: Mapping[str, float] | None = None,
+        curve: tuple[float, ...] = (),
+        fatal: bool = False,
     ) -> VisitEnded:
         return VisitEnded(
             visit=self._offer.visit,
@@ -276,9 +276,10 @@ class HostedVisit:
             line=failure.line if failure else "",
             sealed_bytes=self._loaded.sealed_bytes,
             phases_s=dict(self._timer.seconds),
-            metrics=dict(metrics),
+            metrics=dict(metrics or {}),
             scrubbed_bytes=scrubbed.scrubbed_bytes,
             fatal=fatal,
+            curve=curve,
         )
 
     def _check_against_offer(self, lease: Lease) -> None:
@@ -314,6 +315,36 @@ class HostedVisit:
                 send_message(self._session, message)
 
 
+def work_together(
+    visits: Sequence[HostedVisit], work: Work
+) -> Iterator[tuple[HostedVisit, VisitEnded]]:
+    """Work on loaded visits as one group; each visit with its end, as it ends.
+
+    A signal passes; the caller abandons what is left.
+
+    Raises:
+        IntegrityError: if a scrub did not hold; the process must stop.
+    """
+    begun = []
+    for visit in visits:
+        refused = visit.begin()
+        if refused is None:
+            begun.append(visit)
+        else:
+            yield visit, refused
+    if not begun:
+        return
+    try:
+        result = work([visit.cargo for visit in begun])
+    except SealiftError as error:
+        failure, fatal = _forget(error), isinstance(error, JobError)
+        for visit in begun:
+            yield visit, visit.fail(failure, fatal=fatal)
+    else:
+        for visit in begun:
+            yield visit, visit.finish(result)
+
+
 def _forget(error: SealiftError) -> Failed:
     """Keep an error's name and line; let go of every frame that may hold rows."""
     waiting: list[BaseException | None] = [error]
@@ -324,8 +355,3 @@ def _forget(error: SealiftError) -> Failed:
             traceback.clear_frames(each.__traceback__)
             each.__traceback__ = each.__context__ = each.__cause__ = None
     return Failed(error.code, str(error))
-
-
-def _close(session: VisitSession | None) -> None:
-    if session is not None:
-        session.close()

@@ -6,6 +6,8 @@ learns more than that its own rows were asked for.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -34,7 +36,7 @@ from sealift.travel.holder import (
     Provisioning,
     check_lease,
 )
-from sealift.travel.lease import LeaseTerms, SignedLease
+from sealift.travel.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.messages import Finished, Granted, receive_message
 from sealift.travel.paths import VisitSession
 from sealift.travel.peers import (
@@ -49,6 +51,8 @@ from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 60.0
 BROKER_WAIT_S: Final = 5.0
+LAST_RECEIPTS_S: Final = 5.0
+MAX_VISITS: Final = 64  # at one time; an accelerator has far fewer
 TIMEOUT: Final = peer_timeout().code
 Between = Callable[[VisitSession, SignedLease], VisitSession]
 
@@ -117,6 +121,8 @@ class Attendance:
         self._between = between
         self.kept = 0
         self.failed = 0
+        self._counting = threading.Lock()
+        self._visits: list[threading.Thread] = []
 
     def serve(self, joined: Callable[[], None] = _nothing) -> Finished:
         """Attend until the orchestrator says that the job has ended.
@@ -135,21 +141,40 @@ class Attendance:
             while True:
                 order = _newest_order(control)
                 if isinstance(order, Finished):
+                    self._await_visits()
                     return order
-                self._attend(order.lease)
+                self._begin(order.lease)
+
+    def _begin(self, signed: SignedLease) -> None:
+        """A visit waits for its receipt while the next one loads."""
+        self._visits = [each for each in self._visits if each.is_alive()]
+        if len(self._visits) < MAX_VISITS:
+            visit = threading.Thread(target=self._attend, args=(signed,), daemon=True)
+            self._visits.append(visit)
+            visit.start()
+
+    def _await_visits(self) -> None:
+        """Receipts may still be on their way."""
+        deadline = time.monotonic() + LAST_RECEIPTS_S
+        for visit in self._visits:
+            visit.join(max(0.0, deadline - time.monotonic()))
 
     def _attend(self, signed: SignedLease) -> None:
-        number = self.kept + 1
         try:
-            receipt = self._provision(signed)
-            name = f"{number:05d}-{signed.lease.visit.to_text()}.receipt.json"
-            write_whole(self._receipts / name, encode(receipt))
+            name = self._keep(signed.lease, self._provision(signed))
         except SealiftError as error:
-            self.failed += 1
+            with self._counting:
+                self.failed += 1
             emit(self._sink, "holder.failed", reason=error.code, line=str(error))
             return
-        self.kept = number
         emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
+
+    def _keep(self, lease: Lease, receipt: SignedReceipt) -> str:
+        with self._counting:
+            name = f"{self.kept + 1:05d}-{lease.visit.to_text()}.receipt.json"
+            write_whole(self._receipts / name, encode(receipt))
+            self.kept += 1
+        return name
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
         held = check_lease(
@@ -226,8 +251,8 @@ class Attendance:
 def _newest_order(control: Session) -> Granted | Finished:
     """The next order, or what came after it: after a stall, older leases are over.
 
-    The orchestrator grants one lease at a time; to present an old one would only cost
-    the visit that is under way.
+    The orchestrator grants the next lease when the cargo of the one before was loaded
+    or given up; to present an old one would only cost the visit that is under way.
     """
     order = receive_message(control, Granted, Finished, timeout_s=None)
     while isinstance(order, Granted):

@@ -198,6 +198,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputKept:
+    """Everything handed out is synced in its place: nobody resumes this job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobFinished:
     """The accelerator's own account of the job, canonical JSON, and its signature."""
 
@@ -290,8 +297,8 @@ class Finished:
 
 ANY: Final[tuple[type, ...]] = (
     Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
-    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, Present, Leaves, Ready,
-    PathTaken, RatchetKey, Credit, Cargo, Receipted, Finished,
+    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, OutputKept, Present,
+    Leaves, Ready, PathTaken, RatchetKey, Credit, Cargo, Receipted, Finished,
 )  # fmt: skip
 
 

@@ -32,6 +32,11 @@ class Pool(Protocol):
         ...
 
     @property
+    def descriptor(self) -> int:
+        """What another process maps the buffer by, to read; -1 if none can."""
+        ...
+
+    @property
     def quarantine(self) -> memoryview:
         """Where a record is opened before its tag and leaf have verified."""
         ...
@@ -68,6 +73,11 @@ class CPUPool:
         quarantine = memoryview(self._map)[:record_bytes]
         self._views = {"buffer": self.shared.view, "quarantine": quarantine}
         _LIVE.add(self)
+
+    @property
+    def descriptor(self) -> int:
+        """What a worker maps the buffer by, to read."""
+        return self.shared.descriptor
 
     @property
     def buffer(self) -> memoryview:

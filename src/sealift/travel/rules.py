@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from threading import Lock
 
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import VisitId
@@ -45,7 +46,7 @@ class RulesProgress:
 
 @dataclass(slots=True, kw_only=True)
 class VisitRules:
-    """What the accelerator enforces itself.
+    """What the accelerator enforces itself; from any thread.
 
     Attributes:
         max_visits: Most training visits per holder, from the agreement; and as many
@@ -66,6 +67,7 @@ class VisitRules:
     shown: dict[str, set[Rows]] = field(default_factory=dict)
     covered: dict[str, set[Rows]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock, compare=False, repr=False)
 
     def admit(self, offer: OfferVisit) -> None:
         """Take note of an offer.
@@ -74,11 +76,12 @@ class VisitRules:
             StaleError: for a visit id that was used, or a group that is over.
             PolicyError: if the agreement allows no such visit to this holder.
         """
-        if offer.visit in self.seen:
-            raise StaleError("this visit id was used before", code="visit-replayed")
-        self.seen.add(offer.visit)
-        self._require_ahead(offer.position)
-        self._require_allowed(offer)
+        with self._lock:
+            if offer.visit in self.seen:
+                raise StaleError("this visit id was used before", code="visit-replayed")
+            self.seen.add(offer.visit)
+            self._require_ahead(offer.position)
+            self._require_allowed(offer)
 
     def advance(self, position: int) -> None:
         """A group is worked on from here on.
@@ -86,8 +89,9 @@ class VisitRules:
         Raises:
             StaleError: if it, or a later one, was before.
         """
-        self._require_ahead(position)
-        self.position = position
+        with self._lock:
+            self._require_ahead(position)
+            self.position = position
 
     def begin(self, offer: OfferVisit) -> None:
         """The recipe sees this holder's rows from here on: the visit is used up.
@@ -95,16 +99,18 @@ class VisitRules:
         Raises:
             PolicyError: if another visit used up what this one was admitted for.
         """
-        self._require_allowed(offer)
-        self.worked[offer.holder, offer.purpose] += 1
-        self.shown.setdefault(offer.resource, set()).add(_rows(offer))
+        with self._lock:
+            self._require_allowed(offer)
+            self.worked[offer.holder, offer.purpose] += 1
+            self.shown.setdefault(offer.resource, set()).add(_rows(offer))
 
     def count(self, offer: OfferVisit) -> None:
         """All rows were trained on: only this counts towards letting the model out."""
         if offer.purpose == "train":
-            self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
-            self.covered.setdefault(offer.resource, set()).add(_rows(offer))
-            self.owners[offer.resource] = offer.holder
+            with self._lock:
+                self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
+                self.covered.setdefault(offer.resource, set()).add(_rows(offer))
+                self.owners[offer.resource] = offer.holder
 
     def distinct_rows(self, owner: str) -> int:
         """Different rows of an owner that were trained on."""
@@ -117,6 +123,10 @@ class VisitRules:
 
     def progress(self) -> RulesProgress:
         """Everything counted so far."""
+        with self._lock:
+            return self._progress()
+
+    def _progress(self) -> RulesProgress:
         worked: dict[str, dict[str, int]] = {}
         for (holder, purpose), visits in sorted(self.worked.items()):
             worked.setdefault(purpose, {})[holder] = visits

@@ -17,7 +17,7 @@ from sealift.travel.messages import FailedError
 
 # Refusals that do not depend on the holder: asking again changes nothing.
 NEVER_LATER: Final = frozenset(
-    {"no-such-resource", "too-many-visits", "bad-rows", "rows-overlap"}
+    {"no-such-resource", "too-many-visits", "bad-rows", "rows-overlap", "bad-row"}
 )
 _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "output-withheld": PolicyError,

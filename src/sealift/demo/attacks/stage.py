@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -42,14 +42,15 @@ from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session
-from sealift.train.receipts import ReceiptWriter, prove_instance
-from sealift.travel.accelerator import (
-    HostedVisit,
+from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.travel.accelerator import HostedVisit
+from sealift.travel.holder import HeldResource, Provisioning
+from sealift.travel.hostsetup import (
+    GroupResult,
     HostSetup,
     LoadedCargo,
     ReleasedResource,
 )
-from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.messages import OfferVisit, VisitEnded
 from sealift.travel.paths import VisitSession
@@ -286,11 +287,13 @@ class Stage:
             heads=(),
             rules=self._rules,
             meet=meet,
+            check=lambda _cargo: None,
             work=self._work,
             sign=ReceiptWriter(
                 self._endpoint.instance,
                 prove_instance(self._endpoint, self.agreement),
                 (),
+                RunTerms(buffers=1, mixed=False, sandbox="none"),
             ),
             make_pool=self._make_pool,
             clock=self.clock,
@@ -302,9 +305,9 @@ class Stage:
         self._pools.append(KeptPool(buffer_bytes, record_bytes))
         return self._pools[-1]
 
-    def _work(self, cargo: LoadedCargo) -> Mapping[str, float]:
-        self._memory = bytes(cargo.rows)
-        return {"loss": 0.5}
+    def _work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
+        self._memory = b"".join(bytes(each.view) for each in cargo)
+        return GroupResult({each.resource.name: {"loss": 0.5} for each in cargo})
 
     def _seal(self, folder: Path, owner: str) -> HeldResource:
         folder.mkdir(exist_ok=True)

@@ -1,0 +1,75 @@
+"""The data keys that owners' brokers release to this process, and what shows it."""
+
+from __future__ import annotations
+
+from sealift.errors import PeerError
+from sealift.events import Sink, emit
+from sealift.ids import Role
+from sealift.release.audit import SignedTreeHead
+from sealift.release.collect import collect_release, request_head
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect
+from sealift.session.link import Link
+from sealift.travel.hostsetup import ReleasedResource
+from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.state import Clock
+
+
+class Keyring:
+    """Collects one key for each resource.
+
+    Args:
+        link: To the relay.
+        endpoint: With the attester and the instance key.
+        agreement: Verified.
+        clock: Seconds that also count while the machine sleeps.
+        sink: Where events go.
+
+    Attributes:
+        released: Released resources by name.
+        heads: Signed tree heads of every log that released a key.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        clock: Clock,
+        sink: Sink,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._clock = clock
+        self._sink = sink
+        self.released: dict[str, ReleasedResource] = {}
+        self.heads: tuple[SignedTreeHead, ...] = ()
+
+    def collect(self, within_s: float) -> None:
+        """Ask each owner's broker; an owner that is away brings nothing.
+
+        Args:
+            within_s: How long all brokers together may take to appear.
+        """
+        deadline = self._clock() + within_s
+        for owner in self._agreement.agreement.holders:
+            wait_s = max(0.0, deadline - self._clock())
+            try:
+                self.heads += (self._collect_from(owner, wait_s),)
+            except PeerError as error:
+                emit(self._sink, "release.missing", owner=owner, line=str(error))
+
+    def _collect_from(self, owner: str, wait_s: float) -> SignedTreeHead:
+        circuit = self._link.open(link_name(Role.BROKER, owner), wait_s=wait_s)
+        policy = expect_broker(self._agreement, owner)
+        with connect(circuit, self._endpoint, policy) as session:
+            for resource in self._agreement.agreement.resources_of(owner):
+                key, _head = collect_release(
+                    session, self._agreement, resource.name, clock=self._clock
+                )
+                self.released[resource.name] = ReleasedResource(resource, key)
+                emit(self._sink, "release.collected", resource=resource.name)
+            return request_head(session)  # covers every release of this session

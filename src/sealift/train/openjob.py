@@ -1,0 +1,85 @@
+"""A job that an accelerator has opened: keys collected, recipe loaded, ready to work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sealift.release.agreement import Resource
+from sealift.train.handout import Handout
+from sealift.train.keyring import Keyring
+from sealift.train.messages import AcceleratorSettings
+from sealift.train.progress import JobCheckpoints, JobProgress
+from sealift.train.receipts import RunTerms
+from sealift.train.workbench import Workbench
+from sealift.travel.capacity import free_memory_bytes
+from sealift.travel.messages import JobReady
+from sealift.travel.rules import VisitRules
+from sealift.travel.sizing import BufferChoice, choose_buffer
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenJob:
+    """One job.
+
+    Attributes:
+        settings: As the orchestrator asks.
+        level: Assurance level of our evidence.
+        choice: The buffer of a visit.
+        terms: What receipts and manifest say of the run.
+        position: Of the first group that is still to be worked on.
+    """
+
+    name: str
+    settings: AcceleratorSettings
+    level: str
+    choice: BufferChoice
+    keyring: Keyring
+    bench: Workbench
+    terms: RunTerms
+    handout: Handout
+    rules: VisitRules
+    checkpoints: JobCheckpoints
+    position: int = 0
+
+    def ready(self) -> JobReady:
+        """What the orchestrator plans with."""
+        return JobReady(
+            self.level,
+            len(self.keyring.released),
+            position=self.position,
+            buffer_bytes=self.choice.buffer_bytes,
+            why=self.choice.why,
+            sandbox=self.bench.sandbox,
+        )
+
+    def restore(self, resources: Sequence[Resource]) -> None:
+        """Go on from the checkpoint that counts, if there is one.
+
+        Raises:
+            RefusedError: if it is not what it must be.
+            UnavailableError: if it is missing, or its buffers do not fit in here.
+        """
+        found = self.checkpoints.restore()
+        if found is None:
+            return
+        progress = found.progress
+        # The plan, and so every position in it, depends on the size of the buffer.
+        settings = replace(self.settings, buffer_bytes=progress.buffer_bytes)
+        choose_buffer(resources, settings, free_memory_bytes())
+        self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
+        self.position = found.position
+        self.rules.restore(progress.rules)
+        self.handout.restore(progress.measured, progress.resumed + 1)
+        self.bench.restore(found.states)
+
+    def note(self, position: int) -> None:
+        """A group was worked on; its end may be kept."""
+        self.position = position
+        progress = JobProgress(
+            buffer_bytes=self.choice.buffer_bytes,
+            rules=self.rules.progress(),
+            measured=self.handout.measured(),
+            resumed=self.handout.resumed,
+        )
+        self.checkpoints.note(position, progress, self.bench.snapshot)

@@ -1,0 +1,276 @@
+"""Every visit that is in the accelerator at one time: who may come, who waits, who ends.
+
+Loading goes on in a thread per visit; work is done by whoever calls ``work``, one group
+at a time and in the orchestrator's order. How many visits there may be is enforced here,
+whatever the orchestrator asks for (rules H2, H8). Cargo that nobody works on in time is
+scrubbed. Whatever must end the process is raised in the thread that works.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.errors import JobError, PolicyError, SealiftError
+from sealift.ids import VisitId
+from sealift.travel.accelerator import HostedVisit, work_together
+from sealift.travel.hostsetup import HostSetup
+from sealift.travel.lease import SignedLease
+from sealift.travel.messages import (
+    Failed,
+    OfferVisit,
+    VisitEnded,
+    VisitLoaded,
+    WorkVisits,
+)
+
+UNLOAD_S: Final = 3.0  # for loads to notice that they were revoked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many visits there may be, and for how long.
+
+    Attributes:
+        buffers: Most groups at one time.
+        mixed: Whether a group may have a visit to every resource.
+        buffer_bytes: Largest cargo of one visit.
+        idle_s: How long loaded cargo may wait to be worked on.
+    """
+
+    buffers: int
+    mixed: bool
+    buffer_bytes: int
+    idle_s: float
+
+
+@dataclass(slots=True)
+class _Guest:
+    visit: HostedVisit
+    loader: threading.Thread | None = None
+    answered: bool = False  # granted or withdrawn
+    loaded: bool = False
+    taken: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class Abandoned:
+    """What was scrubbed when everything was given up."""
+
+    visits: int = 0
+    scrubbed_bytes: int = 0
+    verified: bool = True
+
+
+class Hosting:
+    """The visits of one job.
+
+    Args:
+        setup: What every visit needs.
+        room: How many there may be.
+        send: Tells the orchestrator something; from any thread.
+        note: Takes note of a visit's end; returns what the orchestrator may see of it.
+        stop: Called with what must end the process, from the thread it happened in.
+    """
+
+    def __init__(
+        self,
+        setup: HostSetup,
+        room: Room,
+        *,
+        send: Callable[[object], None],
+        note: Callable[[OfferVisit, VisitEnded], VisitEnded],
+        stop: Callable[[BaseException], None],
+    ) -> None:
+        self._setup = setup
+        self._room = room
+        self._send = send
+        self._note = note
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._guests: dict[VisitId, _Guest] = {}
+        self._closed = False
+
+    def offer(self, offer: OfferVisit) -> None:
+        """Answer an offer with a buffer, or with the visit's end."""
+        try:
+            with self._lock:
+                self._require_room(offer)
+                visit = HostedVisit(offer, self._setup)
+                self._guests[offer.visit] = _Guest(visit)
+        except SealiftError as error:
+            self._send(_refused(offer, error))
+            return
+        self._send(visit.offered())
+
+    def grant(self, signed: SignedLease) -> None:
+        """Begin to load; nothing waits for it here."""
+        with self._lock:
+            guest = self._guests.get(signed.lease.visit)
+            if guest is None or guest.answered:
+                return  # it has ended meanwhile, or was granted before
+            guest.answered = True
+            loader = guest.loader = threading.Thread(
+                target=self._load, args=(guest, signed), name="load", daemon=True
+            )
+        loader.start()
+
+    def withdraw(self, visit_id: VisitId) -> None:
+        """An offer is not granted: its holder is gone."""
+        with self._lock:
+            guest = self._guests.get(visit_id)
+            if guest is None or guest.answered:
+                return
+            guest.answered = True
+        self._end(guest, guest.visit.withdraw())
+
+    def work(self, order: WorkVisits) -> None:
+        """Work on a group; visits of it that have ended meanwhile are left out.
+
+        Raises:
+            JobError: if the recipe failed; every visit of the group was told.
+            StaleError: if this group, or a later one, was worked on before.
+            PolicyError: ``bad-group``, if these visits are not one group.
+            IntegrityError: if a scrub did not hold.
+        """
+        guests = self._take(order)
+        self._setup.rules.advance(order.position)
+        fatal: VisitEnded | None = None
+        visits = {guest.visit: guest for guest in guests}
+        for visit, ended in work_together(list(visits), self._setup.work):
+            self._end(visits[visit], ended)
+            fatal = ended if ended.fatal else fatal
+        if fatal is not None:  # told already; no order can follow
+            raise JobError("the job failed", why=fatal.line, code=fatal.reason)
+
+    def abandon(self, reason: str) -> Abandoned:
+        """Revoke and scrub everything; nothing can be offered afterwards.
+
+        Raises:
+            IntegrityError: if a scrub did not hold; the others were made all the same.
+        """
+        with self._lock:
+            self._closed = True
+            guests = list(self._guests.values())
+            self._guests.clear()
+        for guest in guests:
+            guest.visit.revoke(reason)
+            guest.taken.set()
+        _await_loaders(guests)
+        return _scrub_all(guests, reason)
+
+    def _require_room(self, offer: OfferVisit) -> None:
+        offers = [guest.visit.offer for guest in self._guests.values()]
+        groups = {each.position for each in offers} | {offer.position}
+        beside = [each for each in offers if each.position == offer.position]
+        mixed = self._room.mixed and offer.purpose != "heldout"
+        repeated = offer.resource in {each.resource for each in beside}
+        if self._closed or len(groups) > self._room.buffers:
+            raise _no_room(f"{len(offers)} are here")
+        if beside and (repeated or not mixed):
+            raise _no_room("cargo is not mixed" if not mixed else "it is here already")
+        released = self._setup.released.get(offer.resource)
+        if released is not None:
+            cargo_bytes = offer.rows * released.resource.row_bytes
+            if cargo_bytes > self._room.buffer_bytes:
+                raise PolicyError(
+                    "the visit is larger than a buffer",
+                    why=f"{cargo_bytes} bytes of {self._room.buffer_bytes}",
+                    code="bad-rows",
+                )
+
+    def _load(self, guest: _Guest, signed: SignedLease) -> None:
+        """The life of one visit's thread: load, then see that the cargo is not left."""
+        try:
+            ended = guest.visit.load(signed)
+            if ended is None:
+                guest.loaded = True
+                self._send(VisitLoaded(guest.visit.offer.visit))
+                ended = self._await_work(guest)
+            if ended is not None:
+                self._end(guest, ended)
+        except BaseException as error:
+            self._stop(error)
+
+    def _await_work(self, guest: _Guest) -> VisitEnded | None:
+        """None once somebody works on it; else how it ended."""
+        guest.taken.wait(self._room.idle_s)
+        with self._lock:
+            if guest.taken.is_set():
+                return None
+            guest.taken.set()
+            self._guests.pop(guest.visit.offer.visit, None)
+        return guest.visit.fail(
+            Failed("never-worked", "its cargo was loaded, and nobody asked for work")
+        )
+
+    def _take(self, order: WorkVisits) -> list[_Guest]:
+        with self._lock:
+            found = [self._guests.get(visit) for visit in dict.fromkeys(order.visits)]
+            guests = [guest for guest in found if guest is not None]
+            offers = [guest.visit.offer for guest in guests]
+            alike = {(each.position, each.purpose, each.epoch) for each in offers}
+            foreign = any(each.position != order.position for each in offers)
+            if len(alike) > 1 or foreign or not all(guest.loaded for guest in guests):
+                raise PolicyError(
+                    "these visits are no group that could be worked on",
+                    why="they are not loaded, or of different groups",
+                    code="bad-group",
+                )
+            for guest in guests:
+                guest.taken.set()
+        return guests
+
+    def _end(self, guest: _Guest, ended: VisitEnded) -> None:
+        """Only what was scrubbed makes room for the next one."""
+        offer = guest.visit.offer
+        with self._lock:
+            self._guests.pop(offer.visit, None)
+            if self._closed:
+                return
+        self._send(self._note(offer, ended))
+
+
+def _await_loaders(guests: list[_Guest]) -> None:
+    """No frame may be placed after the scrub, so loads end first, if they can."""
+    deadline = time.monotonic() + UNLOAD_S
+    for guest in guests:
+        hang_up = threading.Thread(target=guest.visit.close_session, daemon=True)
+        hang_up.start()
+    for guest in guests:
+        if guest.loader is not None and guest.loader.ident is not None:
+            guest.loader.join(max(0.0, deadline - time.monotonic()))
+
+
+def _scrub_all(guests: list[_Guest], reason: str) -> Abandoned:
+    told, broken = Abandoned(visits=len(guests)), None
+    for guest in guests:
+        try:
+            scrubbed = guest.visit.abandon(reason)
+        except SealiftError as error:
+            told.verified, broken = False, error
+            continue
+        if scrubbed is not None:
+            told.scrubbed_bytes += scrubbed.scrubbed_bytes
+            told.verified = told.verified and scrubbed.verified
+    if broken is not None:
+        raise broken
+    return told
+
+
+def _refused(offer: OfferVisit, error: SealiftError) -> VisitEnded:
+    return VisitEnded(
+        visit=offer.visit, outcome="failed", reason=error.code, line=str(error)
+    )
+
+
+def _no_room(why: str) -> PolicyError:
+    return PolicyError(
+        "no more visits at this time",
+        why=why,
+        fix="A visit is offered when an earlier one was scrubbed",
+        code="too-many-buffers",
+    )

@@ -1,0 +1,114 @@
+"""What the accelerator's side of a visit needs from outside, and what it hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sealift.crypto.keys import SecretKey
+from sealift.events import Sink, discard
+from sealift.release.agreement import Resource
+from sealift.release.audit import SignedTreeHead
+from sealift.release.receipt import ScrubSummary, SignedReceipt
+from sealift.travel.dock import Dock
+from sealift.travel.lease import Lease, LeaseTerms
+from sealift.travel.load import Loaded
+from sealift.travel.messages import OfferVisit, VisitPhase
+from sealift.travel.paths import VisitSession
+from sealift.travel.pool import Pool
+from sealift.travel.ratchet import Ratchet
+from sealift.travel.rules import VisitRules
+from sealift.travel.state import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCargo:
+    """What the work sees: rows of one holder's resource, in the visit's pool.
+
+    Attributes:
+        offer: Which visit this is.
+        resource: As the agreement binds it.
+        view: Rows x row_bytes bytes; gone when the work returns.
+        descriptor: A worker maps the same bytes by it, to read; -1 where none can.
+    """
+
+    offer: OfferVisit
+    resource: Resource
+    view: memoryview
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What came of working on a group, as the output rule lets it out.
+
+    Attributes:
+        metrics: By resource.
+        curve: Values of the loss in the order of the steps.
+    """
+
+    metrics: Mapping[str, Mapping[str, float]]
+    curve: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedResource:
+    """A resource whose key was released to this process."""
+
+    resource: Resource
+    data_key: SecretKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitAccount:
+    """What a receipt is made from."""
+
+    lease: Lease
+    offer: OfferVisit
+    loaded: Loaded
+    phases_s: Mapping[str, float]
+    scrubbed: ScrubSummary
+
+
+Work = Callable[[Sequence[LoadedCargo]], GroupResult]
+Check = Callable[[LoadedCargo], None]
+Meet = Callable[[Lease, float], VisitSession]
+MakePool = Callable[[int, int], Pool]
+SignReceipt = Callable[[VisitAccount], SignedReceipt]
+
+
+@dataclass(slots=True, kw_only=True)
+class HostSetup:
+    """Everything a visit needs from outside.
+
+    Attributes:
+        released: Released resources by name.
+        terms: What every lease must say.
+        heads: Signed tree heads, shown to every holder.
+        rules: What is enforced against the orchestrator.
+        meet: Wait for the lease's holder; returns an established session.
+        check: Raises unless the rows are what their schema says; sees no recipe.
+        work: What is done with the loaded cargo of one group.
+        sign: Makes and signs the receipt.
+        make_pool: Makes a pool of (buffer bytes, quarantine bytes).
+        clock: Seconds that also count while the machine sleeps.
+        tell: Progress, to the orchestrator.
+        ratchet: Keys of mode ``ratchet``; one chain per process.
+        dock: Where holders may come alongside; None is the relay only.
+        sink: Gets ``visit.path``.
+    """
+
+    released: Mapping[str, ReleasedResource]
+    terms: LeaseTerms
+    heads: tuple[SignedTreeHead, ...]
+    rules: VisitRules
+    meet: Meet
+    check: Check
+    work: Work
+    sign: SignReceipt
+    make_pool: MakePool
+    clock: Clock
+    tell: Callable[[VisitPhase], None]
+    ratchet: Ratchet = field(default_factory=Ratchet)
+    dock: Dock | None = None
+    sink: Sink = discard

@@ -1,0 +1,111 @@
+"""Where visits meet their holders: circuits to the visit that waits for that holder.
+
+Several visits may wait at one time. A circuit carries the name of its holder, which
+the handshake then proves. A holder may be early: it hears of its lease before the
+accelerator does, so its newest circuit is kept for a moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Final
+
+from sealift.errors import PeerError, SealiftError
+from sealift.ids import Role
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.circuit import Circuit
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import accept
+from sealift.session.link import Link
+from sealift.session.session import Session
+from sealift.travel.lease import Lease
+from sealift.travel.peers import expect_holder, link_name
+from sealift.travel.state import Clock
+
+EARLY_S: Final = 5.0  # that a holder may come before its visit waits for it
+
+
+class Meeting:
+    """Brings visits and holders together.
+
+    Args:
+        link: To the relay; this object accepts every circuit of it.
+        endpoint: Ours.
+        agreement: Names the holders.
+        clock: Seconds that also count while the machine sleeps.
+    """
+
+    def __init__(
+        self, link: Link, endpoint: Endpoint, agreement: VerifiedAgreement, clock: Clock
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._clock = clock
+        holders = agreement.agreement.holders
+        self._names = {link_name(Role.HOLDER, holder) for holder in holders}
+        self._changed = threading.Condition()
+        self._parked: dict[str, tuple[Circuit, float]] = {}
+        self._over: PeerError | None = None
+        self._router = threading.Thread(target=self._route, name="meeting", daemon=True)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._router.start()
+
+    def __call__(self, lease: Lease, timeout_s: float) -> Session:
+        """A session with the lease's holder.
+
+        Raises:
+            PeerError: code ``holder-missing``, if it does not come in time.
+        """
+        deadline = self._clock() + timeout_s
+        name = link_name(Role.HOLDER, lease.holder)
+        policy = expect_holder(self._agreement, lease)
+        while (circuit := self._next(name, deadline)) is not None:
+            left_s = max(0.001, deadline - self._clock())
+            with suppress(SealiftError):  # somebody else, or a failed handshake
+                return accept(circuit, self._endpoint, policy, left_s)
+        raise PeerError(
+            f"{lease.holder} did not come within {timeout_s:g} s",
+            fix="Check that it is running; it gets another visit if the job waits",
+            code="holder-missing",
+        )
+
+    def _next(self, name: str, deadline: float) -> Circuit | None:
+        with self._changed:
+            while (left_s := deadline - self._clock()) > 0:
+                circuit, since = self._parked.pop(name, (None, 0.0))
+                if circuit is not None and self._clock() - since < EARLY_S:
+                    return circuit
+                if circuit is not None:
+                    circuit.close()
+                elif self._over is not None:
+                    raise PeerError(str(self._over), code=self._over.code)
+                else:
+                    self._changed.wait(left_s)
+        return None
+
+    def _route(self) -> None:
+        while True:
+            try:
+                circuit = self._link.accept(None)
+            except PeerError as error:
+                with self._changed:
+                    self._over = error
+                    self._changed.notify_all()
+                return
+            self._park(circuit)
+
+    def _park(self, circuit: Circuit) -> None:
+        """Keep a holder's newest circuit; nobody else has business here."""
+        if circuit.peer_name not in self._names:
+            circuit.close()
+            return
+        with self._changed:
+            former = self._parked.pop(circuit.peer_name, None)
+            self._parked[circuit.peer_name] = (circuit, self._clock())
+            self._changed.notify_all()
+        if former is not None:
+            former[0].close()

@@ -1,0 +1,340 @@
+"""One accelerator's way through the plan: who loads, who waits, what is worked on next.
+
+The orchestrator keeps a window of ``buffers`` groups: while one is worked on, the next
+one loads. Groups are worked on in the plan's order, whatever loads first. A visit that
+fails before its cargo was loaded may be tried again; one that fails later never is,
+since the recipe may have seen its rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from sealift.channel.transport import peer_timeout
+from sealift.errors import JobError, PeerError
+from sealift.ids import Role, VisitId
+from sealift.session.session import Session
+from sealift.travel.granting import Granting, Offered
+from sealift.travel.messages import (
+    BufferOffered,
+    Failed,
+    FailedError,
+    VisitEnded,
+    VisitLoaded,
+    VisitPhase,
+    WorkVisits,
+    parse_message,
+    send_message,
+)
+from sealift.travel.roster import Roster
+from sealift.travel.schedule import Group, Stop
+from sealift.travel.settings import TravelSettings
+from sealift.travel.state import Clock
+from sealift.travel.told import NEVER_LATER, told_errors
+
+ANSWER_WAIT_S: Final = 60.0
+POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
+TIMEOUT: Final = peer_timeout().code
+_TOLD: Final = (BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Failed)
+
+
+class Stage(StrEnum):
+    """Where one stop of the plan stands."""
+
+    DUE = "due"
+    OFFERED = "offered"
+    LOADING = "loading"
+    LOADED = "loaded"
+    WORKING = "working"
+    OVER = "over"
+
+
+@dataclass(slots=True)
+class Stay:
+    """A stop that is being attended to.
+
+    Attributes:
+        deadline: Until when its holder may be missing.
+        attempts: Visits that were offered for it.
+    """
+
+    stop: Stop
+    deadline: float
+    stage: Stage = Stage.DUE
+    attempts: int = 0
+    offered: Offered | None = None
+    line: str = ""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the accelerator has something to say about it."""
+        return self.stage in (
+            Stage.OFFERED, Stage.LOADING, Stage.LOADED, Stage.WORKING,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Convoy:
+    """A group of the plan and how its stops stand."""
+
+    group: Group
+    stays: list[Stay]
+
+    @property
+    def loading(self) -> bool:
+        """Whether some cargo is still to come."""
+        return any(
+            stay.stage in (Stage.DUE, Stage.OFFERED, Stage.LOADING)
+            for stay in self.stays
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(stay.stage is Stage.OVER for stay in self.stays)
+
+    @property
+    def working(self) -> bool:
+        """Whether it is being worked on."""
+        return any(stay.stage is Stage.WORKING for stay in self.stays)
+
+    @property
+    def loaded(self) -> list[Stay]:
+        """Stops whose cargo waits for work."""
+        return [stay for stay in self.stays if stay.stage is Stage.LOADED]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of every stop of the plan, by (position, resource)."""
+
+    verified: set[tuple[int, str]] = field(default_factory=set)
+    skipped: set[tuple[int, str]] = field(default_factory=set)
+
+    def forget_from(self, position: int) -> None:
+        """These groups are done again."""
+        for found in (self.verified, self.skipped):
+            found -= {each for each in found if each[0] >= position}
+
+
+class Voyage:
+    """Attends to every stop of some groups with one accelerator.
+
+    Args:
+        groups: What is left of the plan.
+        settings: How the job travels.
+        accelerator: The session with it.
+        roster: Who is here.
+        granting: Makes offers and leases, and tells what happens.
+        tally: Gets what became of every stop.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        settings: TravelSettings,
+        *,
+        accelerator: Session,
+        roster: Roster,
+        granting: Granting,
+        tally: Tally,
+        clock: Clock,
+    ) -> None:
+        self._left = deque(groups)
+        self._settings = settings
+        self._accelerator = accelerator
+        self._roster = roster
+        self._granting = granting
+        self._tally = tally
+        self._clock = clock
+        self._convoys: deque[Convoy] = deque()
+        self._stays: dict[VisitId, tuple[Convoy, Stay]] = {}
+        self._heard = clock()
+
+    def run(self) -> None:
+        """Until every stop is over.
+
+        Raises:
+            PeerError: if the accelerator is gone, or silent for too long.
+            JobError: if the recipe failed.
+        """
+        while self._go_on():
+            self._listen()
+
+    def lose(self, line: str) -> None:
+        """The accelerator is gone, and every visit with it."""
+        for convoy, stay in list(self._stays.values()):
+            if stay.offered is not None and stay.under_way:
+                ended = VisitEnded(
+                    visit=stay.offered.offer.visit,
+                    outcome="failed",
+                    reason="accelerator-lost",
+                    line=line,
+                )
+                self._granting.tell_end(stay.offered.offer, ended)
+                self._over(convoy, stay)
+
+    def _go_on(self) -> bool:
+        try:
+            return self._advance()
+        except PeerError:
+            self._hear_out()
+            raise
+
+    def _hear_out(self) -> None:
+        """What it said before it left, which may be why."""
+        while True:
+            try:
+                raw = self._accelerator.receive(0.0)
+            except PeerError:
+                return
+            self._take(parse_message(raw, _TOLD))
+
+    def _advance(self) -> bool:
+        """Whatever can be done now; whether anything is left."""
+        while self._convoys and self._convoys[0].over:
+            self._convoys.popleft()
+        self._begin_next()
+        for convoy in self._convoys:
+            for stay in convoy.stays:
+                if stay.stage is Stage.DUE and not _busy(convoy, stay):
+                    self._attend(convoy, stay)
+        if self._convoys and self._convoys[0].over:
+            return True  # all of it was skipped; look again
+        self._work_on_first()
+        return bool(self._convoys or self._left)
+
+    def _begin_next(self) -> None:
+        loading = any(convoy.loading for convoy in self._convoys)
+        full = len(self._convoys) >= self._settings.buffers
+        if self._left and not loading and not full:
+            group = self._left.popleft()
+            deadline = self._clock() + self._settings.wait_s
+            stays = [Stay(stop, deadline) for stop in group.stops]
+            self._convoys.append(Convoy(group, stays))
+
+    def _attend(self, convoy: Convoy, stay: Stay) -> None:
+        """Offer a visit if the holder is here; skip it if nobody waits any longer."""
+        holder = self._roster.find(Role.HOLDER, stay.stop.holder)
+        if holder is not None:
+            stay.attempts += 1
+            stay.stage = Stage.OFFERED
+            offer = self._granting.offer(stay.stop, convoy.group.position)
+            stay.offered = Offered(offer, holder)
+            self._stays[offer.visit] = (convoy, stay)
+            self._heard = self._clock()
+            send_message(self._accelerator, offer)
+        elif not self._waits or self._clock() >= stay.deadline:
+            self._skip(convoy, stay, stay.line or _missing(stay.stop.holder))
+
+    def _work_on_first(self) -> None:
+        if not self._convoys:
+            return
+        first = self._convoys[0]
+        if first.loading or first.working or not first.loaded:
+            return
+        visits = []
+        for stay in first.loaded:
+            assert stay.offered is not None, "what is loaded was offered"
+            stay.stage = Stage.WORKING
+            visits.append(stay.offered.offer.visit)
+        self._heard = self._clock()
+        send_message(self._accelerator, WorkVisits(first.group.position, tuple(visits)))
+
+    def _listen(self) -> None:
+        """Take the next thing that the accelerator says, or find out that it is late."""
+        if self._convoys and self._convoys[0].over:
+            return
+        due = any(s.stage is Stage.DUE for c in self._convoys for s in c.stays)
+        silence_s = self._clock() - self._heard
+        left_s = max(0.001, self._limit_s - silence_s)
+        try:
+            raw = self._accelerator.receive(min(POLL_S, left_s) if due else left_s)
+        except PeerError as error:
+            under_way = any(stay.under_way for _convoy, stay in self._stays.values())
+            late = under_way and self._clock() - self._heard >= self._limit_s
+            if error.code != TIMEOUT or late:
+                raise
+            return
+        self._heard = self._clock()
+        self._take(parse_message(raw, _TOLD))
+
+    def _take(self, told: object) -> None:
+        if isinstance(told, Failed):
+            with told_errors():
+                raise FailedError(told)
+        assert isinstance(told, (BufferOffered, VisitPhase, VisitLoaded, VisitEnded))
+        convoy, stay = self._stays.get(told.visit, (None, None))
+        if convoy is None or stay is None or stay.offered is None:
+            return  # of a visit that is over
+        match told:
+            case BufferOffered():
+                stay.stage = Stage.LOADING
+                self._granting.grant(stay.offered, told, self._accelerator)
+            case VisitPhase():
+                self._granting.tell_phase(stay.offered.offer, told.phase)
+            case VisitLoaded():
+                stay.stage = Stage.LOADED
+            case VisitEnded():
+                self._granting.tell_end(stay.offered.offer, told)
+                self._end(convoy, stay, told)
+
+    def _end(self, convoy: Convoy, stay: Stay, ended: VisitEnded) -> None:
+        if ended.fatal:
+            raise JobError("the job failed", why=ended.line, code=ended.reason)
+        loading = stay.stage in (Stage.OFFERED, Stage.LOADING)
+        self._stays.pop(ended.visit)
+        stay.line = ended.line
+        if ended.outcome == "verified":
+            self._tally.verified.add((convoy.group.position, stay.stop.resource))
+            stay.stage = Stage.OVER
+        elif loading and self._may_try_again(stay, ended.reason):
+            stay.stage = Stage.DUE
+        else:
+            self._skip(convoy, stay, ended.line)
+
+    def _may_try_again(self, stay: Stay, reason: str) -> bool:
+        left = stay.attempts < self._settings.attempts
+        return self._waits and left and reason not in NEVER_LATER
+
+    def _skip(self, convoy: Convoy, stay: Stay, line: str) -> None:
+        self._tally.skipped.add((convoy.group.position, stay.stop.resource))
+        self._granting.tell_skipped(stay.stop, line)
+        stay.stage = Stage.OVER
+
+    def _over(self, convoy: Convoy, stay: Stay) -> None:
+        stay.stage = Stage.OVER
+        if stay.offered is not None:
+            self._stays.pop(stay.offered.offer.visit, None)
+
+    @property
+    def _waits(self) -> bool:
+        return self._settings.on_missing == "wait"
+
+    @property
+    def _limit_s(self) -> float:
+        """How long the accelerator may say nothing while it has something to do."""
+        return self._settings.lease_s + self._settings.work_s + ANSWER_WAIT_S
+
+
+def _busy(convoy: Convoy, stay: Stay) -> bool:
+    """Whether this holder brings other cargo of the group first."""
+    return any(
+        other.stage in (Stage.OFFERED, Stage.LOADING)
+        and other.stop.holder == stay.stop.holder
+        for other in convoy.stays
+    )
+
+
+def _missing(holder: str) -> str:
+    return str(
+        PeerError(
+            f"holder {holder} is not here",
+            fix="Start it, and check that it reaches the orchestrator's port",
+        )
+    )
