@@ -64,6 +64,23 @@ def test_attacks_leave_no_trace_in_the_weights(
     assert (told["log_verified"], told["attacks_tried"]) == (None, 0)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "words",
+    [("--task", "text"), ("--buffers", "2"), ("--buffers", "2", "--mixed")],
+    ids=" ".join,
+)
+def test_every_way_equals_one_process(tmp_path: Path, words: tuple[str, ...]) -> None:
+    here = last_json(
+        sealift("demo", *words, "--json", "--plan", "local", "--output", tmp_path / "a")
+    )
+    told = last_json(sealift("demo", *words, "--json", "--output", tmp_path / "b"))
+    assert told["weights"] == here["weights"]
+    assert told["accuracy_joint"] > max(told["accuracy_alone"]) + 0.02
+    assert (told["attacks_refused"], told["scrub_verified"]) == (3, True)
+    assert len(Path(told["report"]).read_text("utf-8")) < 200_000
+
+
 def test_the_page_is_small_and_stands_alone(
     shown: tuple[Path, dict[str, Any]],
 ) -> None:

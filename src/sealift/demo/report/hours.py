@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
+from typing import Final
 
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
@@ -12,8 +13,14 @@ from sealift.demo.report.charts import Part, legend, stack
 from sealift.demo.report.markup import Markup, element, join, section, table
 from sealift.demo.spending import CHECKPOINT, IDLE, Spending
 from sealift.demo.words import say_bytes, say_s
+from sealift.demo.world import ONE_BUFFER
 
-USES = (*PHASES, CHECKPOINT, IDLE)
+_OVERLAPPING: Final = element(
+    "p",
+    "Visits overlap here, so together they took longer than the accelerator did.",
+    class_="small",
+)
+USES: Final = (*PHASES, CHECKPOINT, IDLE)
 
 
 def hours(outcome: Outcome, spending: Spending) -> Markup:
@@ -34,6 +41,7 @@ def hours(outcome: Outcome, spending: Spending) -> Markup:
         _uses(spending),
         element("h3", "A visit, by holder"),
         _phase_table(outcome),
+        _OVERLAPPING if outcome.travel != ONE_BUFFER else "",
     )
 
 
