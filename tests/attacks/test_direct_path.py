@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.travel import direct
+from sealift.travel.accelerator import HostedVisit
 from sealift.travel.alongside import Pathfinder
 from sealift.travel.direct import DirectOffer, Kind, prove_accelerator, prove_holder
 from sealift.travel.dock import Dock
@@ -324,6 +326,28 @@ def test_a_stall_ends_with_the_lease(world: VisitWorld, kind: Kind) -> None:
     assert world.pools[-1].scrubbed
     world.lease_s = 30.0
     assert world.visit("bern", alongside()).verified
+
+
+@pytest.mark.parametrize("kind", ["memfd", "tcp"])
+def test_a_stop_need_not_wait_for_a_holder_that_stalls(
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """The lease would have half a minute left: whoever stops hangs up on both paths."""
+    hosted: list[HostedVisit] = []
+    host = world.host
+    monkeypatch.setattr(world, "host", lambda *a: hosted.append(host(*a)) or hosted[0])
+
+    def bring(hand: Hand) -> Any:
+        with Way(hand, kind) as transport:
+            transport.send(hand.frame(0))
+            hosted[0].revoke("stopped")
+            hosted[0].close_session()
+            return hand._read(type(None))
+
+    started = time.monotonic()
+    assert not world.visit("ada", bring).verified
+    assert time.monotonic() - started < world.lease_s / 2
+    assert world.pools[-1].scrubbed
 
 
 def swapped(frames: list[bytes]) -> list[bytes]:

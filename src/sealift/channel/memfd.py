@@ -43,8 +43,8 @@ DEFAULT_SLOTS: Final = 8
 DEFAULT_SLOT_BYTES: Final = (1 << 20) + 64
 MAX_RING_BYTES: Final = 1 << 30
 _ALIGNMENT_BYTES: Final = 64
-_OFFER: Final = struct.Struct(">8sQI")
-_OFFER_MAGIC: Final = b"SEALRNG\x01"
+_OFFER: Final = struct.Struct(">8sQII")
+_OFFER_MAGIC: Final = b"SEALRNG\x02"
 _NUM_DESCRIPTORS: Final = 5
 _SIZE_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(
     fcntl, "F_SEAL_GROW", 4
@@ -59,7 +59,25 @@ class _Ring:
     start: int
     full: int  # eventfd: frames written and not yet read
     free: int  # eventfd: slots that may be written
+    num_slots: int
     position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Slots of both rings: from the offering end, and back to it."""
+
+    slot_bytes: int
+    there: int
+    back: int
+
+    @property
+    def stride(self) -> int:
+        return SLOT_HEAD_BYTES + self.slot_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        return (self.there + self.back) * self.stride
 
 
 class MemfdTransport:
@@ -70,9 +88,7 @@ class MemfdTransport:
         memory: mmap.mmap,
         sock: socket.socket,
         rings: tuple[_Ring, _Ring],
-        *,
         slot_bytes: int,
-        num_slots: int,
     ) -> None:
         self.max_frame_bytes = slot_bytes
         self._mapping = memory
@@ -80,7 +96,6 @@ class MemfdTransport:
         self._sock = sock
         self._outgoing, self._incoming = rings
         self._stride = SLOT_HEAD_BYTES + slot_bytes
-        self._num_slots = num_slots
         self._reserved: int | None = None
         self._borrowed = False
         self._send_lock = threading.Lock()
@@ -94,6 +109,7 @@ class MemfdTransport:
         *,
         slot_bytes: int = DEFAULT_SLOT_BYTES,
         num_slots: int = DEFAULT_SLOTS,
+        num_sending: int | None = None,
         expected_uid: int | None = None,
     ) -> Self:
         """Make the memory file and hand it to the other end of a Unix socket.
@@ -101,7 +117,8 @@ class MemfdTransport:
         Args:
             sock: A connected Unix socket; this object owns it from now on.
             slot_bytes: Longest frame.
-            num_slots: Frames that may wait, per direction.
+            num_slots: Frames that may wait to be received here.
+            num_sending: Frames that may wait at the other end; as many, if not given.
             expected_uid: User that the other end must run as; this one's by default.
 
         Raises:
@@ -110,11 +127,12 @@ class MemfdTransport:
         """
         check_peer_user(sock, expected_uid)
         slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        descriptors = _make_descriptors(_file_bytes(slot_bytes, num_slots), num_slots)
-        offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, num_slots)
+        shape = _Shape(slot_bytes, num_sending or num_slots, num_slots)
+        descriptors = _make_descriptors(shape)
+        offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, shape.there, shape.back)
         rights = array.array("i", descriptors).tobytes()
         sock.sendmsg([offer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        return cls._over(sock, descriptors, slot_bytes, num_slots, offering=True)
+        return cls._over(sock, descriptors, shape, offering=True)
 
     @classmethod
     def accept(
@@ -138,31 +156,32 @@ class MemfdTransport:
         check_peer_user(sock, expected_uid)
         offer, descriptors = _receive_offer(sock, timeout_s)
         try:
-            slot_bytes, num_slots = _parse_offer(offer, descriptors)
+            shape = _parse_offer(offer, descriptors)
         except BaseException:
             _close_all(descriptors)
             raise
-        return cls._over(sock, descriptors, slot_bytes, num_slots, offering=False)
+        return cls._over(sock, descriptors, shape, offering=False)
 
     @classmethod
     def _over(
         cls,
         sock: socket.socket,
         descriptors: list[int],
-        slot_bytes: int,
-        num_slots: int,
+        shape: _Shape,
         *,
         offering: bool,
     ) -> Self:
         memory_file, *counters = descriptors
-        memory = mmap.mmap(memory_file, _file_bytes(slot_bytes, num_slots))
+        # All pages at once: one by one, they cost more than a copy of what is in them.
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        memory = mmap.mmap(memory_file, shape.file_bytes, flags=flags)
         os.close(memory_file)
-        half = len(memory) // 2
-        there = _Ring(0, counters[0], counters[1])
-        back = _Ring(half, counters[2], counters[3])
+        there = _Ring(0, counters[0], counters[1], shape.there)
+        start = shape.there * shape.stride
+        back = _Ring(start, counters[2], counters[3], shape.back)
         rings = (there, back) if offering else (back, there)
         sock.setblocking(False)
-        return cls(memory, sock, rings, slot_bytes=slot_bytes, num_slots=num_slots)
+        return cls(memory, sock, rings, shape.slot_bytes)
 
     def send(self, frame: Buffer) -> None:
         """Copy one frame into the next slot."""
@@ -237,7 +256,7 @@ class MemfdTransport:
             self._mapping.close()
 
     def _slot_start(self, ring: _Ring) -> int:
-        return ring.start + ring.position % self._num_slots * self._stride
+        return ring.start + ring.position % ring.num_slots * self._stride
 
     def _room(self, ring: _Ring, length: int) -> memoryview:
         start = self._slot_start(ring) + SLOT_HEAD_BYTES
@@ -281,11 +300,7 @@ def memfd_pair(
     return offering, MemfdTransport.accept(right)
 
 
-def _file_bytes(slot_bytes: int, num_slots: int) -> int:
-    return 2 * num_slots * (SLOT_HEAD_BYTES + slot_bytes)
-
-
-def _make_descriptors(file_bytes: int, num_slots: int) -> list[int]:
+def _make_descriptors(shape: _Shape) -> list[int]:
     if not hasattr(os, "memfd_create") or not hasattr(os, "eventfd"):
         raise UnavailableError(
             "this system has no anonymous memory files",
@@ -296,10 +311,11 @@ def _make_descriptors(file_bytes: int, num_slots: int) -> list[int]:
     try:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         made.append(os.memfd_create("sealift", flags))
-        os.posix_fallocate(made[0], 0, file_bytes)
+        os.posix_fallocate(made[0], 0, shape.file_bytes)
         fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, _SEALS)
         mode = os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE
-        made.extend(os.eventfd(n, mode) for n in (0, num_slots, 0, num_slots))
+        counts = (0, shape.there, 0, shape.back)
+        made.extend(os.eventfd(n, mode) for n in counts)
     except OSError as error:
         _close_all(made)
         raise UnavailableError(
@@ -327,15 +343,15 @@ def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[i
     return offer, descriptors
 
 
-def _parse_offer(offer: bytes, descriptors: list[int]) -> tuple[int, int]:
+def _parse_offer(offer: bytes, descriptors: list[int]) -> _Shape:
     if len(offer) != _OFFER.size or len(descriptors) != _NUM_DESCRIPTORS:
         raise MalformedError("the offer of a memory file is malformed")
-    magic, slot_bytes, num_slots = _OFFER.unpack(offer)
-    file_bytes = _file_bytes(slot_bytes, num_slots)
-    if magic != _OFFER_MAGIC or not 0 < file_bytes <= MAX_RING_BYTES:
+    magic, *sizes = _OFFER.unpack(offer)
+    shape = _Shape(*sizes)
+    if magic != _OFFER_MAGIC or 0 in sizes or shape.file_bytes > MAX_RING_BYTES:
         raise MalformedError("the offer of a memory file is malformed")
-    _check_private(descriptors[0], file_bytes)
-    return slot_bytes, num_slots
+    _check_private(descriptors[0], shape.file_bytes)
+    return shape
 
 
 def _check_private(descriptor: int, file_bytes: int) -> None:

@@ -52,6 +52,7 @@ class HostedVisit:
         self._timer = PhaseTimer(setup.clock, self._tell_phase)
         self._released = self._find(offer)
         self._session: VisitSession | None = None
+        self._loader: CargoLoader | None = None
         self._lease: Lease | None = None
         self._loaded = Loaded(0, 0)
         self._scrubbed: ScrubSummary | None = None
@@ -168,6 +169,8 @@ class HostedVisit:
 
     def close_session(self) -> None:
         """Hang up on the holder; a load that waits for it ends."""
+        if self._loader is not None:
+            self._loader.stop()
         if self._session is not None:
             self._session.close()
 
@@ -210,11 +213,12 @@ class HostedVisit:
             session = self._setup.meet(lease, self._visit.remaining_s())
             self._session = session
         with self._timer.phase("load"):
-            self._loaded = self._loader().load(session)
+            self._loader = self._make_loader()
+            self._loaded = self._loader.load(session)
         with self._timer.phase("check"):
             self._setup.check(self.cargo)
 
-    def _loader(self) -> CargoLoader:
+    def _make_loader(self) -> CargoLoader:
         return CargoLoader(
             self._visit,
             self._released.resource,

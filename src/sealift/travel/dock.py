@@ -25,7 +25,7 @@ from sealift.events import Sink, discard, emit
 from sealift.travel.direct import TOKEN_BYTES, DirectOffer, Kind, prove_accelerator
 
 MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
-RING_BYTES: Final = 8 << 20  # stays in the cache of both ends
+RING_BYTES: Final = 4 << 20  # stays in the cache of both ends
 _ACCEPT_PAUSE_S: Final = 0.05
 
 
@@ -198,6 +198,8 @@ class Dock:
 
 def _transport(kind: Kind, sock: socket.socket, frame_bytes: int) -> SlotTransport:
     if kind == "memfd":
-        slots = max(2, RING_BYTES // frame_bytes)
-        return MemfdTransport.offer(sock, slot_bytes=frame_bytes, num_slots=slots)
+        slots = max(3, RING_BYTES // frame_bytes)
+        return MemfdTransport.offer(
+            sock, slot_bytes=frame_bytes, num_slots=slots, num_sending=1
+        )
     return TcpTransport(sock, max_frame_bytes=frame_bytes)

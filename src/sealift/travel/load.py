@@ -98,6 +98,13 @@ class CargoLoader:
         self._ratchet = ratchet or Ratchet()
         self._dock = dock
         self._sink = sink
+        self._open_berth: Berth | None = None
+
+    def stop(self) -> None:
+        """End a direct path that a load in another thread waits on; safe to repeat."""
+        berth = self._open_berth
+        if self._dock is not None and berth is not None:
+            self._dock.leave(berth)
 
     def load(self, session: VisitSession) -> Loaded:
         """Take the cargo from a holder that presents this visit's lease.
@@ -168,7 +175,7 @@ class CargoLoader:
     @contextmanager
     def _path(self, session: VisitSession) -> Iterator[tuple[FrameSource, PathName]]:
         """Say that we are ready, and hear which way the frames will come."""
-        berth = self._berth(session)
+        berth = self._open_berth = self._berth(session)
         try:
             offers = berth.offers if berth else ()
             send_message(session, Ready(WINDOW_FRAMES, self._heads, offers))
@@ -177,8 +184,7 @@ class CargoLoader:
             self._tell(taken)
             yield self._source(session, taken.path, berth), taken.path
         finally:
-            if self._dock is not None and berth is not None:
-                self._dock.leave(berth)
+            self.stop()
 
     def _berth(self, session: VisitSession) -> Berth | None:
         if self._dock is None:

@@ -22,6 +22,7 @@ from sealift.travel.frame import Placement
 from sealift.travel.pool import Pool
 
 MAX_HASHING_THREADS: Final = 3
+MAX_QUEUED: Final = 2  # more would leave the cache before they are hashed
 
 
 class FrameRows(Protocol):
@@ -133,9 +134,9 @@ class Hashing:
         """Check one record, some time before ``finish`` returns."""
         if self._failure is not None:
             raise self._failure
-        if self._threads:
+        if self._queue.qsize() < MAX_QUEUED * len(self._threads):
             self._queue.put((record, plaintext))
-        else:
+        else:  # whoever opens helps, rather than run ahead
             self._leaves.verify(record, plaintext)
 
     def finish(self) -> None:

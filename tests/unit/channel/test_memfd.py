@@ -17,7 +17,7 @@ from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
 FILE_BYTES = 2 * NUM_SLOTS * (32 + SLOT_BYTES)
-OFFER = struct.pack(">8sQI", b"SEALRNG\x01", SLOT_BYTES, NUM_SLOTS)
+OFFER = struct.pack(">8sQII", b"SEALRNG\x02", SLOT_BYTES, NUM_SLOTS, NUM_SLOTS)
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -87,9 +87,10 @@ def test_something_that_is_not_memory_is_refused(sockets):
 @pytest.mark.parametrize(
     "head",
     [
-        b"SEALRNG\x02" + OFFER[8:],
-        struct.pack(">8sQI", b"SEALRNG\x01", SLOT_BYTES, 0),
-        struct.pack(">8sQI", b"SEALRNG\x01", 2**63, 2),
+        b"SEALRNG\x01" + OFFER[8:],
+        struct.pack(">8sQII", b"SEALRNG\x02", SLOT_BYTES, 0, NUM_SLOTS),
+        struct.pack(">8sQII", b"SEALRNG\x02", SLOT_BYTES, NUM_SLOTS, 0),
+        struct.pack(">8sQII", b"SEALRNG\x02", 2**63, 2, 2),
     ],
 )
 def test_a_malformed_offer_is_refused(sockets, head):
@@ -171,3 +172,20 @@ def test_two_processes_exchange_frames_and_a_dead_one_is_noticed(sockets):
             transport.receive(30)
         assert caught.value.code == "peer-closed"
         transport.close()
+
+
+def test_the_two_directions_may_differ():
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    here = MemfdTransport.offer(left, slot_bytes=64, num_slots=4, num_sending=1)
+    there = MemfdTransport.accept(right)
+    for frame in (b"1", b"2", b"3", b"4"):
+        there.send(frame)  # as many wait as there are slots
+    with pytest.raises(PeerError):
+        there.reserve(1, timeout_s=0)
+    here.send(b"a")
+    with pytest.raises(PeerError):
+        here.reserve(1, timeout_s=0)
+    assert [here.receive(1) for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+    assert there.receive(1) == b"a"
+    here.close()
+    there.close()
