@@ -39,13 +39,15 @@ class BenchReport:
     ratios: dict[str, float] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        """Rows and ratios, a line each."""
+        """What is real and what is not, rows and ratios, a line each."""
+        said = {"modelled": self.modelled, "recorded": self.recorded}
+        notes = (f"{name}: {each}" for name, found in said.items() for each in found)
         rows = (
             "  ".join(f"{name}={value}" for name, value in row.items())
             for row in self.rows
         )
         ratios = (f"{name} {ratio:.2f}" for name, ratio in self.ratios.items())
-        return "\n".join((*rows, *ratios))
+        return "\n".join((*notes, *rows, *ratios))
 
     def to_json(self) -> str:
         """One JSON document."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from sealift.errors import UsageError
@@ -12,6 +13,7 @@ from sealift.errors import UsageError
 BENCHES: Final = {
     "channel": "sealing beside memcpy, sealed beside plain transfers",
     "handshake": "a session's handshake, in memory and through the relay",
+    "travel": "visits beside shipping the data or the model, at several link rates",
 }
 
 
@@ -29,6 +31,9 @@ def add_parser(subparsers: Any) -> None:
         "--quick", action="store_true", help="the same definitions, fewer repeats"
     )
     parser.add_argument(
+        "--full", action="store_true", help="travel: nothing scaled; about an hour"
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the report of one bench there"
     )
 
@@ -44,8 +49,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--json takes the report of one bench", fix="Name one bench")
     for name in names:
         module = importlib.import_module(f"sealift.bench.{name}")
-        report = module.run(quick=args.quick)
+        report = module.run(**_extent(args, module, name))
         print(report.to_text())
         if args.json is not None:
             report.write(args.json)
     return 0
+
+
+def _extent(args: argparse.Namespace, module: ModuleType, name: str) -> dict[str, bool]:
+    """How much is measured, as the bench takes it."""
+    if not args.full:
+        return {"quick": args.quick}
+    if not getattr(module, "HAS_FULL", False) or args.quick:
+        raise UsageError(f"there is no --full of bench {name} here")
+    return {"full": True}

@@ -1,0 +1,116 @@
+"""The travel benchmark runs with real processes, and writes what every benchmark writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from sealift.bench import travel, travel_limit
+from sealift.bench.travel_table import RECORDED
+from sealift.bench.travel_wire import Child
+from sealift.cli.main import main
+from sealift.crypto.selfsigned import make_certificate
+from sealift.errors import JobError
+
+pytestmark = pytest.mark.distributed
+
+MIB = 1 << 20
+TINY = travel.Sizes(
+    cargo_bytes=4 * MIB,
+    model_bytes=MIB,
+    repeats=1,
+    small={100: (1, 2)},
+    capped_repeats=1,
+    recorded=RECORDED[-3:],
+)
+
+
+def test_without_a_shaper_the_same_host_is_measured_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(travel_limit.shutil, "which", lambda name: None)
+    monkeypatch.setattr(travel_limit.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(travel, "QUICK", TINY)
+    monkeypatch.setattr(travel, "measure_overlap", lambda report, quick: None)
+    target = tmp_path / "travel.json"
+    assert main(["bench", "travel", "--quick", "--json", str(target)]) == 0
+    report = json.loads(target.read_text())
+    assert report["modelled"] == ["no caps: ip and tc not installed (iproute2)"]
+    assert report["ratios"]["rate_vs_plain_copy"] > 0
+    phases = report["rows"][0]
+    assert phases["where"] == "same host"
+    assert all(phases[f"{name}_s"] >= 0 for name in travel.PHASES)
+    assert "rate_vs_plain_copy" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    bool(travel_limit.unlimited()),
+    reason="this machine lacks a link that can be capped",
+)
+def test_every_cap_beside_the_papers_numbers() -> None:
+    report = travel.measure(TINY)
+    rows = [row for row in report.rows if "cap" in row]
+    assert [row["cap"] for row in rows] == ["100 Mbit/s", "500 Mbit/s", "uncapped"]
+    assert [row["recorded_ship_s"] for row in rows] == [60.36, 15.86, 7.34]
+    assert [row["scaled"] for row in rows] == [True, False, False]
+    wire_s = 4 * MIB * 8 / 100e6  # a real cap lets nobody be faster
+    assert float(rows[0]["ship_s"]) > 0.8 * wire_s
+    assert float(rows[0]["travel_remote_s"]) > 0.8 * wire_s
+    ratios = {"remote_vs_ship", "ship_vs_same_host", "ship_vs_same_host_100"}
+    assert ratios <= set(report.ratios)
+    assert not _left_over()
+
+
+def _left_over() -> list[str]:
+    """Devices that a measurement of this process's namespace left behind."""
+    return [name for name in os.listdir("/sys/class/net") if name.startswith("sl")]
+
+
+def test_only_travel_is_measured_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "handshake", "--full"]) == 2
+    assert "--full" in capsys.readouterr().err
+
+
+def test_a_process_that_ends_ends_the_measurement() -> None:
+    child = Child((), "sealift.bench.no_such_module")
+    with pytest.raises(JobError):
+        child.ask("make")
+    child.close()
+
+
+def test_shipping_trusts_its_own_certificate_only() -> None:
+    ours, key = make_certificate("here.invalid")
+    other, _ = make_certificate("here.invalid")
+    assert b"PRIVATE KEY" in key
+    for trusted, refused in ((ours, False), (other, True)):
+        client = ssl.create_default_context(cadata=trusted.decode())
+        assert _meets(client, ours, key) is not refused
+
+
+def _meets(client: ssl.SSLContext, certificate: bytes, key: bytes) -> bool:
+    import tempfile
+
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as pem:
+        pem.write(certificate + key)
+        pem.flush()
+        server.load_cert_chain(pem.name)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(back, there, server_hostname="here.invalid"),
+        server.wrap_bio(there, back, server_side=True),
+    ]
+    for _ in range(8):
+        for end in list(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError:
+                return False
+            ends.remove(end)
+    return not ends
