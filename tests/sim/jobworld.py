@@ -80,6 +80,8 @@ meet_s = {meet_s}
 gather_s = {gather_s}
 brokers_s = {brokers_s}
 rejoin_s = {rejoin_s}
+buffers = {buffers}
+mixed = {mixed}
 checkpoint_every = {checkpoint_every}
 on_missing = "{on_missing}"
 wait_s = 15.0
@@ -104,6 +106,8 @@ class Wishes:
     gather_s: float = 40.0
     brokers_s: float = 20.0
     rejoin_s: float = 0.0
+    buffers: int = 1
+    mixed: str = "false"
     checkpoint_every: int = 8
     on_missing: str = "skip"
     rule: dict[str, str] = field(default_factory=dict)

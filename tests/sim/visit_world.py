@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
-from sealift.channel.memory import Fault, memory_pair
+from sealift.channel.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.events import Event
@@ -33,7 +33,7 @@ from sealift.travel.hostsetup import (
     ReleasedResource,
 )
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
-from sealift.travel.messages import OfferVisit
+from sealift.travel.messages import BufferOffered, OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
@@ -121,7 +121,10 @@ class VisitWorld:
 
     def grant(self, offer: OfferVisit, visit: HostedVisit) -> SignedLease:
         """The orchestrator's lease, after `change_lease`."""
-        offered = visit.offered()
+        return self.sign(offer, visit.offered())
+
+    def sign(self, offer: OfferVisit, offered: BufferOffered) -> SignedLease:
+        """The same for a buffer that was offered."""
         lease = Lease(
             job="job",
             visit=offer.visit,
@@ -167,26 +170,7 @@ class VisitWorld:
         )
         signed = signed or self.grant(offer, hosted)
         outcome = Outcome(offer, signed, wire=wire)
-
-        def provision() -> None:
-            try:
-                with self._connect(theirs, owner) as session:
-                    hand = Hand(
-                        self.held[f"{owner}-train"],
-                        signed,
-                        session=session,
-                        clock=self.clock,
-                        stalled=stalled,
-                    )
-                    outcome.secrets, outcome.th2 = hand.secrets(), session.th2
-                    outcome.receipt = bring(hand)
-            except SealiftError as error:
-                outcome.holder_error = error
-            finally:
-                theirs.close()
-
-        thread = threading.Thread(target=provision, name=f"holder {owner}")
-        thread.start()
+        thread = self.send_holder(theirs, outcome, bring, stalled)
         try:
             outcome.ended = hosted.run(signed)
         except BaseException as error:
@@ -196,6 +180,36 @@ class VisitWorld:
             thread.join(20)
             assert not thread.is_alive()
         return outcome
+
+    def send_holder(
+        self,
+        line: MemoryTransport,
+        outcome: Outcome,
+        bring: Bring,
+        stalled: threading.Event,
+    ) -> threading.Thread:
+        """A holder in a thread, with its lease in its hand."""
+
+        def provision() -> None:
+            try:
+                with self._connect(line, outcome.offer.holder) as session:
+                    hand = Hand(
+                        self.held[outcome.offer.resource],
+                        outcome.lease,
+                        session=session,
+                        clock=self.clock,
+                        stalled=stalled,
+                    )
+                    outcome.secrets, outcome.th2 = hand.secrets(), session.th2
+                    outcome.receipt = bring(hand)
+            except SealiftError as error:
+                outcome.holder_error = error
+            finally:
+                line.close()
+
+        thread = threading.Thread(target=provision, name=outcome.offer.holder)
+        thread.start()
+        return thread
 
     def _accept(self, line: TappedTransport, lease: Lease, left_s: float) -> Session:
         return accept(line, self.endpoint, expect_holder(self.agreement, lease), left_s)
