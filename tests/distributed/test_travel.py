@@ -92,3 +92,39 @@ def test_train_locally_by_command(tmp_path: Path) -> None:
     result = json.loads((world.run / "result.json").read_text())
     assert result["metrics"] == local.metrics
     assert (result["level"], result["sandbox"]) == ("development", "none")
+
+
+def test_two_buffers_equal_one_and_local(tmp_path: Path) -> None:
+    """The next cargo loads while one group trains, and the bits do not tell."""
+    wishes = Wishes(
+        owners=ALL,
+        buffers=2,
+        step_s=0.02,
+        buffer_bytes=150 * ROW_BYTES,
+        rule={"buffers": "2"},
+    )
+    world = fresh_world(tmp_path, wishes)
+    with job_run(world) as run:
+        run.everybody(*ALL)
+        found = summary(run["orchestrator"])
+        assert all(run[f"holder-{owner}"].end() == 0 for owner in ALL)
+        events = run["orchestrator"].events
+    local = here(world, wishes)
+    assert found["weights"] == local.weights.to_text()
+    assert found["metrics"] == local.metrics
+    ended = [e.fields for e in events if e.kind == "visit.ended"]
+    assert {each["outcome"] for each in ended} == {"verified"}
+    assert [each["position"] for each in ended] == list(range(len(ended)))
+    # While a group trained, another visit entered its load: more than once in all.
+    training, beside = "", 0
+    for event in events:
+        if event.kind == "visit.phase":
+            if event.fields["phase"] == "train":
+                training = event.text("visit")
+            beside += event.fields["phase"] == "load" and training != ""
+        if event.kind == "visit.ended" and event.text("visit") == training:
+            training = ""
+    assert beside >= len(ended) // 2
+    agreement = verify(load_signed(world.agreement))
+    opened = open_output(world.run, identities()["lab"], agreement)
+    assert (opened.manifest.buffers, opened.manifest.mixed) == (2, False)

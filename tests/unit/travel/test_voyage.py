@@ -1,0 +1,280 @@
+"""The orchestrator's decisions: what loads, what is worked on, what is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sealift.errors import JobError, PeerError
+from sealift.events import Event
+from sealift.ids import VisitId
+from sealift.travel.granting import Granting
+from sealift.travel.messages import (
+    Failed,
+    FailedError,
+    OfferVisit,
+    VisitEnded,
+    VisitLoaded,
+    WorkVisits,
+)
+from sealift.travel.roster import Roster
+from sealift.travel.schedule import Group, plan_job
+from sealift.travel.settings import TravelSettings
+from sealift.travel.voyage import Tally, Voyage
+from tests.sim.owners import make_consortium
+from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
+from tests.sim.visit_parts import FakeClock
+
+OWNERS = ("ada", "bern", "cleo")
+CONSORTIUM = make_consortium(OWNERS)
+AGREEMENT = CONSORTIUM.verified()
+RESOURCES = AGREEMENT.agreement.resources
+ROW_BYTES = max(each.row_bytes for each in RESOURCES)
+ROWS = max(each.rows for each in RESOURCES)
+SLICED = ROW_BYTES * max(1, ROWS // 2)
+
+
+class Trip:
+    """One voyage with everything around it."""
+
+    def __init__(
+        self,
+        asked: TravelSettings,
+        *,
+        here: Sequence[str] = OWNERS,
+        groups: tuple[Group, ...] | None = None,
+        **script: Any,
+    ) -> None:
+        self.clock = FakeClock()
+        self.settings = replace(asked, buffer_bytes=asked.buffer_bytes or SLICED)
+        self.groups = plan_job(RESOURCES, self.settings) if groups is None else groups
+        self.accelerator = ScriptedAccelerator(self.clock, **script)
+        self.roster = Roster(clock=self.clock)
+        self.holders = {name: ScriptedHolder(name) for name in OWNERS}
+        for name in here:
+            self.roster.enter(self.holders[name])  # type: ignore[arg-type]
+        self.events: list[Event] = []
+        self.tally = Tally()
+        self.voyage = Voyage(
+            self.groups,
+            self.settings,
+            accelerator=self.accelerator,  # type: ignore[arg-type]
+            roster=self.roster,
+            granting=Granting(
+                AGREEMENT,
+                self.settings,
+                roster=self.roster,
+                signer=CONSORTIUM.identities[AGREEMENT.agreement.operator],
+                job="job",
+                sink=self.events.append,
+            ),
+            tally=self.tally,
+            clock=self.clock,
+        )
+
+    def run(self) -> Trip:
+        self.voyage.run()
+        return self
+
+    @property
+    def planned(self) -> set[tuple[int, str]]:
+        return {
+            (group.position, stop.resource)
+            for group in self.groups
+            for stop in group.stops
+        }
+
+    def works(self) -> list[WorkVisits]:
+        return [s for s in self.accelerator.said if isinstance(s, WorkVisits)]
+
+    def offers(self) -> list[OfferVisit]:
+        return list(self.accelerator.offers.values())
+
+
+ASKED = st.builds(
+    TravelSettings,
+    epochs=st.integers(1, 2),
+    buffers=st.sampled_from([1, 2]),
+    mixed=st.booleans(),
+    prepare=st.booleans(),
+    on_missing=st.sampled_from(["skip", "wait"]),
+    attempts=st.integers(1, 3),
+    wait_s=st.just(5.0),
+)
+
+
+@settings(deadline=None)
+@given(
+    asked=ASKED,
+    seed=st.integers(0, 10**6),
+    fails=st.sampled_from([0.0, 0.1, 0.5]),
+    here=st.sets(st.sampled_from(OWNERS)),
+)
+def test_every_stop_is_attended_to_in_the_plans_order(
+    asked: TravelSettings, seed: int, fails: float, here: set[str]
+) -> None:
+    trip = Trip(asked, here=sorted(here), seed=seed, fails=fails).run()
+    tally = trip.tally
+    assert tally.verified | tally.skipped == trip.planned
+    assert not tally.verified & tally.skipped
+    positions = [order.position for order in trip.works()]
+    assert positions == sorted(set(positions))
+    check_window(trip)
+    check_attempts(trip)
+
+
+def check_window(trip: Trip) -> None:
+    """Never more groups at one time than asked for, one worked on, one of them loads."""
+    live: dict[VisitId, int] = {}
+    working: set[VisitId] = set()
+    loaded: set[VisitId] = set()
+    for said in trip.accelerator.said:
+        if isinstance(said, OfferVisit):
+            live[said.visit] = said.position
+            others = {at for visit, at in live.items() if visit not in loaded}
+            assert others <= {said.position}, "two groups load at one time"
+        if isinstance(said, VisitLoaded):
+            loaded.add(said.visit)
+        if isinstance(said, WorkVisits):
+            assert not working
+            working |= set(said.visits)
+            # Everything of the group that is still here is worked on.
+            assert working == {v for v, at in live.items() if at == said.position}
+        if isinstance(said, VisitEnded):
+            live.pop(said.visit, None)
+            working.discard(said.visit)
+        assert len(set(live.values())) <= trip.settings.buffers
+    assert not live
+
+
+def test_the_check_of_the_window_can_tell() -> None:
+    trip = Trip(TravelSettings(buffers=2)).run()
+    check_window(trip)
+    trip.settings = replace(trip.settings, buffers=1)
+    with pytest.raises(AssertionError):
+        check_window(trip)
+
+
+def check_attempts(trip: Trip) -> None:
+    """Again only before its cargo was loaded, and not without end."""
+    by_stop: dict[tuple[int, str], list[OfferVisit]] = {}
+    for offer in trip.offers():
+        by_stop.setdefault((offer.position, offer.resource), []).append(offer)
+    most = trip.settings.attempts if trip.settings.on_missing == "wait" else 1
+    for offers in by_stop.values():
+        assert len(offers) <= most
+        assert not [o for o in offers[:-1] if o.visit in trip.accelerator.loaded]
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_without_faults_everything_is_verified(buffers: int) -> None:
+    trip = Trip(TravelSettings(buffers=buffers)).run()  # type: ignore[arg-type]
+    assert trip.tally.verified == trip.planned
+    said = trip.accelerator.said
+    second = next(o.visit for o in trip.offers() if o.position == 1)
+    offered = next(
+        at
+        for at, each in enumerate(said)
+        if isinstance(each, OfferVisit) and each.visit == second
+    )
+    ended = next(at for at, each in enumerate(said) if isinstance(each, VisitEnded))
+    assert (offered < ended) is (buffers == 2)
+
+
+def test_a_missing_holder_is_waited_for_while_the_other_trains() -> None:
+    trip = Trip(TravelSettings(buffers=2, on_missing="wait", wait_s=5.0), here=["ada"])
+    trip.run()
+    assert trip.tally.verified == {
+        (g.position, s.resource)
+        for g in trip.groups
+        for s in g.stops
+        if s.holder == "ada"
+    }
+    assert trip.clock() >= 1005.0
+    skipped = [e for e in trip.events if e.kind == "visit.skipped"]
+    assert len(skipped) == len(trip.tally.skipped)
+    assert "is not here" in str(skipped[0].fields["line"])
+
+
+def test_a_holder_that_left_makes_the_offer_void() -> None:
+    trip = Trip(TravelSettings())
+    trip.holders["bern"].gone = True
+    trip.run()
+    assert {name for _at, name in trip.tally.skipped} >= {"bern-train"}
+    assert trip.roster.sessions(trip.holders["bern"].peer.role)
+
+
+@pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "rows-overlap"])
+def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
+    asked = TravelSettings(on_missing="wait", attempts=5)
+    trip = Trip(asked, fails=1.0, reasons=(reason,)).run()
+    assert len(trip.offers()) == len(trip.planned)
+
+
+def test_a_recipe_that_fails_ends_the_job() -> None:
+    trip = Trip(TravelSettings())
+    original = trip.accelerator._say
+
+    def say(visit: VisitId) -> object:
+        if trip.accelerator._next[visit] == "work":
+            return VisitEnded(
+                visit=visit,
+                outcome="failed",
+                reason="recipe-error",
+                line="at 3",
+                fatal=True,
+            )
+        return original(visit)
+
+    trip.accelerator._say = say  # type: ignore[method-assign]
+    with pytest.raises(JobError) as failure:
+        trip.run()
+    assert failure.value.code == "recipe-error"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("recipe-error", JobError), ("something", FailedError)]
+)
+def test_what_the_accelerator_says_ends_the_job(code: str, kind: type) -> None:
+    trip = Trip(TravelSettings())
+    trip.accelerator._say = lambda visit: Failed(code, "why")  # type: ignore[method-assign]
+    with pytest.raises(kind):
+        trip.run()
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+def test_an_accelerator_that_dies_takes_its_visits_along(after: int) -> None:
+    trip = Trip(TravelSettings(buffers=2), dies_after=after)
+    with pytest.raises(PeerError) as failure:
+        trip.run()
+    trip.voyage.lose(str(failure.value))
+    ended = [e.fields["visit"] for e in trip.events if e.kind == "visit.ended"]
+    offered = [e.fields["visit"] for e in trip.events if e.kind == "visit.offered"]
+    assert sorted(map(str, ended)) == sorted(map(str, offered))
+    reasons = {e.fields["reason"] for e in trip.events if e.kind == "visit.ended"}
+    assert "accelerator-lost" in reasons
+
+
+def test_an_accelerator_that_says_nothing_is_given_up() -> None:
+    trip = Trip(TravelSettings(lease_s=10.0, work_s=20.0))
+
+    def nothing(timeout_s: float | None = None) -> bytes:
+        assert timeout_s is not None
+        trip.clock.advance(timeout_s)
+        raise PeerError("nothing", code="peer-timeout")
+
+    trip.accelerator.receive = nothing  # type: ignore[method-assign]
+    with pytest.raises(PeerError):
+        trip.run()
+    assert trip.clock() - 1000.0 == pytest.approx(90.0)
+
+
+def test_groups_that_are_done_again_are_counted_once() -> None:
+    tally = Tally({(0, "a"), (1, "b"), (2, "c")}, {(1, "a"), (5, "z")})
+    tally.forget_from(1)
+    assert tally == Tally({(0, "a")}, set())
