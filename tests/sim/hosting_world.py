@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -44,6 +45,9 @@ class Guest:
     @property
     def id(self) -> VisitId:
         return self.outcome.offer.visit
+
+
+MakeHost = Callable[..., "HostingWorld"]
 
 
 class HostingWorld:
@@ -162,3 +166,7 @@ def make_offer(
         first_row=0,
         rows=resource.rows,
     )
+
+
+def reason(answer: BufferOffered | VisitEnded) -> str:
+    return answer.reason if isinstance(answer, VisitEnded) else ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,119 +16,16 @@ from sealift.errors import (
 )
 from sealift.ids import VisitId
 from sealift.travel import accelerator as room
-from sealift.travel.hosting import Hosting
 from sealift.travel.hostsetup import LoadedCargo
-from sealift.travel.messages import BufferOffered, VisitEnded, WorkVisits
+from sealift.travel.messages import VisitEnded, WorkVisits
 from sealift.travel.scrub import scrub
 from tests.sim.hands import WAIT_S, Hand
-from tests.sim.hosting_world import Guest, HostingWorld
+from tests.sim.hosting_world import Guest, MakeHost, reason
 from tests.sim.visit_world import VisitWorld
-
-MakeHost = Callable[..., HostingWorld]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
-
-
-@pytest.fixture
-def make(world: VisitWorld) -> Iterator[MakeHost]:
-    made: list[HostingWorld] = []
-
-    def make_one(**settings: object) -> HostingWorld:
-        made.append(HostingWorld(world, **settings))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make_one
-    for each in made:
-        each.close()
 
 
 def plain(world: VisitWorld, guest: Guest) -> bytes:
     return world.plain[guest.outcome.offer.resource]
-
-
-def reason(answer: BufferOffered | VisitEnded) -> str:
-    return answer.reason if isinstance(answer, VisitEnded) else ""
-
-
-# room
-
-
-def test_with_one_buffer_the_next_comes_when_the_first_is_scrubbed(
-    make: MakeHost,
-) -> None:
-    host = make(buffers=1)
-    assert not reason(host.offer("ada", 0))
-    assert reason(host.offer("bern", 1)) == "too-many-buffers"
-    host = make(buffers=1)
-    first = host.load("ada", 0)
-    assert reason(host.offer("bern", 1)) == "too-many-buffers"
-    assert not first.pool.scrubbed
-    host.work(0, first)
-    assert first.pool.scrubbed
-    assert not reason(host.offer("bern", 1))
-
-
-def test_without_that_rule_there_are_two(
-    make: MakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Hosting, "_require_room", lambda *_: None)  # the mutant
-    host = make(buffers=1)
-    first, second = host.load("ada", 0), host.load("bern", 1)
-    assert not first.pool.scrubbed
-    assert not second.pool.scrubbed
-
-
-def test_two_buffers_are_two_groups_of_one(make: MakeHost) -> None:
-    host = make(buffers=2)
-    host.load("ada", 0)
-    assert reason(host.offer("bern", 0)) == "too-many-buffers"
-    host.load("bern", 1)
-    assert reason(host.offer("cleo", 2)) == "too-many-buffers"
-
-
-def test_mixed_cargo_is_one_visit_to_each(make: MakeHost) -> None:
-    host = make(buffers=1, mixed=True)
-    for owner in ("ada", "bern"):
-        assert not reason(host.offer(owner, 0))
-    assert reason(host.offer("ada", 0)) == "too-many-buffers"
-    assert reason(host.offer("cleo", 1)) == "too-many-buffers"
-    assert not reason(host.offer("cleo", 0))
-
-
-def test_held_out_rows_are_never_mixed(make: MakeHost) -> None:
-    host = make(buffers=1, mixed=True)
-    assert not reason(host.offer("ada", 0, "heldout"))
-    assert reason(host.offer("bern", 0, "heldout")) == "too-many-buffers"
-
-
-def test_a_visit_fits_a_buffer(make: MakeHost, world: VisitWorld) -> None:
-    host = make()
-    host.hosting._room = type(host.hosting._room)(
-        buffers=2, mixed=False, buffer_bytes=799, idle_s=1.0
-    )
-    assert reason(host.offer("ada", 0)) == "bad-rows"
-    assert world.pools == []
-
-
-def test_a_withdrawn_offer_makes_room(make: MakeHost, world: VisitWorld) -> None:
-    host = make(buffers=1)
-    offered = host.offer("ada", 0)
-    host.hosting.withdraw(offered.visit)
-    assert host.wait_for(VisitEnded, offered.visit).reason == "holder-missing"
-    assert world.pools[-1].scrubbed
-    assert not reason(host.offer("bern", 1))
-
-
-def test_withdrawing_what_was_granted_does_nothing(make: MakeHost) -> None:
-    host = make()
-    guest = host.load("ada", 0)
-    host.hosting.withdraw(guest.id)
-    host.hosting.withdraw(VisitId.generate())
-    host.hosting.grant(guest.outcome.lease)  # nor does a second grant
-    assert host.work(0, guest)[0].outcome == "verified"
 
 
 # overlap
