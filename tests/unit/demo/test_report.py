@@ -8,6 +8,7 @@ import subprocess
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,6 +176,24 @@ def test_checkpoints_and_sums_are_told(tmp_path: Path) -> None:
     assert "5.0 kB" in page
     assert "a &lt;broker&gt; is away" in page
     assert "1 checkpoint keys" in page
+
+
+def test_what_left_is_told_sums_of_prepare_included(tmp_path: Path) -> None:
+    shown = outcome(tmp_path)
+    assert "What left the accelerator" not in render(shown)
+    rule = SimpleNamespace(
+        metrics=("loss",), digits=3, metric_rows=16, statistics_rows=20
+    )
+    shown.verdict.agreement = SimpleNamespace(
+        output=rule, resources=(), accept=("development",)
+    )
+    shown.verdict.manifest = SimpleNamespace(
+        statistics={"pixel_sum": (1.5, 2.0)}, sandbox="none"
+    )
+    page = render(shown)
+    assert "rounded to 3 decimal places, each over at least 16 rows" in page
+    assert "sums over at least 20 rows" in page
+    assert "<td>pixel_sum</td><td>1.5, 2</td>" in page
 
 
 def test_failures_that_are_no_attack_are_told_besides(tmp_path: Path) -> None:
