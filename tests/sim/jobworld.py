@@ -29,6 +29,7 @@ from sealift.release.signed import (
     verify,
 )
 from sealift.release.vault import Vault
+from sealift.train.inplace import InPlace
 from sealift.train.local import LocalRun, SealedRows, train_local
 from sealift.train.settings import read_job
 
@@ -183,4 +184,5 @@ def train_here(world: World) -> LocalRun:
             reader = SealedFileReader(home.sealed / f"{name}.sealed", keys[name])
             readers[name] = stack.enter_context(closing(reader))
         rows = SealedRows(agreement, readers, cards, keys)
-        return train_local(agreement, job, files, read_rows=rows)
+        workplace = InPlace(files, agreement.code.entry)
+        return train_local(agreement, job, workplace, read_rows=rows)

@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 CHUNK_BYTES = 4 << 20
+
+
+def family(process: int) -> list[int]:
+    """A process and all that descend from it, in whatever namespaces they live."""
+    found = [process]
+    for each in found:
+        tasks = Path(f"/proc/{each}/task").glob("*/children")
+        found += [int(child) for task in tasks for child in task.read_text().split()]
+    return found
+
+
+def scan_family(process: int, needles: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """`scan` of a process and all that descend from it."""
+    found: dict[str, list[str]] = {name: [] for name in needles}
+    for each in family(process):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for name, hits in scan(each, needles).items():
+                found[name] += [f"{each} {hit}" for hit in hits]
+    return found
 
 
 def scan(process: int, needles: Mapping[str, bytes]) -> dict[str, list[str]]:

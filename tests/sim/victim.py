@@ -20,6 +20,7 @@ from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session import Endpoint, Link
 from sealift.train.accelerator import Accelerator
+from sealift.train.worker.workshop import Workshop
 from sealift.travel import accelerator as room
 from sealift.travel.pool import CPUPool
 
@@ -55,9 +56,12 @@ def main() -> int:
         attester=attester,
     )
     files = {"recipe.py": (folder / "recipe.py").read_bytes()}
-    with Link.dial(("127.0.0.1", port), "accelerator") as link:
+    with (
+        Workshop(files, "recipe.py") as workshop,
+        Link.dial(("127.0.0.1", port), "accelerator") as link,
+    ):
         Accelerator(
-            link, endpoint, agreement, files=files, clock=time.monotonic
+            link, endpoint, agreement, workshop=workshop, clock=time.monotonic
         ).serve()
     return 0
 

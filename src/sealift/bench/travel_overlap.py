@@ -30,6 +30,8 @@ from sealift.bench.travel_world import (
 )
 from sealift.train.eventlines import RoleEvent
 from sealift.train.household import Ended, Household
+from sealift.train.statedigest import Settled
+from sealift.train.states import TrainingState
 
 SILENCE_S: Final = 120.0
 ROWS: Final = 16384  # 64 MiB a visit
@@ -66,11 +68,7 @@ def measure_overlap(report: BenchReport, *, quick: bool = False) -> None:
 
 def measure_digest(model_bytes: int) -> Row:
     """Seconds of one digest of a training state of this size (rule H1)."""
-    import torch
-
-    from sealift.train.statedigest import Settled
-
-    state = {"w": torch.ones(model_bytes // 4)}
+    state = TrainingState(1, bytes(model_bytes), b"")
     settled = Settled(state)
     started = time.perf_counter()
     settled.verify(state)

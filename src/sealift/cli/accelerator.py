@@ -12,13 +12,16 @@ from typing import Any
 from sealift import __version__
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.cli.dock import add_dock_arguments, open_dock
-from sealift.cli.roles import add_role_arguments, say_unsandboxed, set_up_role
+from sealift.cli.roles import add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.errors import PolicyError
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
+from sealift.train.accelerator import Accelerator
+from sealift.train.sandbox import limits
+from sealift.train.worker.workshop import Workshop
 from sealift.travel.peers import ACCELERATOR
 from sealift.travel.pool import overwrite_live_pools
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, allocator_overwrites
@@ -68,19 +71,19 @@ def run(args: argparse.Namespace) -> int:
         agreement=setup.agreement.digest,
         attester=attester,
     )
-    say_unsandboxed()
+    limits.hide_memory()
+    text = sys.stderr if agreement.output.recipe_text else None
+    entry = agreement.code.entry
     with (
+        Workshop(files, entry, text=text, tell=say_sandbox) as workshop,
         open_dock(args, setup.sink) as dock,
         Link.dial(setup.address, ACCELERATOR) as link,
     ):
-        # Everything that can be refused was; torch is worth its second only now.
-        from sealift.train.accelerator import Accelerator
-
         Accelerator(
             link,
             endpoint,
             setup.agreement,
-            files=files,
+            workshop=workshop,
             clock=_boot_clock,
             dock=dock,
             sink=setup.sink,

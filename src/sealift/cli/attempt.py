@@ -81,7 +81,7 @@ def _rehearse(
     from sealift.train.containment import let_through
     from sealift.train.recipe import Recipe
     from sealift.train.rehearsal import rehearse
-    from sealift.train.training import LoopSettings
+    from sealift.train.tasks import LoopSettings
 
     return rehearse(
         Recipe(files, entry, guard=let_through),

@@ -128,6 +128,7 @@ def _start(setup: RoleSetup) -> StartJob:
         buffers=wishes.buffers,
         mixed=wishes.mixed,
         mode=wishes.mode,
+        prepare=training.prepare,
         buffer_bytes=wishes.buffer_bytes,
         digest_every=training.digest_every,
         checkpoint_every=travel.checkpoint_every,

@@ -13,6 +13,7 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
 from sealift.release.signed import VerifiedAgreement, load_signed, verify
+from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.lease import check_seconds
 from sealift.travel.rules import check_cargo
@@ -93,14 +94,10 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
     check_cargo(settings, agreed)
 
 
-def say_unsandboxed() -> None:
-    """A recipe is code of another party: say what keeps it in, which is nothing yet."""
-    print(
-        "sealift: the recipe runs without a sandbox in this version: "
-        "it can do what this process can",
-        file=sys.stderr,
-        flush=True,
-    )
+def say_sandbox(sandbox: str) -> None:
+    """A recipe is code of another party: say what keeps it in."""
+    line = Confinement.parse(sandbox).say()
+    print(f"sealift: {line}", file=sys.stderr, flush=True)
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

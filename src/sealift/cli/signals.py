@@ -115,7 +115,9 @@ def _watch(reader: int) -> None:
 
 def _next_signal(reader: int, timeout_s: float | None) -> int:
     """The number of the next stopping signal; 0 if none came in time."""
-    while select.select([reader], [], [], timeout_s)[0]:
+    waiting = select.poll()  # select() takes no descriptor above 1023
+    waiting.register(reader, select.POLLIN)
+    while waiting.poll(None if timeout_s is None else timeout_s * 1000):
         number = os.read(reader, 1)[0]
         if number in STOPPING:
             return number

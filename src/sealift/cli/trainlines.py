@@ -8,6 +8,7 @@ from typing import TextIO
 from sealift.release.agreement import Agreement
 from sealift.release.visible import visible
 from sealift.train.eventlines import RoleEvent
+from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable
 from sealift.travel.ratchet import REHEARSAL
 from sealift.travel.sizing import say_bytes
@@ -53,6 +54,7 @@ class TrainLines:
             case "job.ready":
                 level, keys = event.text("level"), event.text("keys")
                 self._say(f"training starts: level {level}, {keys} keys released")
+                self._say(Confinement.parse(event.text("sandbox")).say())
                 size = say_bytes(int(event.fields["buffer_bytes"]))
                 self._say(f"buffer of a visit: {size}: {event.text('why')}")
             case "visit.ended":

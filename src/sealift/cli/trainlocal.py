@@ -10,12 +10,12 @@ import argparse
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sealift.attest.level import Level
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.cli.passphrase import read_secret_line
-from sealift.cli.roles import say_unsandboxed
+from sealift.cli.roles import say_sandbox
 from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
@@ -26,10 +26,11 @@ from sealift.events import Event
 from sealift.release.bundle import load_bundle
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
+from sealift.train.local import SealedRows, train_local
+from sealift.train.sandbox import limits
 from sealift.train.settings import JobTable
-
-if TYPE_CHECKING:
-    from sealift.train.local import SealedRows
+from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.workshop import Workshop
 
 MODEL_NAME = "model.safetensors"
 RESULT_NAME = "result.json"
@@ -50,19 +51,22 @@ def train_locally(
         name = RunName(job.name, agreement.digest)
         folder = stack.enter_context(RunFolder(place, name))
         keys = _keys(args, agreement, stack)
-        say_unsandboxed()
+        limits.hide_memory()
+        workshop = stack.enter_context(_workshop(agreement, job, files))
         rows = _open(args, agreement, keys, stack)
-        from sealift.train.local import LocalRun, train_local
-
-        ran: LocalRun = train_local(
-            agreement.agreement, job, files, read_rows=rows, sink=_say_slice(args.watch)
+        ran = train_local(
+            agreement.agreement,
+            job,
+            workshop,
+            read_rows=rows,
+            sink=_say_slice(args.watch),
         )
         folder.add(MODEL_NAME, ran.model)
         result = {
             "run": str(folder.path),
             "plan": "local",
             "level": Level.DEVELOPMENT.value,
-            "sandbox": "none",
+            "sandbox": workshop.sandbox,
             "agreement": agreement.digest.to_text(),
             "steps": ran.steps,
             "metrics": ran.metrics,
@@ -71,6 +75,20 @@ def train_locally(
         folder.add(RESULT_NAME, encode(result))
         folder.appear()
     return result
+
+
+def _workshop(
+    agreement: VerifiedAgreement, job: JobTable, files: dict[str, bytes]
+) -> Workshop:
+    text = sys.stderr if agreement.agreement.output.recipe_text else None
+    most = WorkshopLimits(work_s=job.travel.work_s)
+    return Workshop(
+        files,
+        agreement.agreement.code.entry,
+        text=text,
+        limits=most,
+        tell=say_sandbox,
+    )
 
 
 def _require_development(agreement: VerifiedAgreement) -> None:
@@ -112,8 +130,6 @@ def _open(
     keys: dict[str, SecretKey],
     stack: ExitStack,
 ) -> SealedRows:
-    from sealift.train.local import SealedRows
-
     readers: dict[str, SealedFileReader] = {}
     cards: dict[str, ResourceCard] = {}
     for name, key in keys.items():

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.roles import say_unsandboxed
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.cli.trainlines import TrainLines
 from sealift.errors import JobError, PeerError, UsageError
@@ -36,7 +35,6 @@ def train_travelling(
     result: Mapping[str, Any] = {}
     with Household(Path.cwd()) as house:
         on_second_signal(house.kill)
-        say_unsandboxed()
         _start_orchestrator(house, args)
         for told in house.listen(_silence_s(job)):
             if isinstance(told, RoleEvent):

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from safetensors.torch import save
-
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.demo.checks import unlock
@@ -26,11 +24,11 @@ from sealift.release.files import write_whole
 from sealift.release.signed import load_signed, verify
 from sealift.release.vault import Vault
 from sealift.train.eventlines import RoleEvent
-from sealift.train.joint import JointTraining, mean_over_rows
-from sealift.train.local import SealedRows, run_local
-from sealift.train.recipe import Recipe
-from sealift.train.settings import JobTable, read_job
-from sealift.train.training import LoopSettings
+from sealift.train.joint import joint_training, mean_over_rows
+from sealift.train.local import SealedRows, loop_settings, run_local
+from sealift.train.settings import read_job
+from sealift.train.tensors import pack_tensors
+from sealift.train.worker.workshop import Workshop
 from sealift.travel.state import Clock
 
 
@@ -47,7 +45,6 @@ def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
     """
     agreement = verify(load_signed(world.agreement)).agreement
     job, progress = read_job(world.job), Progress(count_visits(world))
-    training = _training(agreement, job)
     progress.gathered_s = progress.ready_s = clock()
 
     def sink(event: Event) -> None:
@@ -56,6 +53,9 @@ def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
         watch(progress, told)
 
     with ExitStack() as stack:
+        files = load_bundle(Path(job.bundle), agreement.code)
+        workshop = stack.enter_context(Workshop(files, agreement.code.entry))
+        training = joint_training(agreement, workshop, loop_settings(job))
         heldout = run_local(
             agreement,
             job.travel_settings(),
@@ -63,18 +63,10 @@ def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
             read_rows=_rows(world, agreement, stack),
             sink=sink,
         )
-    write_whole(world.model, save(training.state()))
+    write_whole(world.model, pack_tensors(training.state()))
     metrics = _means(agreement, heldout)
     weights = training.digest().to_text()
     return TravelRun(progress, {"weights": weights, "metrics": metrics})
-
-
-def _training(agreement: Agreement, job: JobTable) -> JointTraining:
-    table = job.training
-    files = load_bundle(Path(job.bundle), agreement.code)
-    loop = LoopSettings(table.seed, table.batch_rows, table.threads)
-    recipe = Recipe(files, agreement.code.entry)
-    return JointTraining(recipe, loop, alone=agreement.data_owners)
 
 
 def _rows(world: World, agreement: Agreement, stack: ExitStack) -> SealedRows:

@@ -80,9 +80,12 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
     code, output = agreement.code, agreement.output
     yield f"code: {count(len(code.files), 'file')}, entry {code.entry}, bundle {code.digest}"
     yield (
-        "the recipe is not sandboxed yet: it runs with the rights of the accelerator's "
-        "process, so read it (sealift agreement show --code)"
+        "the recipe runs in a sandbox, without network, files and other processes, but "
+        "it decides what the model keeps of the rows: read it (sealift agreement show "
+        "--code); receipts name the sandbox"
     )
+    if Level.DEVELOPMENT in agreement.accept:
+        yield "development may run it without a sandbox, where a machine gives none"
     travel = agreement.travel
     yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
     yield "the scrub after a visit is reported by the accelerator, not proven"

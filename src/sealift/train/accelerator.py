@@ -1,4 +1,4 @@
-"""The accelerator: model, optimizer and cargo live in this process and nowhere else.
+"""The accelerator: keys, leases, cargo and states are this process's alone.
 
 It dials out, proves itself, collects one key from each owner's broker, and then does
 what the orchestrator asks, within what the agreement allows. Visits load beside the
@@ -8,7 +8,7 @@ visit's memory is scrubbed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +27,8 @@ from sealift.train.openjob import OpenJob
 from sealift.train.progress import JobCheckpoints, NoCheckpoints
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
 from sealift.train.workbench import Workbench, check_cargo_rows
+from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.workshop import Workshop
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.dock import Dock
 from sealift.travel.hosting import Hosting, Room
@@ -65,7 +67,7 @@ class Accelerator:
         link: To the relay.
         endpoint: With the attester and a fresh instance key.
         agreement: Verified.
-        files: The code bundle, measured against the agreement.
+        workshop: Runs the recipe; started early, since torch takes its time.
         clock: Seconds that also count while the machine sleeps.
         dock: Where holders may come alongside; None is the relay only.
         sink: Where events go.
@@ -78,7 +80,7 @@ class Accelerator:
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
-        files: Mapping[str, bytes],
+        workshop: Workshop,
         clock: Clock,
         dock: Dock | None = None,
         sink: Sink = discard,
@@ -87,7 +89,7 @@ class Accelerator:
         self._link = link
         self._endpoint = endpoint
         self._agreement = agreement
-        self._files = files
+        self._workshop = workshop
         self._clock = clock
         self._dock = dock
         self._sink = sink
@@ -159,7 +161,8 @@ class Accelerator:
         agreement = self._agreement.agreement
         check_cargo(settings, agreement.travel)
         choice = choose_buffer(agreement.resources, settings, free_memory_bytes())
-        bench = Workbench(agreement, self._files, settings)
+        self._workshop.limits = WorkshopLimits(work_s=settings.work_s)
+        bench = Workbench(agreement, self._workshop, settings)
         keyring = Keyring(
             self._link,
             self._endpoint,

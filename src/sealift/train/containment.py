@@ -3,7 +3,7 @@
 ``contain`` turns whatever a recipe raises into file, line and type: no message, no
 values, and no exception object that would keep its frames, and so rows, alive. What the
 recipe prints goes nowhere. ``let_through`` is for synthetic rows: it changes nothing.
-This is no sandbox: a recipe that means harm still can do what its process can.
+For recipes that mean no harm; what keeps the others in is ``sandbox``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
-from sealift.errors import JobError, Stopping
+from sealift.errors import Stopping
+from sealift.train.faults import RecipeError, no_memory, recipe_failed
 
 T = TypeVar("T")
 BUNDLE_SCHEME: Final = "bundle:"
@@ -47,39 +48,39 @@ class Containment:
 
         Raises:
             JobError: code ``recipe-error``, with file, line and type.
+            UnavailableError: code ``no-memory``, if memory ran out.
         """
         try:
             return call(*parts) if self._text else _silently(call, *parts)
         except Stopping:
             raise
         except BaseException as error:  # a recipe's SystemExit is no more ours to show
-            line = self._describe(error)
+            if self._text:
+                traceback.print_exception(error)
+            out_of_memory = _is_out_of_memory(error)
+            failed = self._describe(error)
             _let_go(error)
         # Raised out here, so that the recipe's exception is nobody's context.
-        raise JobError(
-            line,
-            fix="`sealift try` runs it on synthetic rows and shows the whole traceback",
-            code="recipe-error",
-        )
+        raise no_memory() if out_of_memory else failed
 
-    def _describe(self, error: BaseException) -> str:
-        place = self._place(error) or "its edge"
-        return f"the recipe failed at {place} with {_known_type(error)}"
+    def _describe(self, error: BaseException) -> RecipeError:
+        path, line = self._place(error)
+        return recipe_failed(path, line, _known_type(error))
 
-    def _place(self, error: BaseException) -> str:
+    def _place(self, error: BaseException) -> tuple[str, int]:
         """The innermost line of the bundle; a forged file name is none."""
         if isinstance(error, SyntaxError):
             place = self._line(error.filename or "", error.lineno or 0)
-            if place:
+            if place[0]:
                 return place
         frames = reversed(traceback.extract_tb(error.__traceback__))
         places = (self._line(frame.filename, frame.lineno or 0) for frame in frames)
-        return next(filter(None, places), "")
+        return next((place for place in places if place[0]), ("", 0))
 
-    def _line(self, filename: str, line: int) -> str:
+    def _line(self, filename: str, line: int) -> tuple[str, int]:
         path = filename.removeprefix(BUNDLE_SCHEME)
         known = filename.startswith(BUNDLE_SCHEME) and path in self._paths
-        return f"{path}:{line}" if known and 0 < line < MAX_LINE else ""
+        return (path, line) if known and 0 < line < MAX_LINE else ("", 0)
 
 
 def _silently(call: Callable[..., T], /, *parts: Any) -> T:
@@ -97,6 +98,13 @@ def _known_type(error: BaseException) -> str:
         if getattr(builtins, kind.__name__, None) is kind:
             return kind.__name__
     return "Exception"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's own, a device's, and the CPU allocator's, which has no type."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    told = type(error) is RuntimeError and "can't allocate memory" in str(error)
+    return told or not kinds.isdisjoint({"MemoryError", "OutOfMemoryError"})
 
 
 def _let_go(error: BaseException) -> None:

@@ -168,7 +168,7 @@ class Handout:
             instance=self._endpoint.instance.public_key,
             evidence=self._proof.evidence,
             weights=training.digest(),
-            steps=training.joint.step,
+            steps=training.steps,
             rows=training.rows_trained,
             visits=visits,
             metrics=self._metrics(),

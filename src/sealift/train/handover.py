@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from safetensors import SafetensorError
-from safetensors.torch import load
-
 from sealift.codec import decode
 from sealift.crypto.identity import Identity
-from sealift.errors import IntegrityError, MalformedError, PolicyError
+from sealift.errors import IntegrityError, PolicyError
 from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement
 from sealift.train.manifest import (
@@ -27,6 +24,7 @@ from sealift.train.manifest import (
 )
 from sealift.train.output import open_model
 from sealift.train.statedigest import state_digest
+from sealift.train.tensors import parse_tensors
 
 MAX_MANIFEST_BYTES: Final = 4 << 20
 
@@ -67,6 +65,7 @@ def open_output(
     Raises:
         PolicyError: ``other-key``, if this is not the model owner's identity.
         RefusedError: if anything of the output does not fit the agreement.
+        MalformedError: if the model is not safetensors.
         UnavailableError: if a file cannot be read.
     """
     agreement = verified.agreement
@@ -79,13 +78,10 @@ def open_output(
         )
     manifest = read_manifest(folder, verified)
     content = open_model(folder, owner.hpke, manifest.instance)
-    try:
-        state = load(content)
-    except SafetensorError:
-        raise MalformedError("the model is not safetensors", code="bad-model") from None
+    state = parse_tensors(content)
     if state_digest(state) != manifest.weights:
         raise IntegrityError(
             "the model is not the one that the manifest names", code="weights-differ"
         )
-    parameters = sum(tensor.numel() for tensor in state.values())
+    parameters = sum(tensor.elements for tensor in state.values())
     return OpenedModel(manifest, content, len(state), parameters)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from sealift.channel.commitment import ContentCommitment, verify_leaves
 from sealift.channel.sealedfile import SealedFileReader
@@ -22,17 +20,17 @@ from sealift.errors import IntegrityError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
-from sealift.train.containment import Containment
-from sealift.train.joint import Cargo, JointTraining, mean_over_rows
-from sealift.train.output import check_complete, let_out, model_bytes
-from sealift.train.recipe import Recipe
+from sealift.train.joint import Cargo, JointTraining, joint_training, mean_over_rows
+from sealift.train.output import Measured, check_complete, let_out
 from sealift.train.settings import JobTable
-from sealift.train.training import LoopSettings
+from sealift.train.tasks import LoopSettings, Workplace
+from sealift.train.tensors import pack_tensors
 from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import TravelSettings
+from sealift.travel.sharedbuffer import SharedBuffer
 from sealift.travel.sizing import plan_here
 
-ReadRows = Callable[[Stop], Tensor]
+ReadRows = Callable[[Stop], SharedBuffer]
 
 
 def run_local(
@@ -49,23 +47,22 @@ def run_local(
         agreement: Names the resources.
         settings: The schedule; what concerns the network is not used.
         training: The model or models.
-        read_rows: The rows of a stop, ``uint8`` (rows, row_bytes).
+        read_rows: The rows of a stop; closed when they were worked on.
         sink: Where progress goes.
     """
-    heldout: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    heldout: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
     epoch, rule = -1, agreement.output
     for group in plan_here(agreement.resources, settings):
+        measured = _work(agreement, training, group, read_rows)
+        if group.purpose == "heldout" and group.epoch != epoch:
+            epoch, heldout = group.epoch, {}  # an earlier model's numbers say nothing
         for stop in group.stops:
-            metrics = training.work(_cargo(agreement, stop, read_rows(stop)))
+            found = measured[stop.resource]
             if group.purpose == "train":
-                emit(
-                    sink, "local.slice", epoch=stop.epoch, holder=stop.holder, **metrics
-                )
-                continue
-            if group.epoch != epoch:  # numbers of an earlier model say nothing
-                epoch, heldout = group.epoch, {}
-            found = (stop.rows, let_out(metrics, rule, rows=stop.rows))
-            heldout.setdefault(stop.resource, []).append(found)
+                _tell(sink, stop, found)
+            elif group.purpose == "heldout":
+                part = (stop.rows, let_out(found, rule).metrics)
+                heldout.setdefault(stop.resource, []).append(part)
     return {name: mean_over_rows(each) for name, each in heldout.items()}
 
 
@@ -89,7 +86,7 @@ class LocalRun:
 def train_local(
     agreement: Agreement,
     job: JobTable,
-    files: Mapping[str, bytes],
+    workplace: Workplace,
     *,
     read_rows: ReadRows,
     sink: Sink = discard,
@@ -99,7 +96,7 @@ def train_local(
     Args:
         agreement: Names resources, code and rules.
         job: Schedule and loop.
-        files: The code bundle, measured against the agreement.
+        workplace: Where the recipe runs.
         read_rows: The rows of a stop.
         sink: Where progress goes.
 
@@ -107,23 +104,23 @@ def train_local(
         JobError: if the recipe fails.
         PolicyError: if the model may not leave.
     """
-    rule, table = agreement.output, job.training
-    guard = Containment(files, text=rule.recipe_text)
-    training = JointTraining(
-        Recipe(files, agreement.code.entry, guard=guard),
-        LoopSettings(table.seed, table.batch_rows, table.threads),
-        alone=agreement.data_owners if rule.baseline_alone else (),
-    )
+    training = joint_training(agreement, workplace, loop_settings(job))
     settings = job.travel_settings()
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     _check_complete(agreement, plan_here(agreement.resources, settings))
     training.verify()
     return LocalRun(
-        model=model_bytes(training.state()),
+        model=pack_tensors(training.state()),
         weights=training.digest(),
-        steps=training.joint.step,
+        steps=training.steps,
         metrics=mean_of_parts(agreement, heldout),
     )
+
+
+def loop_settings(job: JobTable) -> LoopSettings:
+    """What a job sets for the loop."""
+    table = job.training
+    return LoopSettings(table.seed, table.batch_rows, table.threads, table.digest_every)
 
 
 def mean_of_parts(
@@ -174,16 +171,14 @@ class SealedRows:
         for resource in agreement.resources:
             _verify(resource, readers, cards, keys)
 
-    def __call__(self, stop: Stop) -> Tensor:
+    def __call__(self, stop: Stop) -> SharedBuffer:
         """The rows of one stop."""
         resource = self._agreement.resource(stop.resource)
         start, length = (
             stop.first_row * resource.row_bytes,
             stop.rows * resource.row_bytes,
         )
-        raw = bytearray(self._readers[resource.name].read(start, length))
-        rows = torch.frombuffer(raw, dtype=torch.uint8)
-        return rows.reshape(stop.rows, resource.row_bytes)
+        return SharedBuffer.of(self._readers[resource.name].read(start, length))
 
 
 def _verify(
@@ -206,6 +201,22 @@ def _verify(
     readers[name].verify(leaves)
 
 
-def _cargo(agreement: Agreement, stop: Stop, rows: Tensor) -> Cargo:
-    resource = agreement.resource(stop.resource)
-    return Cargo(resource, stop.epoch, stop.first_row, rows)
+def _tell(sink: Sink, stop: Stop, found: Measured) -> None:
+    emit(sink, "local.slice", epoch=stop.epoch, holder=stop.holder, **found.metrics)
+
+
+def _work(
+    agreement: Agreement, training: JointTraining, group: Group, read_rows: ReadRows
+) -> dict[str, Measured]:
+    with ExitStack() as stack:
+        cargo = [
+            Cargo(
+                agreement.resource(stop.resource),
+                stop.epoch,
+                stop.first_row,
+                stop.rows,
+                stack.enter_context(closing(read_rows(stop))),
+            )
+            for stop in group.stops
+        ]
+        return training.work(cargo, group.purpose)

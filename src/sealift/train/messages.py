@@ -22,6 +22,7 @@ class AcceleratorSettings:
         buffers: Most groups of visits in the accelerator at one time.
         mixed: Whether batches are drawn across several owners' rows.
         mode: How records cross.
+        prepare: Whether sums are made before the model is built.
         buffer_bytes: Largest cargo of one visit; 0 to choose.
         digest_every: Steps between two digests of the state within a slice; 0 is never.
         checkpoint_every: Groups between two checkpoints; 0 is never.
@@ -36,6 +37,7 @@ class AcceleratorSettings:
     buffers: Literal[1, 2] = 1
     mixed: bool = False
     mode: Mode = "at-rest"
+    prepare: bool = False
     buffer_bytes: int = 0
     digest_every: int = 0
     checkpoint_every: int = 0

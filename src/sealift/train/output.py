@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
-
-from safetensors.torch import save
-from torch import Tensor
 
 from sealift.channel.header import HEADER_BYTES, sealed_bytes
 from sealift.channel.sealer import StreamSealer
@@ -28,6 +25,7 @@ from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule
+from sealift.train.tensors import TensorBytes, pack_tensors
 
 ALONE: Final = "alone"
 PART_BYTES: Final = 512 << 10
@@ -58,23 +56,48 @@ class OutputKey:
     signature: bytes
 
 
-def let_out(
-    metrics: Mapping[str, float], rule: OutputRule, *, rows: int
-) -> dict[str, float]:
-    """The metrics that the output rule names, rounded to its digits.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Numbers that a group of slices gave, raw or let out.
+
+    Attributes:
+        rows: Rows that they cover.
+        metrics: By name; ``alone.OWNER.NAME`` for a baseline.
+        curve: Mean losses of the windows that the slice's steps were cut into.
+        curve_rows: Rows of each window.
+        shared: Whether the rows are several owners', so that nobody owns the numbers.
+    """
+
+    rows: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    curve: tuple[float, ...] = ()
+    curve_rows: tuple[int, ...] = ()
+    shared: bool = False
+
+
+def let_out(found: Measured, rule: OutputRule) -> Measured:
+    """What of the numbers may leave: those that the output rule names, rounded.
 
     ``alone.OWNER.NAME`` needs ``baseline_alone`` besides the name. Anything else, and
     anything that is not finite, stays inside, as does every number measured on fewer
-    rows than the rule says: a visit of one row must not tell about that row. One value
-    of each leaves a visit, which is within any ``values_per_visit``.
+    rows than the rule says: a visit of one row must not tell about that row. Where the
+    loss leaves in windows, its mean is made of the rounded ones and so no further value.
     """
-    if rows < rule.metric_rows:
-        return {}
-    return {
+    hidden = found.shared and rule.audience == "owner"
+    if found.rows < rule.metric_rows or hidden:
+        return Measured(found.rows, shared=found.shared)
+    metrics = {
         name: round(value, rule.digits)
-        for name, value in metrics.items()
+        for name, value in found.metrics.items()
         if _named(name, rule) and math.isfinite(value)
     }
+    curve = tuple(round(value, rule.digits) for value in found.curve)
+    if "loss" not in metrics or len(curve) < 2 or len(curve) > rule.values_per_visit:
+        return Measured(found.rows, metrics, shared=found.shared)
+    pairs = zip(curve, found.curve_rows, strict=True)
+    mean = sum(value * rows for value, rows in pairs) / sum(found.curve_rows)
+    metrics["loss"] = round(mean, rule.digits)
+    return Measured(found.rows, metrics, curve, found.curve_rows, found.shared)
 
 
 def check_complete(
@@ -114,18 +137,9 @@ def check_complete(
     )
 
 
-def model_bytes(state: Mapping[str, Tensor]) -> bytes:
-    """A model's state as safetensors.
-
-    Tensors are cloned: tied weights share memory, which the format does not take.
-    """
-    raw: bytes = save({name: tensor.clone() for name, tensor in state.items()})
-    return raw
-
-
-def seal_model(state: dict[str, Tensor]) -> tuple[bytes, SecretKey]:
+def seal_model(state: Mapping[str, TensorBytes]) -> tuple[bytes, SecretKey]:
     """Seal a model as safetensors under a fresh key: (sealed stream, key)."""
-    plaintext = memoryview(model_bytes(state))
+    plaintext = memoryview(pack_tensors(state))
     key = SecretKey.generate()
     sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
     parts = [sealer.header_bytes]

@@ -4,23 +4,25 @@ The agreement names the entry file of a code bundle. It defines ``build()``, whi
 returns either an object shaped like a ``LightningModule`` (``training_step``,
 ``configure_optimizers``) or a plain ``nn.Module``, for which the file also defines
 ``loss(model, batch)`` and ``configure_optimizers(model)``. It may define
-``evaluate(model, batch)``, which returns sums over a batch; see ``Recipe.evaluate``.
+``evaluate(model, batch)``, which returns sums over a batch (see ``Recipe.evaluate``), and
+``prepare(batch)``, which returns sums that ``build(statistics)`` gets.
 
-The sandbox is a later step: until then a recipe can do what its process can, and every
-run says so (``UNSANDBOXED``).
+Every slice loads the recipe anew in a process of its own; between slices nothing of it
+lives on but the state of model and optimizer.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from sealift.errors import JobError
 from sealift.train.bundleimport import import_entry
 from sealift.train.containment import Containment, Guard
+from sealift.train.faults import unfit
 
 Batch = dict[str, Tensor]
 
@@ -45,11 +47,17 @@ class Recipe:
         self._module = import_entry(files, entry, self.guard)
         self._function("build")
 
-    def build(self) -> nn.Module:
-        """A fresh model; draws from torch's generators."""
-        model = self.guard(self._function("build"))
+    def build(self, statistics: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """A fresh model; draws from torch's generators.
+
+        Args:
+            statistics: Sums of ``prepare``, for a ``build`` that takes an argument.
+        """
+        build = self._function("build")
+        parts = (dict(statistics or {}),) if self.guard(_takes_one, build) else ()
+        model = self.guard(build, *parts)
         if not isinstance(model, nn.Module):
-            raise _bad("build() returns no nn.Module")
+            raise unfit("no-module")
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -61,11 +69,7 @@ class Recipe:
         if isinstance(made, list | tuple) and len(made) == 1:
             made = made[0]
         if not isinstance(made, torch.optim.Optimizer):
-            raise _bad(
-                "configure_optimizers() returns no optimizer",
-                "Return one torch.optim.Optimizer; schedulers and several optimizers "
-                "are not supported yet",
-            )
+            raise unfit("no-optimizer")
         return made
 
     def loss(self, model: nn.Module, batch: Batch, step: int) -> Tensor:
@@ -77,7 +81,7 @@ class Recipe:
             loss = self.guard(lambda: _plain(function(model, batch)))
         # A subclass would bring methods of its own to where nothing contains them.
         if type(loss) is not Tensor or loss.dim() != 0:
-            raise _bad("the loss is not a scalar tensor")
+            raise unfit("loss")
         return loss
 
     def evaluate(self, model: nn.Module, batch: Batch) -> dict[str, float]:
@@ -92,11 +96,22 @@ class Recipe:
         rows = len(next(iter(batch.values())))
         return {"loss": float(self.loss(model, batch, 0)) * rows}
 
+    def prepare(self, batch: Batch) -> Mapping[str, Any]:
+        """Whatever ``prepare`` returns for one batch; the caller checks and adds."""
+        found = self.guard(self._function("prepare"), batch)
+        if not isinstance(found, Mapping):
+            raise unfit("sums")
+        return found
+
     def _function(self, name: str) -> Callable[..., Any]:
         found: Callable[..., Any] | None = getattr(self._module, name, None)
         if not callable(found):
-            raise _bad(f"it defines no {name}()")
+            raise unfit(f"no-{name}")
         return found
+
+
+def _takes_one(build: Callable[..., Any]) -> bool:
+    return len(inspect.signature(build).parameters) > 0
 
 
 def _plain(loss: Any) -> Any:
@@ -108,7 +123,3 @@ def _evaluate(
 ) -> dict[str, float]:
     sums = evaluate(model, batch)
     return {str(name): float(value) for name, value in sums.items()}
-
-
-def _bad(why: str, fix: str = "") -> JobError:
-    return JobError("the recipe does not fit", why=why, fix=fix, code="bad-recipe")

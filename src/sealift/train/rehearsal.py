@@ -14,7 +14,8 @@ from sealift.data.loader import check_rows
 from sealift.data.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.synthetic import synthetic_rows
-from sealift.train.training import LoopSettings, SliceId, Training
+from sealift.train.tasks import LoopSettings, SliceId
+from sealift.train.training import Rows, Training
 
 SCOPE = "synthetic"
 
@@ -59,9 +60,10 @@ def rehearse(
         first = step * settings.batch_rows % rows
         batch = table[first : first + settings.batch_rows]
         started = clock()
-        metrics = training.train_slice(batch, schema, SliceId(step, SCOPE, first))
+        place = [SliceId(step, SCOPE, first)]
+        sums = training.train_slice(Rows([batch], schema), place)
         seconds.append(clock() - started)
-        losses.append(metrics["loss"])
+        losses.append(sums[0] / len(batch))
     later = sorted(seconds[1:]) or seconds
     return Rehearsal(
         parameters=training.count_parameters(),

@@ -7,24 +7,22 @@ is told. It is a statement of the attested accelerator, not a proof to others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-import torch
-from torch import Tensor
+from collections.abc import Mapping
 
 from sealift.crypto.hash import KeyedHasher, sha256
 from sealift.crypto.keys import SecretKey
 from sealift.errors import JobError
 from sealift.ids import Digest
+from sealift.train.states import TrainingState
+from sealift.train.tensors import TensorBytes
 
 
-def state_digest(state: Mapping[str, Tensor]) -> Digest:
+def state_digest(state: Mapping[str, TensorBytes]) -> Digest:
     """Digest of named tensors, independent of how they are stored in a file."""
     parts = []
     for name in sorted(state):
         tensor = state[name]
-        parts.append(f"{name}|{_form(tensor)}".encode() + sha256(_content(tensor)))
+        parts.append(f"{name}|{tensor.form}".encode() + sha256(tensor.content))
     return Digest.of(b"".join(parts))
 
 
@@ -32,14 +30,14 @@ class Settled:
     """What a training state was at one moment.
 
     Args:
-        state: Tensors, numbers and texts in nested dicts and lists.
+        state: Model and optimizer.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: TrainingState) -> None:
         self._key = SecretKey.generate()
         self._digest = self._measure(state)
 
-    def verify(self, state: Mapping[str, Any]) -> None:
+    def verify(self, state: TrainingState) -> None:
         """Demand the same state, bit for bit.
 
         Raises:
@@ -49,35 +47,15 @@ class Settled:
             raise JobError(
                 "model or optimizer changed between two slices",
                 why="nothing of ours changes them there",
-                fix="Run again; if it recurs, the recipe or this machine's memory does",
+                fix="Run again; if it recurs, this machine's memory does it",
                 code="state-changed",
             )
 
-    def _measure(self, state: Mapping[str, Any]) -> bytes:
+    def _measure(self, state: TrainingState) -> bytes:
         hasher = KeyedHasher(self._key)
-        for path, value in _leaves(state, ""):
-            if isinstance(value, Tensor):
-                hasher.update(f"{path}|{_form(value)}|".encode())
-                hasher.update(_content(value.detach().cpu().contiguous()))
-            else:
-                hasher.update(f"{path}|{value!r}|".encode())
+        sizes = (state.step, len(state.tensors), len(state.tree))
+        hasher.update("|".join(str(size) for size in sizes).encode())
+        hasher.update(b"|")
+        hasher.update(state.tensors)
+        hasher.update(state.tree)
         return hasher.digest()
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key in value:
-            yield from _leaves(value[key], f"{path}/{key!r}")
-    elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _leaves(each, f"{path}/{index}")
-    else:
-        yield path, value
-
-
-def _form(tensor: Tensor) -> str:
-    return f"{tensor.dtype}|{'x'.join(str(size) for size in tensor.shape)}"
-
-
-def _content(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())

@@ -1,15 +1,15 @@
 """The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
 
 Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
-epoch, resource, first row, step) alone, and slices come in the schedule's order.
+epoch, resources, first rows, step) alone, and slices come in the schedule's order. Each
+slice builds the model anew and goes on from the state that the last one left.
 Every call that may run a recipe's code goes through the recipe's guard.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,35 +17,44 @@ from torch import Tensor, nn
 
 from sealift.data.loader import batch_from_rows, batch_order, split_order
 from sealift.data.schema import Schema
-from sealift.errors import JobError
-from sealift.ids import Digest
+from sealift.train.faults import not_finite
 from sealift.train.recipe import Recipe
-from sealift.train.statedigest import Settled, state_digest
+from sealift.train.states import TrainingState
 from sealift.train.streams import enter_stream
+from sealift.train.tasks import LoopSettings, SliceId
+from sealift.train.torchstate import give_state, take_state
+
+AfterStep = Callable[["Training"], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """What the loop needs to know of a job.
+class Rows:
+    """The rows of a group's slices, taken as one table.
 
-    Attributes:
-        seed: Of every order and random stream.
-        batch_rows: Rows of one optimizer step.
-        threads: CPU threads of one operation; part of bit-identity.
+    Args:
+        parts: ``uint8`` (rows, row_bytes) each.
+        schema: What a row is, the same in every part.
     """
 
-    seed: int
-    batch_rows: int
-    threads: int = 1
+    def __init__(self, parts: Sequence[Tensor], schema: Schema) -> None:
+        self.schema = schema
+        self._parts = parts
+        starts = [0]
+        for part in parts:
+            starts.append(starts[-1] + len(part))
+        self._starts = starts
 
+    def __len__(self) -> int:
+        return self._starts[-1]
 
-@dataclass(frozen=True, slots=True)
-class SliceId:
-    """Which rows of whose resource these are, in which epoch."""
-
-    epoch: int
-    resource: str
-    first_row: int
+    def batch(self, rows: Tensor) -> dict[str, Tensor]:
+        """Contiguous copies of the rows with these indices, in this order."""
+        if len(self._parts) == 1:
+            return batch_from_rows(self._parts[0].index_select(0, rows), self.schema)
+        found = torch.empty((len(rows), self.schema.row_bytes), dtype=torch.uint8)
+        for part, start in zip(self._parts, self._starts, strict=False):
+            here = (rows >= start) & (rows < start + len(part))
+            found[here] = part.index_select(0, rows[here] - start)
+        return batch_from_rows(found, self.schema)
 
 
 class Training:
@@ -54,42 +63,65 @@ class Training:
     Args:
         recipe: Builds model and optimizer.
         settings: Seed, batch size, threads.
+        state: To go on from; None to begin.
+        statistics: Sums of ``prepare`` for ``build``.
     """
 
-    def __init__(self, recipe: Recipe, settings: LoopSettings) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: LoopSettings,
+        state: TrainingState | None = None,
+        *,
+        statistics: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self._recipe = recipe
         self._settings = settings
         enter_stream(settings.seed, "build")
-        self.model: nn.Module = recipe.build()
+        self.model: nn.Module = recipe.build(statistics)
         self.optimizer = recipe.optimizer(self.model)
         self.step = 0
-        self._settled: Settled | None = None
+        if state is not None:
+            self.step = state.step
+            give_state(self.model, self.optimizer, state, self._guard)
 
     def train_slice(
-        self, rows: Tensor, schema: Schema, slice_id: SliceId
-    ) -> dict[str, float]:
-        """Train once over the rows of one slice.
+        self,
+        rows: Rows,
+        slices: Sequence[SliceId],
+        *,
+        windows: Sequence[int] | None = None,
+        after_step: AfterStep | None = None,
+    ) -> tuple[float, ...]:
+        """Train once over the rows of one group.
 
         Args:
-            rows: ``uint8`` (rows, row_bytes).
-            schema: What a row is.
-            slice_id: Decides order and random streams.
+            rows: Of all its slices.
+            slices: Decide order and random streams, in the order of the rows' parts.
+            windows: Steps of each window, all steps together; one window without.
+            after_step: Called between two steps, when none is under way.
 
         Returns:
-            ``loss``: mean over the slice's rows.
+            For each window the sum over its rows of their losses.
 
         Raises:
             JobError: if the loss is not finite, or the recipe fails.
         """
         self._guard(self.model.train)
-        total = 0.0
-        for batch_rows in self._batches(rows, slice_id):
-            seed = self._settings.seed
-            enter_stream(seed, "step", self.step, slice_id.resource)
-            batch = batch_from_rows(rows.index_select(0, batch_rows), schema)
-            total += self._optimize(batch) * len(batch_rows)
+        batches = list(self._batches(len(rows), slices))
+        ends = _ends(windows or [len(batches)])
+        scope = "+".join(each.resource for each in slices)
+        sums = [0.0]
+        for number, batch_rows in enumerate(batches, 1):
+            enter_stream(self._settings.seed, "step", self.step, scope)
+            sums[-1] += self._optimize(rows.batch(batch_rows)) * len(batch_rows)
             self.step += 1
-        return {"loss": total / len(rows)}
+            if number < len(batches):
+                if number in ends:
+                    sums.append(0.0)
+                if after_step is not None:
+                    after_step(self)
+        return tuple(sums)
 
     def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
         """Means over the rows, by metric; no gradient, no random stream moves."""
@@ -104,83 +136,49 @@ class Training:
                     sums[name] = sums.get(name, 0.0) + value
         return {name: value / len(rows) for name, value in sums.items()}
 
-    def settle(self) -> None:
-        """End a slice: overwrite gradients (rule H2), remember the state (rule H1)."""
-        self._guard(self._forget_gradients)
-        self._settled = Settled(self._everything())
-
-    def verify_settled(self) -> None:
-        """Demand that nothing changed since the last slice ended.
+    def state(self) -> TrainingState:
+        """Model and optimizer as bytes.
 
         Raises:
-            JobError: code ``state-changed``.
+            JobError: if they hold something that cannot be carried to the next slice.
         """
-        if self._settled is not None:
-            self._settled.verify(self._everything())
-
-    def state(self) -> dict[str, Tensor]:
-        """The model's state, detached, contiguous, on the CPU.
-
-        Raises:
-            JobError: if the model's state holds something else than tensors.
-        """
-        plain: dict[str, Any] = self._guard(self.model.state_dict)
-        if not all(isinstance(value, Tensor) for value in plain.values()):
-            raise JobError(
-                "the recipe does not fit",
-                why="its model keeps something else than tensors in its state",
-                code="bad-recipe",
-            )
-        return {
-            name: tensor.detach().cpu().contiguous() for name, tensor in plain.items()
-        }
-
-    def digest(self) -> Digest:
-        """Digest of the model's state: names, dtypes, shapes, bytes."""
-        return state_digest(self.state())
+        return take_state(self.model, self.optimizer, self.step, self._guard)
 
     def count_parameters(self) -> int:
         """How many numbers are trained."""
         parameters: list[Tensor] = self._guard(lambda: list(self.model.parameters()))
         return sum(each.numel() for each in parameters if each.requires_grad)
 
-    def _batches(self, rows: Tensor, slice_id: SliceId) -> Iterator[Tensor]:
+    def _batches(self, rows: int, slices: Sequence[SliceId]) -> Iterator[Tensor]:
         order = batch_order(
-            len(rows),
+            rows,
             seed=self._settings.seed,
-            epoch=slice_id.epoch,
-            scope=f"{slice_id.resource}/{slice_id.first_row}",
+            epoch=slices[0].epoch,
+            scope="+".join(f"{each.resource}/{each.first_row}" for each in slices),
         )
         return split_order(order, self._settings.batch_rows)
 
     def _optimize(self, batch: dict[str, Tensor]) -> float:
-        self._guard(self._zero_gradients)
+        self._guard(self.optimizer.zero_grad)
         loss = self._recipe.loss(self.model, batch, self.step)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise JobError(
-                f"the loss is not finite at step {self.step}",
-                fix="Lower the learning rate, or check the data's ranges",
-                code="not-finite",
-            )
+            raise not_finite(self.step)
         self._guard(self._descend, loss)
         return value
 
     def _guard(self, *call: Any) -> Any:
         return self._recipe.guard(*call)
 
-    def _zero_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=False)
-
     def _descend(self, loss: Tensor) -> None:
         loss.backward()
         self.optimizer.step()
 
-    def _forget_gradients(self) -> None:
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
 
-    def _everything(self) -> dict[str, Any]:
-        optimizer: dict[str, Any] = self._guard(self.optimizer.state_dict)
-        return {"model": self.state(), "optimizer": optimizer}
+def _ends(windows: Sequence[int]) -> frozenset[int]:
+    """Numbers of the steps that end a window."""
+    ends, at = [], 0
+    for steps in windows:
+        at += steps
+        ends.append(at)
+    return frozenset(ends)

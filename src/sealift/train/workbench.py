@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
-
 from sealift.data.rowcheck import demand_rows
 from sealift.data.schemafile import schema_from_plain
 from sealift.release.agreement import Agreement
-from sealift.train.containment import Containment
-from sealift.train.joint import Cargo, JointTraining
+from sealift.train.joint import Cargo, JointTraining, joint_training
 from sealift.train.messages import AcceleratorSettings
 from sealift.train.output import let_out
-from sealift.train.recipe import Recipe
-from sealift.train.training import LoopSettings
+from sealift.train.sandbox.confine import Confinement
+from sealift.train.states import JointState
+from sealift.train.tasks import LoopSettings, Workplace
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
 
 
@@ -23,46 +21,45 @@ class Workbench:
 
     Args:
         agreement: Its code and output rule.
-        files: The code bundle, measured against the agreement.
+        workplace: Runs the recipe.
         settings: Of the job.
 
     Raises:
         JobError: if the recipe does not load.
+        UnavailableError: code ``no-sandbox``, where the agreement demands one.
     """
 
     def __init__(
         self,
         agreement: Agreement,
-        files: Mapping[str, bytes],
+        workplace: Workplace,
         settings: AcceleratorSettings,
     ) -> None:
+        self.sandbox = workplace.sandbox
+        Confinement.parse(self.sandbox).require(agreement.accept)
+        loop = LoopSettings(
+            settings.seed, settings.batch_rows, settings.threads, settings.digest_every
+        )
         self._rule = agreement.output
-        loop = LoopSettings(settings.seed, settings.batch_rows, settings.threads)
-        guard = Containment(files, text=self._rule.recipe_text)
-        recipe = Recipe(files, agreement.code.entry, guard=guard)
-        alone = agreement.data_owners if self._rule.baseline_alone else ()
-        self.training = JointTraining(recipe, loop, alone=alone)
-        self.sandbox = "none"
+        self.training: JointTraining = joint_training(agreement, workplace, loop)
+        if not settings.prepare:  # else build() may ask for what there is not yet
+            self.training.build()
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
         """Work on a group; what may leave of it."""
-        metrics = {each.resource.name: self._work_on(each) for each in cargo}
-        return GroupResult(metrics)
+        parts = [_cargo(each) for each in cargo]
+        found = self.training.work(parts, cargo[0].offer.purpose)
+        let = {name: let_out(each, self._rule) for name, each in found.items()}
+        curve = next(iter(let.values())).curve  # one for the group: it is worked as one
+        return GroupResult({name: each.metrics for name, each in let.items()}, curve)
 
     def snapshot(self) -> Mapping[str, bytes]:
         """The states, for a checkpoint."""
-        raise NotImplementedError
+        return self.training.snapshot().to_parts()
 
     def restore(self, states: Mapping[str, bytes]) -> None:
         """Go on from a checkpoint's states."""
-        raise NotImplementedError
-
-    def _work_on(self, cargo: LoadedCargo) -> dict[str, float]:
-        offer = cargo.offer
-        rows = torch.frombuffer(cargo.view, dtype=torch.uint8)
-        rows = rows.reshape(offer.rows, cargo.resource.row_bytes)
-        part = Cargo(cargo.resource, offer.epoch, offer.first_row, rows)
-        return let_out(self.training.work(part), self._rule, rows=offer.rows)
+        self.training.restore(JointState.from_parts(states))
 
 
 def check_cargo_rows(cargo: LoadedCargo) -> None:
@@ -74,3 +71,8 @@ def check_cargo_rows(cargo: LoadedCargo) -> None:
     resource = cargo.resource
     schema = schema_from_plain(resource.schema, source=resource.name)
     demand_rows(cargo.view, schema)
+
+
+def _cargo(loaded: LoadedCargo) -> Cargo:
+    offer = loaded.offer
+    return Cargo(loaded.resource, offer.epoch, offer.first_row, offer.rows, loaded)

@@ -9,7 +9,8 @@ from sealift.data.schema import Schema
 from sealift.data.schemafile import parse_schema
 from sealift.train.recipe import Recipe
 from sealift.train.synthetic import synthetic_rows
-from sealift.train.training import LoopSettings
+from sealift.train.tasks import LoopSettings
+from sealift.train.training import Rows
 
 SCHEMA_TOML = b"""
 [[fields]]
@@ -79,6 +80,10 @@ def schema() -> Schema:
 
 def rows(count: int, seed: int = 1) -> Tensor:
     return synthetic_rows(schema(), count, seed=seed)
+
+
+def table(count: int, seed: int = 1) -> Rows:
+    return Rows([rows(count, seed)], schema())
 
 
 def load(text: str, **others: str) -> Recipe:

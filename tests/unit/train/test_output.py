@@ -22,6 +22,7 @@ from sealift.train.output import (
     KEY_NAME,
     MODEL_NAME,
     PART_BYTES,
+    Measured,
     OutputInfo,
     OutputKey,
     check_complete,
@@ -31,6 +32,7 @@ from sealift.train.output import (
     split_output,
     wrap_output_key,
 )
+from sealift.train.torchstate import tensor_bytes
 
 RULE = OutputRule(
     metrics=("loss", "accuracy"),
@@ -48,19 +50,43 @@ RULE = OutputRule(
 NUMBERS = {"loss": 0.12345, "rows": 7.0, "alone.north.loss": 0.5, "accuracy": math.nan}
 
 
+def out(metrics: Mapping[str, float], rule: OutputRule, rows: int = 4) -> object:
+    return let_out(Measured(rows, metrics), rule).metrics
+
+
 def test_only_named_finite_rounded_numbers_leave() -> None:
-    assert let_out(NUMBERS, RULE, rows=4) == {"loss": 0.12}
+    assert out(NUMBERS, RULE) == {"loss": 0.12}
     with_baselines = replace(RULE, baseline_alone=True)
-    assert let_out(NUMBERS, with_baselines, rows=4) == {
-        "loss": 0.12,
-        "alone.north.loss": 0.5,
-    }
-    assert let_out({"alone.north.rows": 7.0}, with_baselines, rows=4) == {}
+    assert out(NUMBERS, with_baselines) == {"loss": 0.12, "alone.north.loss": 0.5}
+    assert out({"alone.north.rows": 7.0}, with_baselines) == {}
 
 
 def test_a_number_over_few_rows_stays_inside() -> None:
-    assert let_out(NUMBERS, RULE, rows=RULE.metric_rows - 1) == {}
-    assert let_out(NUMBERS, RULE, rows=RULE.metric_rows) == {"loss": 0.12}
+    assert out(NUMBERS, RULE, RULE.metric_rows - 1) == {}
+    assert out(NUMBERS, RULE, RULE.metric_rows) == {"loss": 0.12}
+
+
+CURVE = Measured(12, {"loss": 0.25}, (0.123, 0.377), (4, 8))
+
+
+def test_a_curve_leaves_rounded_and_its_mean_tells_no_more() -> None:
+    found = let_out(CURVE, RULE)
+    assert found.curve == (0.12, 0.38)
+    assert found.metrics == {"loss": round((4 * 0.12 + 8 * 0.38) / 12, 2)}
+
+
+@pytest.mark.parametrize(
+    "rule", [replace(RULE, values_per_visit=1), replace(RULE, metrics=("accuracy",))]
+)
+def test_a_curve_that_the_rule_does_not_name_stays(rule: OutputRule) -> None:
+    assert let_out(CURVE, rule).curve == ()
+
+
+def test_numbers_of_several_owners_are_nobodys_own() -> None:
+    shared = replace(CURVE, shared=True)
+    assert let_out(shared, RULE).metrics
+    alone = let_out(shared, replace(RULE, audience="owner"))
+    assert (alone.metrics, alone.curve) == ({}, ())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +126,8 @@ class Handed:
         self.instance = SigningKey.generate()
         tied = torch.arange(200_000.0)
         self.state = {"a": tied, "b": tied, "c": torch.tensor(3)}
-        sealed, key = seal_model(self.state)
+        plain = {name: tensor_bytes(each) for name, each in self.state.items()}
+        sealed, key = seal_model(plain)
         info = OutputInfo(
             kind="model",
             job="job",

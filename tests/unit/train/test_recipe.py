@@ -14,8 +14,17 @@ from sealift.errors import JobError, MalformedError, Stopping
 from sealift.release.bundle import load_bundle, measure_bundle, read_bundle
 from sealift.train.containment import Containment, let_through
 from sealift.train.recipe import Recipe
-from sealift.train.training import SliceId, Training
-from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, load, rows, schema
+from sealift.train.tasks import SliceId
+from sealift.train.training import Training
+from tests.unit.train.recipes import (
+    LIGHTNING,
+    PLAIN,
+    SETTINGS,
+    load,
+    rows,
+    schema,
+    table,
+)
 
 SECRET = "canary-7391"
 FIRST = SliceId(0, "north", 0)
@@ -30,18 +39,17 @@ def failing(statement: str) -> str:
 def train_failing(text: str) -> JobError:
     training = Training(load(text), SETTINGS)
     with pytest.raises(JobError) as caught:
-        training.train_slice(rows(8), schema(), FIRST)
+        training.train_slice(table(8), [FIRST])
     return caught.value
 
 
 @pytest.mark.parametrize("text", [PLAIN, LIGHTNING])
 def test_both_shapes_train_and_evaluate(text: str) -> None:
     training = Training(load(text), SETTINGS)
-    before = training.digest()
-    metrics = training.train_slice(rows(20), schema(), FIRST)
-    assert metrics["loss"] > 0
+    before = training.state()
+    assert training.train_slice(table(20), [FIRST]) > (0.0,)
     assert training.step == 3  # 8 + 8 + 4 rows
-    assert training.digest() != before
+    assert training.state() != before
     measured = training.evaluate(rows(20, seed=2), schema())
     assert set(measured) == ({"accuracy"} if text == LIGHTNING else {"loss"})
 
@@ -74,7 +82,7 @@ def test_let_through_shows_it_all() -> None:
     recipe = Recipe({"recipe.py": text.encode()}, "recipe.py", guard=let_through)
     training = Training(recipe, SETTINGS)
     with pytest.raises(ValueError, match=SECRET):
-        training.train_slice(rows(8), schema(), FIRST)
+        training.train_slice(table(8), [FIRST])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,7 @@ def test_an_error_keeps_no_rows_alive() -> None:
 
 def test_prints_stay_inside(capfd: pytest.CaptureFixture[str]) -> None:
     text = failing(f"print('{SECRET}')") + f"\nprint('{SECRET}')\n"
-    Training(load(text), SETTINGS).train_slice(rows(8), schema(), FIRST)
+    Training(load(text), SETTINGS).train_slice(table(8), [FIRST])
     assert SECRET not in "".join(capfd.readouterr())
 
 
@@ -132,7 +140,7 @@ def test_prints_leave_where_the_rule_lets_them(
     text = failing(f"print('{SECRET}')")
     guard = Containment(["recipe.py"], text=True)
     recipe = Recipe({"recipe.py": text.encode()}, "recipe.py", guard=guard)
-    Training(recipe, SETTINGS).train_slice(rows(8), schema(), FIRST)
+    Training(recipe, SETTINGS).train_slice(table(8), [FIRST])
     assert SECRET in capfd.readouterr().out
 
 
@@ -156,7 +164,7 @@ def test_a_loss_that_is_not_finite_ends_the_job() -> None:
 )
 def test_a_recipe_that_does_not_fit(text: str, why: str) -> None:
     with pytest.raises(JobError, match=r"recipe does not fit") as caught:
-        Training(load(text), SETTINGS).train_slice(rows(8), schema(), FIRST)
+        Training(load(text), SETTINGS).train_slice(table(8), [FIRST])
     assert caught.value.code == "bad-recipe"
     assert why in str(caught.value)
 
@@ -187,7 +195,7 @@ def test_modules_packages_and_late_imports() -> None:
         "late": "LAYERS = 2\n",
     }
     training = Training(load(text, **others), SETTINGS)
-    training.train_slice(rows(8), schema(), FIRST)
+    training.train_slice(table(8), [FIRST])
     assert type(training.optimizer) is torch.optim.SGD
 
 

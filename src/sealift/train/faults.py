@@ -1,0 +1,206 @@
+"""What can be wrong with a recipe, in words that carry no value (rule H8).
+
+A fault is found in the process that runs the recipe and told in the parent, which
+believes nothing of it but what it can check: a file and line of the bundle, the name of
+a built-in type, a reason out of this list.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from sealift.errors import JobError, MalformedError, SealiftError, UnavailableError
+
+Kind = Literal["error", "unfit", "not-finite", "rows", "bundle", "memory"]
+REASONS: Final[Mapping[str, tuple[str, str]]] = {
+    "no-build": ("it defines no build()", ""),
+    "no-loss": ("it defines no loss()", ""),
+    "no-configure_optimizers": ("it defines no configure_optimizers()", ""),
+    "no-prepare": ("it defines no prepare()", "Leave prepare out of the job"),
+    "no-module": ("build() returns no nn.Module", ""),
+    "no-optimizer": (
+        "configure_optimizers() returns no optimizer",
+        "Return one torch.optim.Optimizer; schedulers and several optimizers "
+        "are not supported yet",
+    ),
+    "loss": ("the loss is not a scalar tensor", ""),
+    "sums": ("prepare() returns something else than numbers and tensors by name", ""),
+    "many-sums": ("prepare() returns too many numbers", "65,536 are the most"),
+    "model-state": ("its model keeps something else than tensors in its state", ""),
+    "optimizer-state": (
+        "its optimizer keeps something else than tensors, numbers and text",
+        "",
+    ),
+    "restore": (
+        "build() makes another model or optimizer than the one whose state is restored",
+        "Every slice builds anew and loads the state: build() must not vary",
+    ),
+    "state-bytes": ("model and optimizer are larger than the room for them", ""),
+}
+RULES: Final = (
+    "not true or false",
+    "not finite",
+    "below its minimum",
+    "above its maximum",
+    "next to a gap that is not zero",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: Which of the others mean something.
+        path: File of the bundle, or empty.
+        line: Line of that file.
+        type: Name of a built-in exception.
+        reason: Key of ``REASONS``, or one of ``RULES``.
+        step: Optimizer step.
+        field: Field of a schema.
+    """
+
+    kind: Kind
+    path: str = ""
+    line: int = 0
+    type: str = "Exception"
+    reason: str = ""
+    step: int = 0
+    field: str = ""
+
+
+class RecipeError(JobError):
+    """A recipe failed; ``fault`` says how."""
+
+    def __init__(
+        self, fault: Fault, what: str, *, why: str = "", fix: str = "", code: str
+    ):
+        super().__init__(what, why=why, fix=fix, code=code)
+        self.fault = fault
+
+
+def unfit(reason: str) -> RecipeError:
+    """The error for a recipe that does not fit."""
+    why, fix = REASONS[reason]
+    fault = Fault(kind="unfit", reason=reason)
+    return RecipeError(
+        fault, "the recipe does not fit", why=why, fix=fix, code="bad-recipe"
+    )
+
+
+def recipe_failed(path: str, line: int, type_: str) -> RecipeError:
+    """The error for an exception of a recipe."""
+    place = f"{path}:{line}" if path else "its edge"
+    return RecipeError(
+        Fault(kind="error", path=path, line=line, type=type_),
+        f"the recipe failed at {place} with {type_}",
+        fix="`sealift try` runs it on synthetic rows and shows the whole traceback",
+        code="recipe-error",
+    )
+
+
+def not_finite(step: int) -> RecipeError:
+    """The error for a loss that is NaN or infinite."""
+    return RecipeError(
+        Fault(kind="not-finite", step=step),
+        f"the loss is not finite at step {step}",
+        fix="Lower the learning rate, or check the data's ranges",
+        code="not-finite",
+    )
+
+
+def no_memory() -> UnavailableError:
+    """The error where memory ran out."""
+    return UnavailableError(
+        "the recipe ran out of memory",
+        fix="Lower batch_rows or buffer_bytes in the job, or use a smaller model",
+        code="no-memory",
+    )
+
+
+def bad_row(field: str, rule: str) -> MalformedError:
+    """The error for a party's rows that do not fit their schema."""
+    return MalformedError(
+        "a party's rows do not fit their schema",
+        field=field,
+        why=f"a value is {rule}",
+        fix="Its owner finds the row with `sealift data seal` on the source",
+        code="bad-row",
+    )
+
+
+def describe(error: SealiftError) -> Fault:
+    """The fault that an error stands for, in the recipe's process."""
+    if isinstance(error, RecipeError):
+        return error.fault
+    if isinstance(error, UnavailableError):
+        return Fault(kind="memory")
+    if isinstance(error, MalformedError) and error.code == "bad-row":
+        return Fault(
+            kind="rows", field=error.field, reason=error.why[len("a value is ") :]
+        )
+    if isinstance(error, MalformedError):
+        return Fault(kind="bundle")
+    return Fault(kind="error")
+
+
+def explain(fault: Fault) -> SealiftError:
+    """The error that a fault, checked by ``believable``, stands for."""
+    match fault.kind:
+        case "unfit":
+            return unfit(fault.reason)
+        case "not-finite":
+            return not_finite(fault.step)
+        case "rows":
+            return bad_row(fault.field, fault.reason)
+        case "memory":
+            return no_memory()
+        case "bundle":
+            return MalformedError(
+                "a file of the code bundle hides a module of Python or of a package",
+                fix="`sealift try` names it; give it another name",
+                code="bundle-hides-module",
+            )
+        case "error":
+            return recipe_failed(fault.path, fault.line, fault.type)
+
+
+def believable(
+    fault: Fault,
+    files: Mapping[str, bytes],
+    *,
+    fields: frozenset[str],
+    steps: range,
+) -> Fault:
+    """What of a fault can be so; the rest becomes a plain error without a place.
+
+    Args:
+        fault: From a process that a recipe may have taken over.
+        files: The bundle.
+        fields: Names of the schemas' fields.
+        steps: Optimizer steps of the task.
+    """
+    match fault.kind:
+        case "unfit":
+            fits = fault.reason in REASONS
+        case "not-finite":
+            fits = fault.step in steps
+        case "rows":
+            fits = fault.field in fields and fault.reason in RULES
+        case "error":
+            return _believable_error(fault, files)
+        case _:
+            fits = True
+    return fault if fits else Fault(kind="error")
+
+
+def _believable_error(fault: Fault, files: Mapping[str, bytes]) -> Fault:
+    lines = files.get(fault.path, b"").count(b"\n") + 1
+    if fault.path not in files or not 1 <= fault.line <= lines:
+        fault = replace(fault, path="", line=0)
+    found = getattr(builtins, fault.type, None)
+    known = isinstance(found, type) and issubclass(found, BaseException)
+    return fault if known else replace(fault, type="Exception")

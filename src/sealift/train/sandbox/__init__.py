@@ -1,0 +1,1 @@
+"""What keeps a recipe in: namespaces, Landlock, seccomp, limits. Linux; no torch."""

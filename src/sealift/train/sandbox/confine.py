@@ -1,0 +1,104 @@
+"""Which confinement this machine gives, applied, and named in one word.
+
+The rule: namespaces and seccomp, Landlock too where the kernel has it; without
+namespaces Landlock and seccomp. A word such as ``namespaces+landlock+seccomp`` names
+what is in force, in manifest and receipts; ``none`` runs under development alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from sealift.attest.level import Level
+from sealift.errors import UnavailableError
+from sealift.train.sandbox import landlock, limits, namespaces, seccomp
+from sealift.train.sandbox.places import DEVICES, MACHINE_FACTS, SCRATCH
+
+Part = Literal["namespaces", "landlock", "seccomp"]
+PARTS: Final[tuple[Part, ...]] = ("namespaces", "landlock", "seccomp")
+NONE: Final = "none"
+
+
+class Confinement:
+    """Parts that are in force, or are to be.
+
+    Args:
+        parts: Any of them, in whatever order.
+    """
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self.parts = tuple(part for part in PARTS if part in parts)
+
+    @classmethod
+    def parse(cls, word: str) -> Confinement:
+        """Of the word that names it."""
+        return cls(word.split("+"))
+
+    @property
+    def word(self) -> str:
+        """``namespaces+landlock+seccomp``, or ``none``."""
+        return "+".join(self.parts) or NONE
+
+    @property
+    def holds(self) -> bool:
+        """Whether it keeps a recipe from files, network and other processes."""
+        return "seccomp" in self.parts and len(self.parts) > 1
+
+    def require(self, accept: Sequence[Level]) -> None:
+        """Demand that a recipe may run in it under an agreement.
+
+        Raises:
+            UnavailableError: code ``no-sandbox``.
+        """
+        if not self.holds and tuple(accept) != (Level.DEVELOPMENT,):
+            raise UnavailableError(
+                "this machine gives no sandbox for the recipe",
+                why=f"in force would be: {self.word}",
+                fix="Allow namespaces (root or user namespaces) or Landlock, with seccomp",
+                code="no-sandbox",
+            )
+
+    def say(self) -> str:
+        """A line for people."""
+        if self.holds:
+            return f"the recipe runs in a sandbox ({self.word})"
+        return (
+            f"the recipe runs without a sandbox (in force: {self.word}): "
+            "it can do what this process can"
+        )
+
+
+def confine_worker(
+    confinement: Confinement, places: Sequence[str], memory_bytes: int
+) -> None:
+    """Lock this process in, just before it runs a recipe; nothing undoes it.
+
+    Args:
+        confinement: What to apply; each part must hold.
+        places: What it may read.
+        memory_bytes: Private memory that it may have.
+
+    Raises:
+        OSError: if a part does not hold.
+    """
+    parts, rights = confinement.parts, _rights(places)
+    if "namespaces" in parts:
+        namespaces.take_scratch()
+        rights[SCRATCH] = landlock.ALL
+    limits.limit_use(memory_bytes)
+    limits.hide_memory()
+    if parts:
+        limits.forbid_new_privileges()
+        limits.drop_capabilities()
+    if "landlock" in parts:
+        landlock.restrict(rights)
+    if "seccomp" in parts:
+        seccomp.install(os.getpid())
+
+
+def _rights(places: Sequence[str]) -> dict[str, int]:
+    rights = dict.fromkeys((*places, *MACHINE_FACTS, *DEVICES), landlock.READ)
+    rights["/dev/null"] |= landlock.WRITE_FILE
+    return rights

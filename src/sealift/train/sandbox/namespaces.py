@@ -1,0 +1,132 @@
+"""Namespaces: no network, no other process, and a file system of a few places to read.
+
+A launcher calls ``leave_world`` and forks; the child is process 1 of its own world and
+calls ``enter_root``. Each worker, forked from there, takes a scratch of its own that
+goes when it does. Without privilege a user namespace gives what is needed, where the
+machine allows that.
+Source: namespaces(7), pivot_root(2), mount_setattr(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from sealift.train.sandbox.kernel import call, mount, system_call
+from sealift.train.sandbox.limits import SCRATCH_BYTES
+from sealift.train.sandbox.places import DEVICES, MACHINE_FACTS, SCRATCH
+
+_NEW_MOUNTS = 0x00020000
+_NEW_UTS = 0x04000000
+_NEW_IPC = 0x08000000
+_NEW_USER = 0x10000000
+_NEW_PROCESSES = 0x20000000
+_NEW_NETWORK = 0x40000000
+WORLD: Final = _NEW_MOUNTS | _NEW_UTS | _NEW_IPC | _NEW_PROCESSES | _NEW_NETWORK
+
+_READ_ONLY, _NO_SETUID, _NO_DEVICES = 1, 2, 4  # MS_* and MOUNT_ATTR_* agree here
+_BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18
+_REMOUNT = 1 << 5
+_DETACH: Final = 2
+_MOUNT_SETATTR, _PIVOT_ROOT = 442, {"x86_64": 155, "aarch64": 41}
+_HERE, _WHOLE_TREE = 0x1000, 0x8000  # AT_EMPTY_PATH, AT_RECURSIVE
+_BASE: Final = "/dev"  # a folder that every machine has, to build the new root on
+_ROOT_BYTES: Final = 1 << 20
+
+
+def leave_world() -> None:
+    """Give this process's children a world of their own; needs a single thread.
+
+    Raises:
+        OSError: where this user may not.
+    """
+    try:
+        call("unshare", WORLD)
+    except PermissionError:
+        _leave_as_user()
+
+
+def _leave_as_user() -> None:
+    user, group = os.getuid(), os.getgid()
+    call("unshare", WORLD | _NEW_USER)
+    own = Path("/proc/self")
+    (own / "setgroups").write_text("deny", encoding="ascii")
+    (own / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    (own / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+
+
+def enter_root(places: Iterable[str]) -> None:
+    """Leave the file system but for these places, read-only, and a few devices.
+
+    Raises:
+        OSError: where the kernel refuses.
+    """
+    socket.sethostname("sealift")
+    mount("", "/", "", _RECURSIVE | _PRIVATE)
+    # Opened first: the new root hides whatever lies below its own folder.
+    shown = [*places, *MACHINE_FACTS]
+    sources = {path: os.open(path, os.O_PATH) for path in shown if Path(path).exists()}
+    devices = {path: os.open(path, os.O_PATH) for path in DEVICES}
+    mount("sealift", _BASE, "tmpfs", _NO_SETUID, f"mode=755,size={_ROOT_BYTES}")
+    for path, source in sources.items():
+        _show(source, path, _READ_ONLY | _NO_SETUID | _NO_DEVICES)
+    for path, source in devices.items():
+        _show(source, path, _READ_ONLY | _NO_SETUID)
+    Path(_BASE + SCRATCH).mkdir(exist_ok=True)
+    _mount_scratch(_BASE + SCRATCH)
+    _become_root(_BASE)
+
+
+def take_scratch() -> None:
+    """An empty scratch folder for this process alone, gone with it.
+
+    Raises:
+        OSError: where the kernel refuses.
+    """
+    call("unshare", _NEW_MOUNTS)
+    _mount_scratch(SCRATCH)
+    os.chdir(SCRATCH)
+
+
+def _mount_scratch(folder: str) -> None:
+    flags = _NO_SETUID | _NO_DEVICES
+    mount("scratch", folder, "tmpfs", flags, f"mode=700,size={SCRATCH_BYTES}")
+
+
+def _show(source: int, path: str, attributes: int) -> None:
+    """Bind what an open descriptor names to its path below the new root."""
+    target = Path(_BASE + path)
+    if stat.S_ISDIR(os.fstat(source).st_mode):
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    mount(f"/proc/self/fd/{source}", str(target), "", _BIND | _RECURSIVE)
+    os.close(source)
+    _set_attributes(target, attributes)
+
+
+def _set_attributes(target: Path, attributes: int) -> None:
+    """For a mount and all below it; remounting would miss those."""
+    wanted = struct.pack("=QQQQ", attributes, 0, _PRIVATE, 0)
+    buffer = ctypes.create_string_buffer(wanted, len(wanted))
+    place = os.open(target, os.O_PATH)
+    try:
+        flags = _HERE | _WHOLE_TREE
+        system_call(_MOUNT_SETATTR, place, b"", flags, buffer, len(wanted))
+    finally:
+        os.close(place)
+
+
+def _become_root(folder: str) -> None:
+    os.chdir(folder)
+    system_call(_PIVOT_ROOT[os.uname().machine], b".", b".")
+    call("umount2", b".", _DETACH)
+    os.chdir("/")
+    mount("", "/", "", _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID)

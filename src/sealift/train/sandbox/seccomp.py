@@ -1,0 +1,136 @@
+"""The filter of a recipe's system calls: a classic BPF program, made here.
+
+An allow-list: every other call fails with EPERM, so that a recipe that tries gets an
+ordinary ``PermissionError``. A foreign instruction set kills the process; the x32 calls
+of x86-64 do not exist. A signal reaches the process itself and nobody else.
+Source: linux/Documentation/userspace-api/seccomp_filter.rst.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.errors import UnavailableError
+from sealift.train.sandbox.kernel import (
+    PR_GET_NAME,
+    PR_SET_NAME,
+    PR_SET_SECCOMP,
+    prctl,
+)
+from sealift.train.sandbox.syscalls import ALLOWED, MACHINES, Machine, names_in
+
+ALLOW: Final = 0x7FFF0000
+KILL: Final = 0x80000000
+ERRNO: Final = 0x00050000
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
+_X32_BIT: Final = 0x40000000
+_FILTER_MODE: Final = 2
+
+_THREAD_FLAGS: Final = 0x10900  # CLONE_THREAD | CLONE_SIGHAND | CLONE_VM
+_NEW_NAMESPACES: Final = 0x7E020080
+_ANSWERED: Final = 0x5401, 0x5413, 0x5451  # TCGETS, TIOCGWINSZ, FIOCLEX
+# Duplicates, flags, seals that are read: no locks, no owner that gets signals.
+_DESCRIPTOR: Final = 0, 1, 2, 3, 4, 1030, 1034
+
+Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one argument of a call must be, in its low or high 32 bits."""
+
+    argument: int
+    value: int
+    mask: int = 0xFFFFFFFF
+    high: bool = False
+
+    @property
+    def offset(self) -> int:
+        """Where it lies in ``struct seccomp_data``; both machines are little-endian."""
+        return _ARGUMENTS_AT + 8 * self.argument + (4 if self.high else 0)
+
+
+def program(machine: Machine, process: int) -> tuple[Instruction, ...]:
+    """The filter.
+
+    Args:
+        machine: Whose numbers it compares with.
+        process: The only one that signals may go to: the caller itself.
+    """
+    found = [(_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, machine.audit), _give(KILL)]
+    found += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32_BIT)]
+    found += [_give(ERRNO | errno.ENOSYS)]
+    for name in names_in(ALLOWED):
+        if name in machine.numbers:
+            found += [(_EQUAL, 0, 1, machine.numbers[name]), _give(ALLOW)]
+    for name, choices in _limits(process).items():
+        found += _limited(machine.numbers[name], choices)
+    # So that a thread is made by clone, whose flags a filter can read.
+    found += [(_EQUAL, 0, 1, machine.numbers["clone3"]), _give(ERRNO | errno.ENOSYS)]
+    return (*found, _give(ERRNO | errno.EPERM))
+
+
+def install(process: int) -> None:
+    """Filter this thread's calls from now on; it needs no-new-privileges.
+
+    Raises:
+        UnavailableError: code ``no-sandbox``, on a machine that it has no numbers for.
+        OSError: if the kernel has no seccomp.
+    """
+    machine = MACHINES.get(platform.machine())
+    if machine is None:
+        raise UnavailableError(
+            f"no system call numbers for {platform.machine()}", code="no-sandbox"
+        )
+    raw = b"".join(struct.pack("=HBBI", *each) for each in program(machine, process))
+    code = ctypes.create_string_buffer(raw, len(raw))
+    # struct sock_fprog: a length, padding, a pointer.
+    head = struct.pack("@HP", len(raw) // 8, ctypes.addressof(code))
+    prctl(PR_SET_SECCOMP, _FILTER_MODE, ctypes.create_string_buffer(head, len(head)))
+
+
+def _limits(process: int) -> dict[str, Sequence[Sequence[Demand]]]:
+    """By call: the ways in which it is allowed, each a list of demands."""
+    nothing = [Demand(2, 0), Demand(2, 0, high=True)]
+    threads = Demand(0, _THREAD_FLAGS, _THREAD_FLAGS | _NEW_NAMESPACES)
+    return {
+        "ioctl": [[Demand(1, value)] for value in _ANSWERED],
+        "fcntl": [[Demand(1, value)] for value in _DESCRIPTOR],
+        "prctl": [[Demand(0, PR_SET_NAME)], [Demand(0, PR_GET_NAME)]],
+        "prlimit64": [[Demand(0, 0), *nothing], [Demand(0, process), *nothing]],
+        "clone": [[threads]],
+        "kill": [[Demand(0, process)]],
+        "tgkill": [[Demand(0, process)]],
+    }
+
+
+def _limited(number: int, choices: Sequence[Sequence[Demand]]) -> list[Instruction]:
+    body: list[Instruction] = []
+    for demands in choices:
+        body += _demand_all(demands)
+    body.append(_give(ERRNO | errno.EPERM))
+    return [(_EQUAL, 0, len(body), number), *body]
+
+
+def _demand_all(demands: Sequence[Demand]) -> list[Instruction]:
+    """Allow if every demand is met; else go on behind this."""
+    parts = [
+        [
+            (_LOAD, 0, 0, each.offset),
+            (_AND, 0, 0, each.mask),
+            (_EQUAL, 0, 3 * (len(demands) - place) - 2, each.value),
+        ]
+        for place, each in enumerate(demands)
+    ]
+    return [step for part in parts for step in part] + [_give(ALLOW)]
+
+
+def _give(action: int) -> Instruction:
+    return (_RETURN, 0, 0, action)

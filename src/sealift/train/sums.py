@@ -1,0 +1,62 @@
+"""Sums that a recipe's ``prepare`` makes of rows: what ``build`` may know before training.
+
+Whole numbers add up as ``int64``, all others as ``float64``. Names and shapes are those
+of the first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from sealift.train.faults import unfit
+from sealift.train.statistics import MAX_SUMS
+from sealift.train.tensors import pack_tensors
+from sealift.train.torchstate import tensor_bytes
+
+MAX_NAME: Final = 64
+
+
+class Sums:
+    """Sums by name, under way."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Add what ``prepare`` returned for one batch.
+
+        Raises:
+            JobError: code ``bad-recipe``.
+        """
+        new = {name: _exact(name, value) for name, value in found.items()}
+        if sum(each.numel() for each in new.values()) > MAX_SUMS:
+            raise unfit("many-sums")
+        if not self._sums:
+            self._sums = {name: torch.zeros_like(each) for name, each in new.items()}
+        if {n: each.shape for n, each in new.items()} != {
+            n: each.shape for n, each in self._sums.items()
+        }:
+            raise unfit("sums")
+        for name, each in new.items():
+            self._sums[name] = self._sums[name] + each
+
+    def pack(self) -> bytes:
+        """The sums as a blob."""
+        plain = {name: tensor_bytes(each) for name, each in self._sums.items()}
+        return pack_tensors(plain)
+
+
+def _exact(name: Any, value: Any) -> Tensor:
+    if type(name) is not str or not name.isidentifier() or len(name) > MAX_NAME:
+        raise unfit("sums")
+    if type(value) is Tensor:
+        whole = not value.is_floating_point() and not value.is_complex()
+        return value.detach().cpu().to(torch.int64 if whole else torch.float64)
+    if isinstance(value, int | float):
+        whole = not isinstance(value, float)
+        return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
+    raise unfit("sums")

@@ -1,0 +1,1 @@
+"""The process that runs a recipe: one that waits and forks, one fresh one per task."""

@@ -1,0 +1,71 @@
+"""A memory file that a worker writes states into and its parent copies them out of.
+
+Its size is sealed, so that it cannot shrink under the parent's eyes. It is made for one
+task and never used again: what one worker wrote, the next does not find. Pages exist
+once they are written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from sealift.errors import MalformedError, UnavailableError
+
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Area:
+    """Room for states.
+
+    Args:
+        length: In bytes.
+
+    Raises:
+        UnavailableError: code ``no-memory``.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        try:
+            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+            self.descriptor = os.memfd_create("sealift-states", flags)
+            os.ftruncate(self.descriptor, length)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise UnavailableError(
+                f"no memory for states of {length} bytes",
+                why=error.strerror or "",
+                code="no-memory",
+            ) from None
+
+    def copy(self, start: int, length: int) -> bytes:
+        """Bytes of it, in memory of our own: nobody changes them while they are read.
+
+        Raises:
+            MalformedError: if they lie outside.
+        """
+        if not 0 <= start <= start + length <= self.length:
+            raise MalformedError("outside of the area", code="bad-message")
+        return _copy(self.descriptor, start, length)
+
+    def close(self) -> None:
+        """Give it back."""
+        os.close(self.descriptor)
+
+
+def _copy(descriptor: int, start: int, length: int) -> bytes:
+    if length == 0:
+        return b""
+    first = start - start % mmap.ALLOCATIONGRANULARITY
+    with mmap.mmap(
+        descriptor, start - first + length, prot=mmap.PROT_READ, offset=first
+    ) as mapped:
+        return mapped[start - first :]
+
+
+def map_copy(descriptor: int, length: int) -> memoryview:
+    """Bytes of a memory file; what is written into them stays here."""
+    return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY))

@@ -1,0 +1,150 @@
+"""What parent, zygote and worker say to each other (spec/recipe.md). No torch here.
+
+Canonical JSON in the one strict codec. Whatever comes from a worker may come from a
+recipe that has taken it over, so its reader names a limit and the kinds it expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.codec import encode, from_plain, parse
+from sealift.errors import MalformedError
+from sealift.train.faults import Fault
+from sealift.train.states import TrainingState
+from sealift.train.tasks import SliceTask
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_ORDER_BYTES: Final = 32 << 20
+MAX_DEPTH: Final = 16
+
+# parent -> zygote and back
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Fork a worker; its descriptors come along."""
+
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """End the worker at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The zygote has loaded torch and waits.
+
+    Attributes:
+        sandbox: What will keep a recipe in; it was tried.
+    """
+
+    sandbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """The worker is gone, and its memory with it.
+
+    Attributes:
+        status: Exit code, or the negative number of a signal.
+    """
+
+    status: int
+
+
+# parent -> worker and back
+
+
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """How long the two parts of a training state are."""
+
+    step: int
+    tensors: int
+    tree: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A task, and how long what comes with it is.
+
+    Attributes:
+        entry: Path of the recipe in the bundle.
+        bundle: Bytes of the bundle's blob.
+        states: Of each model, end to end; None for one that begins.
+        statistics: Bytes behind them.
+        area: Bytes of the area that states are handed over in.
+    """
+
+    task: SliceTask
+    entry: str
+    bundle: int
+    states: tuple[StateSize | None, ...]
+    statistics: int
+    area: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A model's state lies at the start of the area, and no step is under way."""
+
+    model: int
+    size: StateSize
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The parent has taken it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneModel:
+    """See ``tasks.ModelDone``; its state lies in the area."""
+
+    size: StateSize | None
+    sums: tuple[float, ...]
+    metrics: tuple[dict[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The task is finished; states and then sums lie in the area, end to end."""
+
+    models: tuple[DoneModel, ...]
+    statistics: tuple[int, ...]
+
+
+_KINDS: Final[tuple[type, ...]] = (
+    StartWorker, KillWorker, Waiting, WorkerEnded, Assignment, Handed, GoOn, Done, Fault,
+)  # fmt: skip
+_KIND_FOR_NAME: Final[Mapping[str, type]] = {kind.__name__: kind for kind in _KINDS}
+
+
+def size_of(state: TrainingState) -> StateSize:
+    """How long a state is."""
+    return StateSize(state.step, len(state.tensors), len(state.tree))
+
+
+def to_bytes(message: object) -> bytes:
+    """Canonical bytes of a message behind its name."""
+    return encode({"type": type(message).__name__, "body": message})
+
+
+def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_ANSWER_BYTES) -> object:
+    """Parse a message of one of these kinds.
+
+    Raises:
+        MalformedError: if it is none of them.
+    """
+    plain = parse(raw, max_bytes=max_bytes, max_depth=MAX_DEPTH)
+    if not isinstance(plain, dict) or set(plain) != {"type", "body"}:
+        raise MalformedError("not a message", code="bad-message")
+    kind = _KIND_FOR_NAME.get(str(plain["type"]))
+    if kind is None or kind not in kinds:
+        raise MalformedError("another message than expected", code="bad-message")
+    return from_plain(kind, plain["body"], "body")

@@ -1,0 +1,230 @@
+"""One task's process, seen from the parent, which believes nothing that it says.
+
+Lengths, counts, names and states are checked, bytes are copied before they are read, and
+whoever overstays is killed. When ``do`` returns, with a result or an error, the process
+is gone and its memory with it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from sealift.errors import JobError, MalformedError, PeerError
+from sealift.train.faults import Fault, explain
+from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
+from sealift.train.worker.answers import Answers
+from sealift.train.worker.area import Area
+from sealift.train.worker.messages import (
+    Assignment,
+    Done,
+    GoOn,
+    Handed,
+    KillWorker,
+    StartWorker,
+    WorkerEnded,
+    from_bytes,
+    size_of,
+    to_bytes,
+)
+from sealift.train.worker.text import TextTap
+from sealift.train.worker.wire import TIMED_OUT, read_framed, send_with, write_framed
+from sealift.travel.capacity import free_memory_bytes
+from sealift.travel.sharedbuffer import SharedBuffer
+
+START_S: Final = 120.0
+FAREWELL_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkshopLimits:
+    """What one task may take.
+
+    Attributes:
+        work_s: Seconds.
+        memory_bytes: Private memory; 0 for what is free when it starts.
+        area_bytes: Room for the states handed over; 0 for a quarter of that.
+    """
+
+    work_s: float = 3600.0
+    memory_bytes: int = 0
+    area_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What every task of a workshop gets.
+
+    Attributes:
+        files: The code bundle.
+        entry: Path of the recipe inside it.
+        bundle: The same files as one blob that a worker maps.
+        text: Where a recipe's prints go; None for nowhere.
+        clock: Monotonic seconds.
+    """
+
+    files: Mapping[str, bytes]
+    entry: str
+    bundle: SharedBuffer
+    text: TextIO | None
+    clock: Callable[[], float]
+
+
+class TaskProcess:
+    """One worker, seen from its parent.
+
+    Args:
+        control: To the zygote.
+        equipment: What every task gets.
+        limits: What this one may take.
+        stack: Ends what is opened here.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        equipment: Equipment,
+        limits: WorkshopLimits,
+        stack: ExitStack,
+    ) -> None:
+        free = free_memory_bytes()
+        self._control = control
+        self._equipment = equipment
+        self._memory_bytes = limits.memory_bytes or free
+        self._work_s = limits.work_s
+        self._deadline = equipment.clock() + limits.work_s
+        self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
+        self._text = stack.enter_context(closing(TextTap(equipment.text)))
+        self._status: int | None = None
+
+    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+        """Start it, give it its task, take its answer; it is gone afterwards."""
+        answers = Answers(task, given, self._area)
+        ours, theirs = socket.socketpair()
+        with ours, closing(SharedBuffer.of(_join(given))) as states:
+            try:
+                self._start(theirs, states, given)
+                write_framed(ours.fileno(), to_bytes(self._assignment(task, given)))
+                answer = self._converse(ours.fileno(), answers, hand_over)
+            except MalformedError:
+                raise _garbled() from None
+            except PeerError as error:
+                self._end()
+                raise self._died(error) from None
+            finally:
+                theirs.close()
+                self._end()
+        return self._read(answers, answer)
+
+    def _start(self, theirs: socket.socket, states: SharedBuffer, given: Given) -> None:
+        descriptors = [
+            theirs.fileno(),
+            self._text.descriptor,
+            self._equipment.bundle.descriptor,
+            states.descriptor,
+            self._area.descriptor,
+            *(each.descriptor for each in given.rows),
+        ]
+        order = to_bytes(StartWorker(self._memory_bytes))
+        send_with(self._control, order, descriptors)
+        theirs.close()
+
+    def _converse(
+        self, talk: int, answers: Answers, hand_over: HandOver
+    ) -> Done | Fault:
+        while True:
+            left_s = max(0.0, self._deadline - self._equipment.clock())
+            answer = answers.read(
+                read_framed(talk, max_bytes=answers.most, wait=left_s)
+            )
+            if not isinstance(answer, Handed):
+                return answer
+            hand_over(answer.model, answers.take(answer))
+            write_framed(talk, to_bytes(GoOn()))
+
+    def _assignment(self, task: SliceTask, given: Given) -> Assignment:
+        return Assignment(
+            task=task,
+            entry=self._equipment.entry,
+            bundle=self._equipment.bundle.length,
+            states=tuple(
+                None if each is None else size_of(each) for each in given.states
+            ),
+            statistics=len(given.statistics),
+            area=self._area.length,
+        )
+
+    def _read(self, answers: Answers, answer: Done | Fault) -> TaskDone:
+        try:
+            if isinstance(answer, Done):
+                return answers.finish(answer)
+            raise explain(answers.believe(answer, self._equipment.files))
+        except MalformedError as error:
+            if error.code in ("bad-row", "bundle-hides-module"):
+                raise
+            raise _garbled() from None
+
+    def _end(self) -> None:
+        """Make sure that it is gone, and know how it went."""
+        if self._status is not None:
+            return
+        self._status = 0
+        self._control.settimeout(
+            FAREWELL_S if self._equipment.clock() < self._deadline else 0.01
+        )
+        raw = read_packet(self._control)
+        if not raw:
+            with suppress(OSError):
+                self._control.send(to_bytes(KillWorker()))
+            self._control.settimeout(START_S)
+            raw = read_packet(self._control)
+        if raw:
+            told = from_bytes(raw, WorkerEnded)
+            assert isinstance(told, WorkerEnded)
+            self._status = told.status
+
+    def _died(self, error: PeerError) -> JobError:
+        if error.code == TIMED_OUT:
+            return JobError(
+                f"the recipe took more than {self._work_s:g} s for one visit",
+                fix="Raise work_s in the job, or lower buffer_bytes",
+                code="recipe-timeout",
+            )
+        status = self._status or 0
+        return killed(f"signal {-status}" if status < 0 else "it ended its process")
+
+
+def read_packet(control: socket.socket) -> bytes:
+    """What the zygote says; empty if it is gone or says nothing in time."""
+    try:
+        return control.recv(4096)
+    except OSError:
+        return b""
+
+
+def _join(given: Given) -> bytes:
+    parts = [
+        part for each in given.states if each for part in (each.tensors, each.tree)
+    ]
+    return b"".join([*parts, given.statistics]) or b"\0"
+
+
+def killed(why: str) -> JobError:
+    """The error for a process that is gone without an answer."""
+    return JobError(
+        "the recipe's process ended early",
+        why=why,
+        fix="`sealift try` runs the recipe on synthetic rows; signal 9 is often memory",
+        code="recipe-killed",
+    )
+
+
+def _garbled() -> JobError:
+    return JobError(
+        "the recipe's process said something that makes no sense",
+        fix="A recipe that leaves descriptors and memory alone does not do that",
+        code="recipe-garbled",
+    )
