@@ -5,7 +5,7 @@ The screen draws it while it grows, the checks and the report read it at the end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -277,6 +277,13 @@ class Progress:
         if attack is not None and not visit.verified:
             attack.reason, attack.line = visit.reason, visit.line
             attack.scrubbed_bytes = visit.scrubbed_bytes
+
+
+def timed_phases(visits: Sequence[VisitSeen]) -> list[str]:
+    """Phases that the accelerator timed, the known ones first and in their order."""
+    timed = {name for visit in visits for name in visit.phases_s} - {"offer"}
+    known = [name for name in PHASES if name in timed]
+    return known + sorted(timed - set(PHASES))
 
 
 def _named(

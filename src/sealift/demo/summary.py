@@ -12,11 +12,10 @@ from rich.text import Text
 
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
-from sealift.demo.progress import VisitSeen
+from sealift.demo.progress import VisitSeen, timed_phases
 from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes, say_sandbox
 
 BAR_WIDTH: Final = 40
-PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")
 ROLES_BAR_S: Final = 8.0
 
 
@@ -38,9 +37,9 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 
 
 def _results(outcome: Outcome) -> Table:
-    headline, words = outcome.task.headline, outcome.task.words
+    headline = outcome.task.headline
     better = "less is better" if headline.lower_is_better else "more is better"
-    table = _table(f"Held-out {words.rows} of all owners: {headline.title} ({better})")
+    table = _table(f"Everybody's held-out rows: {headline.title} ({better})")
     table.add_column("", min_width=12)
     table.add_column("")
     models = [
@@ -61,22 +60,24 @@ def _phases(outcome: Outcome) -> Table:
     table = _table("Phases of a visit: median in ms; all visits together in s")
     table.add_column("holder")
     table.add_column("visits", justify="right")
-    for name in (*PHASES, "whole"):
-        table.add_column(name, justify="right")
-    table.add_column("sealed", justify="right")
     verified = outcome.progress.verified
+    phases = timed_phases(verified)
+    for name in (*phases, "whole", "sealed"):
+        table.add_column(name, justify="right")
     for owner in OWNERS:
         visits = [visit for visit in verified if visit.holder == owner]
         table.add_row(
-            owner, *_cells(visits, lambda values: f"{median(values) * 1e3:.1f}")
+            owner, *_cells(visits, phases, lambda values: f"{median(values) * 1e3:.1f}")
         )
-    table.add_row("in all", *_cells(verified, lambda values: f"{sum(values):.2f}"))
+    table.add_row("in all", *_cells(verified, phases, lambda v: f"{sum(v):.2f}"))
     return table
 
 
-def _cells(visits: list[VisitSeen], say: Callable[[list[float]], str]) -> Iterator[str]:
+def _cells(
+    visits: list[VisitSeen], phases: list[str], say: Callable[[list[float]], str]
+) -> Iterator[str]:
     yield str(len(visits))
-    for name in PHASES:
+    for name in phases:
         yield say([visit.phases_s.get(name, 0.0) for visit in visits])
     yield say([sum(visit.phases_s.values()) for visit in visits])
     yield say_bytes(sum(visit.sealed_bytes for visit in visits))

@@ -8,7 +8,7 @@ from typing import Final
 
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
-from sealift.demo.progress import PHASES, VisitSeen
+from sealift.demo.progress import PHASES, VisitSeen, timed_phases
 from sealift.demo.report.charts import Part, legend, stack
 from sealift.demo.report.markup import Markup, element, join, section, table
 from sealift.demo.spending import CHECKPOINT, IDLE, Spending
@@ -80,7 +80,7 @@ def _stacked(stages: Sequence[tuple[str, float, str]]) -> Markup:
 
 def _phase_table(outcome: Outcome) -> Markup:
     verified = outcome.progress.verified
-    names = phases_of(verified)
+    names = timed_phases(verified)
     rows: list[list[Markup | str]] = [
         [element("b", owner, class_=f"ink-{owner}"), *_cells(own, names, median)]
         for owner in OWNERS
@@ -90,13 +90,6 @@ def _phase_table(outcome: Outcome) -> Markup:
     rows.append([element("b", "all, added up"), *_cells(verified, names, sum)])
     headings = ["median of a visit", "visits", *names, "whole", "sealed"]
     return table(headings, rows, numbers_from=1)
-
-
-def phases_of(visits: Sequence[VisitSeen]) -> list[str]:
-    """Phases that the accelerator timed, the known ones first and in their order."""
-    timed = {name for visit in visits for name in visit.phases_s}
-    known = [name for name in PHASES if name in timed and name != "offer"]
-    return known + sorted(timed - set(PHASES))
 
 
 def _cells(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from sealift.demo.outcome import CheckedLog, Outcome
 from sealift.demo.parties import OWNERS
-from sealift.demo.progress import VisitSeen
-from sealift.demo.report.hours import phases_of
+from sealift.demo.progress import VisitSeen, timed_phases
 from sealift.demo.report.markup import Markup, details, element, join, section, table
 from sealift.demo.words import say_bytes, say_s
 from sealift.release.audit import Entry
@@ -97,7 +96,7 @@ def _receipt_row(receipt: Receipt) -> list[str]:
 
 
 def _visit_table(visits: Sequence[VisitSeen]) -> Markup:
-    names = phases_of(visits)
+    names = timed_phases(visits)
     headings = ["key epoch", "holder", "rows for", "outcome", *names, "sealed", "loss"]
     rows = [_visit_row(visit, names) for visit in visits]
     return table(headings, rows, numbers_from=4)
