@@ -112,6 +112,7 @@ def test_two_buffers_equal_one_and_local(tmp_path: Path) -> None:
         events = run["orchestrator"].events
     local = here(world, wishes)
     assert found["weights"] == local.weights.to_text()
+    assert found["metrics"] == local.metrics
     ended = [e.fields for e in events if e.kind == "visit.ended"]
     assert {each["outcome"] for each in ended} == {"verified"}
     assert [each["position"] for each in ended] == list(range(len(ended)))
@@ -128,3 +129,33 @@ def test_two_buffers_equal_one_and_local(tmp_path: Path) -> None:
     agreement = verify(load_signed(world.agreement))
     opened = open_output(world.run, identities()["lab"], agreement)
     assert (opened.manifest.buffers, opened.manifest.mixed) == (2, False)
+
+
+def test_mixed_cargo_in_two_buffers_equals_local(tmp_path: Path) -> None:
+    """Batches are drawn across all owners' rows: here as there, and not as one by one."""
+    wishes = Wishes(
+        owners=ALL,
+        buffers=2,
+        mixed="true",
+        buffer_bytes=150 * ROW_BYTES,
+        rule={"buffers": "2", "mixed": "true", "baseline_alone": "true"},
+    )
+    world = fresh_world(tmp_path, wishes)
+    with job_run(world) as run:
+        run.everybody(*ALL)
+        found = summary(run["orchestrator"])
+        events = run["orchestrator"].events
+    local = here(world, wishes)
+    assert found["weights"] == local.weights.to_text()
+    assert found["metrics"] == local.metrics
+    groups: dict[object, set[str]] = {}
+    for event in events:
+        if event.kind == "visit.ended" and event.fields["purpose"] == "train":
+            holders = groups.setdefault(event.fields["position"], set())
+            holders.add(event.text("holder"))
+    assert set(ALL) in groups.values()
+    apart = here(world, replace(wishes, mixed="false"))
+    assert apart.weights != local.weights  # control: it can tell
+    agreement = verify(load_signed(world.agreement))
+    opened = open_output(world.run, identities()["lab"], agreement)
+    assert (opened.manifest.buffers, opened.manifest.mixed) == (2, True)

@@ -6,7 +6,6 @@ which this plan demands and a demo may do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -24,8 +23,8 @@ from sealift.release.files import write_whole
 from sealift.release.signed import load_signed, verify
 from sealift.release.vault import Vault
 from sealift.train.eventlines import RoleEvent
-from sealift.train.joint import joint_training, mean_over_rows
-from sealift.train.local import SealedRows, loop_settings, run_local
+from sealift.train.joint import joint_training
+from sealift.train.local import SealedRows, loop_settings, mean_of_parts, run_local
 from sealift.train.settings import read_job
 from sealift.train.tensors import pack_tensors
 from sealift.train.worker.workshop import Workshop
@@ -64,7 +63,7 @@ def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
             sink=sink,
         )
     write_whole(world.model, pack_tensors(training.state()))
-    metrics = _means(agreement, heldout)
+    metrics = mean_of_parts(agreement, heldout)
     weights = training.digest().to_text()
     return TravelRun(progress, {"weights": weights, "metrics": metrics})
 
@@ -84,12 +83,3 @@ def _rows(world: World, agreement: Agreement, stack: ExitStack) -> SealedRows:
             )
             readers[name] = stack.enter_context(closing(reader))
     return SealedRows(agreement, readers, cards, keys)
-
-
-def _means(
-    agreement: Agreement, heldout: Mapping[str, Mapping[str, float]]
-) -> dict[str, float]:
-    parts = [(agreement.resource(name).rows, part) for name, part in heldout.items()]
-    digits = agreement.output.digits
-    means = mean_over_rows(parts)
-    return {name: round(value, digits) for name, value in means.items()}

@@ -8,7 +8,7 @@ whose keys the caller holds, so it is for a party that owns everything the job r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ from sealift.travel.settings import TravelSettings
 from sealift.travel.sharedbuffer import SharedBuffer
 from sealift.travel.sizing import plan_here
 
+MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
 ReadRows = Callable[[Stop], SharedBuffer]
 
 
@@ -40,8 +41,8 @@ def run_local(
     *,
     read_rows: ReadRows,
     sink: Sink = discard,
-) -> dict[str, dict[str, float]]:
-    """Run every planned slice here; return the last metrics of each held-out resource.
+) -> list[MeasuredRows]:
+    """Run every planned slice here; return what was measured last on held-out rows.
 
     Args:
         agreement: Names the resources.
@@ -50,20 +51,19 @@ def run_local(
         read_rows: The rows of a stop; closed when they were worked on.
         sink: Where progress goes.
     """
-    heldout: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
+    heldout: list[MeasuredRows] = []
     epoch, rule = -1, agreement.output
     for group in plan_here(agreement.resources, settings):
         measured = _work(agreement, training, group, read_rows)
         if group.purpose == "heldout" and group.epoch != epoch:
-            epoch, heldout = group.epoch, {}  # an earlier model's numbers say nothing
+            epoch, heldout = group.epoch, []  # an earlier model's numbers say nothing
         for stop in group.stops:
             found = measured[stop.resource]
             if group.purpose == "train":
                 _tell(sink, stop, found)
             elif group.purpose == "heldout":
-                part = (stop.rows, let_out(found, rule).metrics)
-                heldout.setdefault(stop.resource, []).append(part)
-    return {name: mean_over_rows(each) for name, each in heldout.items()}
+                heldout.append((stop.rows, let_out(found, rule).metrics))
+    return heldout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +124,10 @@ def loop_settings(job: JobTable) -> LoopSettings:
 
 
 def mean_of_parts(
-    agreement: Agreement, heldout: Mapping[str, Mapping[str, float]]
+    agreement: Agreement, heldout: Iterable[MeasuredRows]
 ) -> dict[str, float]:
     """Means over everybody's held-out rows, rounded as the output rule says."""
-    means = mean_over_rows(
-        (agreement.resource(name).rows, part) for name, part in heldout.items()
-    )
+    means = mean_over_rows(heldout)
     return {name: round(mean, agreement.output.digits) for name, mean in means.items()}
 
 
