@@ -21,12 +21,12 @@ from typing import Final
 from sealift.bench import travel_table as table
 from sealift.bench.report import BenchReport, Row, start_report
 from sealift.bench.travel_cast import Cast
-from sealift.bench.travel_limit import ShapedLink, shaped_link, unlimited
+from sealift.bench.travel_limit import Link, capped_link, unlimited
 from sealift.bench.travel_overlap import measure_digest, measure_overlap
 from sealift.bench.travel_wire import Answer
 
 HAS_FULL: Final = True
-RECORD_BYTES: Final = 1 << 20
+RECORD_BYTES: Final = 2 << 20
 MODEL_BYTES: Final = 124_439_808 * 4  # GPT-2 small in fp32, the paper's model
 MIB: Final = 1 << 20
 PHASES: Final = ("offer", "lease", "handshake", "load", "read", "scrub", "return")
@@ -85,15 +85,19 @@ def measure(sizes: Sizes) -> BenchReport:
     report.real = ["three processes, real handshakes, sealed files, scrub, receipts"]
     with tempfile.TemporaryDirectory(prefix="sealift-bench-") as folder:
         here = _same_host(report, sizes, Path(folder) / "here")
-        with shaped_link() as link:
-            if link is None:
-                why = f"no caps: {unlimited()}"
-                report.modelled.append(why)
-            else:
-                report.real.append("caps by veth and tc-tbf between two namespaces")
-                _remote(report, sizes, Path(folder) / "there", link, here)
+        why_not = unlimited()
+        _say_link(report, why_not)
+        with capped_link(why_not) as link:
+            _remote(report, sizes, Path(folder) / "there", link, here)
     report.rows.append(measure_digest(sizes.model_bytes))
     return report
+
+
+def _say_link(report: BenchReport, why_not: str) -> None:
+    if why_not:
+        report.modelled.append(f"caps by a token bucket in this process: {why_not}")
+    else:
+        report.real.append("caps by veth and tc-tbf between two namespaces")
 
 
 @dataclass(slots=True)
@@ -141,7 +145,7 @@ def _phase_medians(visits: Sequence[Answer]) -> dict[str, float]:
 
 
 def _remote(
-    report: BenchReport, sizes: Sizes, folder: Path, link: ShapedLink, here: SameHost
+    report: BenchReport, sizes: Sizes, folder: Path, link: Link, here: SameHost
 ) -> None:
     folder.mkdir()
     worst = 0.0

@@ -50,14 +50,26 @@ class AcceleratorEnd:
         self._dock: Dock | None = None
         self._shipping: ShippingDock | None = None
         self._models: TcpListener | None = None
+        self._direct: TcpListener | None = None
         self._model = memoryview(b"")
 
     def start(self) -> Answer:
         """The key that the agreement must name."""
         return {"attester": self._attester.public_key.to_text()}
 
-    def join(self, relay: list[Any], host: str, signed: str, key: str) -> Answer:
-        """Dial the relay; listen for direct paths at ``host``."""
+    def listen(self, host: str) -> Answer:
+        """Listen for cargo, shipped data sets and models; where."""
+        self._direct, self._models = TcpListener(host), TcpListener(host)
+        self._shipping = ShippingDock((host, 0))
+        places = {
+            "direct": self._direct.address,
+            "models": self._models.address,
+            "shipping": self._shipping.address,
+        }
+        return {"places": places, "certificate": pack(self._shipping.certificate)}
+
+    def join(self, relay: list[Any], direct: str, signed: str, key: str) -> Answer:
+        """Dial the relay; holders are told to come to ``direct``."""
         self._agreement = verify(decode(SignedAgreement, unpack(signed)))
         self._resource = self._agreement.agreement.resources[0]
         self._key = SecretKey(unpack(key))
@@ -74,17 +86,9 @@ class AcceleratorEnd:
         proof = prove_instance(self._endpoint, self._agreement)
         terms = RunTerms(buffers=1, mixed=False, sandbox="none")
         self._writer = ReceiptWriter(self._endpoint.instance, proof, (), terms)
-        self.close()
         self._link = Link.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
-        self._dock = Dock(local=LocalListener(), tcp=TcpListener(host))
-        self._shipping = ShippingDock((host, 0))
-        self._models = TcpListener(host)
-        return {
-            "instance": self._endpoint.instance.public_key.to_text(),
-            "shipping": self._shipping.address,
-            "certificate": pack(self._shipping.certificate),
-            "models": self._models.address,
-        }
+        self._dock = Dock(local=LocalListener(), tcp=self._direct, tcp_address=direct)
+        return {"instance": self._endpoint.instance.public_key.to_text()}
 
     def offer(self, visit: str, rows: int) -> Answer:
         """A buffer for a visit: memory that has been touched."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from sealift.attest.level import Level
-from sealift.bench.travel_limit import ShapedLink
+from sealift.bench.travel_limit import Link
 from sealift.bench.travel_wire import Answer, Child, pack, unpack
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Card, create_identity
@@ -69,12 +69,12 @@ class Cast:
         folder: Path,
         total_bytes: int,
         record_bytes: int,
-        link: ShapedLink | None = None,
+        link: Link | None = None,
     ) -> None:
         self._operator = create_identity(OPERATOR)
         self._stack = ExitStack()
         host = link.here if link else LOOPBACK
-        there: Sequence[str] = link.inside(()) if link else ()
+        there: tuple[str, ...] = link.inside(()) if link else ()
         self.holder = self._start(there, "sealift.bench.travel_holder")
         self.accelerator = self._start((), "sealift.bench.travel_accelerator")
         made = self.holder.ask(
@@ -87,12 +87,22 @@ class Cast:
         self.resource = decode(Resource, unpack(made["resource"]))
         signed = self._agree(decode(Card, unpack(made["card"])))
         relay = self._stack.enter_context(Relay.listen(host))
-        self.holder.ask("join", host=host, port=relay.address[1], signed=signed)
+        dial = link.through(relay.address) if link else relay.address
+        self.holder.ask("join", host=dial[0], port=dial[1], signed=signed)
+        listening = self.accelerator.ask("listen", host=host)
+        places = {
+            name: link.through(tuple(place)) if link else place
+            for name, place in listening["places"].items()
+        }
         joined = self.accelerator.ask(
-            "join", relay=list(relay.address), host=host, signed=signed, key=made["key"]
+            "join",
+            relay=list(relay.address),
+            direct="{}:{}".format(*places["direct"]),
+            signed=signed,
+            key=made["key"],
         )
         self._instance = PublicKey.from_text(joined["instance"])
-        self._places = joined
+        self._places, self._certificate = places, listening["certificate"]
 
     def travel(self, cargo_bytes: int, kinds: Sequence[str]) -> Answer:
         """Ours: the accelerator visits the holder. Seconds by phase, and ``seconds``."""
@@ -130,7 +140,7 @@ class Cast:
             "ship",
             host=host,
             port=port,
-            certificate=self._places["certificate"],
+            certificate=self._certificate,
             total_bytes=cargo_bytes,
         )
         self.accelerator.hear()

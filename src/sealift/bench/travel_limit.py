@@ -2,8 +2,7 @@
 
 Real: the holder's processes live in a network namespace of their own, joined to this one
 by a veth pair with a token bucket filter (tc-tbf) in each direction. That needs root and
-iproute2. Else ``unlimited`` tells why, and only the uncapped rows are measured over
-loopback.
+iproute2. Else ``unlimited`` tells why, and the link is modelled (``travel_bucket``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
+
+from sealift.bench.travel_bucket import Address, ModelledLink
 
 LATENCY: Final = "400ms"  # how long a packet may wait in the shaper
 MIN_BURST_BYTES: Final = 32 << 10
@@ -54,9 +55,13 @@ class ShapedLink:
             place = ("qdisc", "replace", "dev", device, "root")
             _run("tc", *where, *place, *shaper, "latency", LATENCY)
 
-    def inside(self, command: Sequence[str]) -> list[str]:
+    def inside(self, command: Sequence[str]) -> tuple[str, ...]:
         """The command, at the far end."""
-        return ["ip", "netns", "exec", self._space, *command]
+        return ("ip", "netns", "exec", self._space, *command)
+
+    def through(self, address: Address) -> Address:
+        """Where to dial to reach ``address`` over the link: right there."""
+        return address
 
     def close(self) -> None:
         """Remove pair and namespace."""
@@ -65,15 +70,35 @@ class ShapedLink:
                 _run("ip", *command)
 
 
+class Link(Protocol):
+    """What lies between holder and accelerator."""
+
+    here: str
+
+    def cap(self, mbit_per_s: float) -> None:
+        """Cap both directions; 0 takes the cap away."""
+        ...
+
+    def inside(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """A command, run at the far end."""
+        ...
+
+    def through(self, address: Address) -> Address:
+        """Where to dial from the far end to reach an address here."""
+        ...
+
+    def close(self) -> None:
+        """Take it away."""
+        ...
+
+
 @contextmanager
-def shaped_link() -> Iterator[ShapedLink | None]:
-    """A link with a real shaper; None where this machine does not allow one."""
-    if unlimited():
-        yield None
-        return
-    link = ShapedLink()
+def capped_link(why_not: str) -> Iterator[Link]:
+    """A link with a real shaper, or a modelled one if there is a reason against it."""
+    link: ShapedLink | ModelledLink = ModelledLink() if why_not else ShapedLink()
     try:
-        link.open()
+        if isinstance(link, ShapedLink):
+            link.open()
         yield link
     finally:
         link.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.bench import travel, travel_limit
+from sealift.bench import travel, travel_bucket, travel_limit
 from sealift.bench.travel_table import RECORDED
 from sealift.bench.travel_wire import Child
 from sealift.cli.main import main
@@ -29,7 +29,7 @@ TINY = travel.Sizes(
 )
 
 
-def test_without_a_shaper_the_same_host_is_measured_and_it_says_so(
+def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(travel_limit.shutil, "which", lambda name: None)
@@ -39,7 +39,11 @@ def test_without_a_shaper_the_same_host_is_measured_and_it_says_so(
     target = tmp_path / "travel.json"
     assert main(["bench", "travel", "--quick", "--json", str(target)]) == 0
     report = json.loads(target.read_text())
-    assert report["modelled"] == ["no caps: ip and tc not installed (iproute2)"]
+    (modelled,) = report["modelled"]
+    assert modelled.endswith(
+        "a token bucket in this process: ip and tc not installed (iproute2)"
+    )
+    assert next(row["cap"] for row in report["rows"] if "cap" in row) == "100 Mbit/s"
     assert report["ratios"]["rate_vs_plain_copy"] > 0
     phases = report["rows"][0]
     assert phases["where"] == "same host"
@@ -114,3 +118,18 @@ def _meets(client: ssl.SSLContext, certificate: bytes, key: bytes) -> bool:
                 return False
             ends.remove(end)
     return not ends
+
+
+def test_a_bucket_lets_nobody_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(travel_bucket.time, "monotonic", lambda: now[0])
+    slept: list[float] = []
+    monkeypatch.setattr(travel_bucket.time, "sleep", slept.append)
+    bucket = travel_bucket.TokenBucket()
+    bucket.take(1000)
+    bucket.set_rate(1000.0)
+    bucket.take(500)
+    bucket.take(500)
+    now[0] += 5
+    bucket.take(250)
+    assert slept == [0.5, 1.0, 0.25]
