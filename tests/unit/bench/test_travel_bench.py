@@ -20,10 +20,11 @@ pytestmark = pytest.mark.distributed
 
 MIB = 1 << 20
 TINY = travel.Sizes(
-    cargo_bytes=4 * MIB,
+    cargo_bytes=8 * MIB,
     model_bytes=MIB,
     repeats=1,
-    small={500: (1, 2)},
+    small={500: (2, 4)},
+    small_models={},
     capped_repeats=1,
     recorded=RECORDED[-3:],
 )
@@ -61,7 +62,7 @@ def test_every_cap_beside_the_papers_numbers() -> None:
     assert [row["cap"] for row in rows] == ["100 Mbit/s", "500 Mbit/s", "uncapped"]
     assert [row["recorded_ship_s"] for row in rows] == [60.36, 15.86, 7.34]
     assert [row["scaled"] for row in rows] == [False, True, False]
-    wire_s = 4 * MIB * 8 / 100e6  # a real cap lets nobody be faster
+    wire_s = 8 * MIB * 8 / 100e6  # a real cap lets nobody be faster
     assert float(rows[0]["ship_s"]) > 0.8 * wire_s
     assert float(rows[0]["travel_remote_s"]) > 0.8 * wire_s
     ratios = {"remote_vs_ship", "ship_vs_same_host", "ship_vs_same_host_100"}
@@ -133,3 +134,11 @@ def test_a_bucket_lets_nobody_be_faster(monkeypatch: pytest.MonkeyPatch) -> None
     now[0] += 5
     bucket.take(250)
     assert slept == [0.5, 1.0, 0.25]
+
+
+@pytest.mark.parametrize("sizes", [travel.USUAL, travel.QUICK, travel.FULL])
+def test_small_cargoes_are_whole_records(sizes: travel.Sizes) -> None:
+    """A record crosses whole, so part of one would cost as much as all of it."""
+    for small in (*sizes.small.values(), *sizes.small_models.values()):
+        assert all(mib * MIB % travel.RECORD_BYTES == 0 for mib in small)
+        assert all(mib * MIB <= sizes.cargo_bytes for mib in small)
