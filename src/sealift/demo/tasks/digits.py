@@ -16,10 +16,10 @@ DIGITS: Final = Task(
     write_tables=write_digits,
     metrics=(Metric(ACCURACY, "digits read right"),),
     schedule=Schedule(
-        epochs=12,
+        epochs=14,
         batch_rows=16,
-        evaluate_every=3,
-        rows_per_visit=240,
+        evaluate_every=4,
+        rows_per_visit=480,  # a whole part: each visit costs a fresh process
         row_bytes=ROW_BYTES,
     ),
     words=Words(
