@@ -28,6 +28,11 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "loss": ("the loss is not a scalar tensor", ""),
     "sums": ("prepare() returns something else than numbers and tensors by name", ""),
+    "other-sums": (
+        "prepare() returns other names or shapes than in the visit before, or sums "
+        "beyond their range",
+        "Whole numbers add up to 2^53 - 1 at most, all others are finite",
+    ),
     "many-sums": ("prepare() returns too many numbers", "65,536 are the most"),
     "model-state": ("its model keeps something else than tensors in its state", ""),
     "optimizer-state": (

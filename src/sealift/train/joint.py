@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
+from sealift.train.faults import unfit
 from sealift.train.output import ALONE, Measured
 from sealift.train.statedigest import Settled, state_digest
 from sealift.train.states import JointState, TrainingState
@@ -135,16 +137,20 @@ class JointTraining:
         Raises:
             JobError: code ``state-changed``.
         """
-        self.build()
         self.verify()
-        alone = {owner: self._states[owner] for owner in self._owners}
-        joint = self._states[JOINT]
-        return JointState(joint, alone, self.rows_trained, self._statistics)
+        return JointState(
+            self._states.get(JOINT),
+            {name: state for name, state in self._states.items() if name != JOINT},
+            self.rows_trained,
+            self._statistics,
+        )
 
     def restore(self, state: JointState) -> None:
         """Go on from there, whatever was before."""
-        self._settle({JOINT: state.joint, **state.alone})
-        self._owners = tuple(state.alone)
+        self._states, self._settled = {}, {}
+        if state.joint is not None:
+            self._settle({JOINT: state.joint, **state.alone})
+            self._owners = tuple(state.alone)
         self.rows_trained, self._statistics = state.rows_trained, state.statistics
 
     def digest(self) -> Digest:
@@ -169,7 +175,10 @@ class JointTraining:
     def _prepare(self, cargo: Sequence[Cargo]) -> dict[str, Measured]:
         done = self._do(self._task("prepare", (), cargo), self._given(cargo))
         before = [self._statistics] if self._statistics else []
-        self._statistics = add_sums([*before, *done.statistics])
+        try:
+            self._statistics = add_sums([*before, *done.statistics])
+        except MalformedError:
+            raise unfit("other-sums") from None
         return {each.resource.name: Measured(each.count) for each in cargo}
 
     def _train(self, cargo: Sequence[Cargo]) -> dict[str, Measured]:

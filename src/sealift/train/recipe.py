@@ -45,7 +45,8 @@ class Recipe:
     ) -> None:
         self.guard: Final[Guard] = guard or Containment(files)
         self._module = import_entry(files, entry, self.guard)
-        self._function("build")
+        if not hasattr(self._module, "prepare"):  # sums alone need no model
+            self._function("build")
 
     def build(self, statistics: Mapping[str, Tensor] | None = None) -> nn.Module:
         """A fresh model; draws from torch's generators.

@@ -55,13 +55,13 @@ class JointState:
     """Everything that training goes on from.
 
     Attributes:
-        joint: The model of all owners.
+        joint: The model of all owners; None while there are but sums to build it on.
         alone: One of each owner alone; empty if the rule has no baselines.
         rows_trained: Rows trained on so far, with repetition.
         statistics: Blob of the sums of ``prepare``; empty without.
     """
 
-    joint: TrainingState
+    joint: TrainingState | None
     alone: Mapping[str, TrainingState] = field(default_factory=dict)
     rows_trained: int = 0
     statistics: bytes = b""

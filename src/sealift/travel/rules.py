@@ -32,6 +32,7 @@ class RulesProgress:
         trained: Training visits whose rows were all trained on, by holder.
         shown: Ranges of rows that the recipe may have seen, by resource.
         covered: Ranges of rows that were trained on, by resource.
+        prepared: Ranges of rows that are in the sums of ``prepare``, by resource.
         owners: Owner of each resource in ``covered``.
     """
 
@@ -41,6 +42,7 @@ class RulesProgress:
     trained: dict[str, int] = field(default_factory=dict)
     shown: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
     covered: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
+    prepared: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
 
 
@@ -57,6 +59,7 @@ class VisitRules:
         trained: Training visits per holder whose rows were all trained on.
         shown: Ranges that the recipe may have seen, by resource.
         covered: Ranges that were trained on, by resource.
+        prepared: Ranges that are in the sums of ``prepare``, by resource.
     """
 
     max_visits: int
@@ -66,6 +69,7 @@ class VisitRules:
     trained: dict[str, int] = field(default_factory=dict)
     shown: dict[str, set[Rows]] = field(default_factory=dict)
     covered: dict[str, set[Rows]] = field(default_factory=dict)
+    prepared: dict[str, set[Rows]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock, compare=False, repr=False)
 
@@ -105,7 +109,9 @@ class VisitRules:
             self.shown.setdefault(offer.resource, set()).add(_rows(offer))
 
     def count(self, offer: OfferVisit) -> None:
-        """All rows were trained on: only this counts towards letting the model out."""
+        """All rows were worked on: only this counts towards letting anything out."""
+        if offer.purpose == "prepare":
+            self.prepared.setdefault(offer.resource, set()).add(_rows(offer))
         if offer.purpose == "train":
             with self._lock:
                 self.trained[offer.holder] = self.trained.get(offer.holder, 0) + 1
@@ -120,6 +126,13 @@ class VisitRules:
             if self.owners[resource] == owner
             for _first, rows in ranges  # equal or disjoint, so they add up
         )
+
+    def prepared_rows(self) -> dict[str, int]:
+        """Rows that are in the sums of ``prepare``, by resource; each is in them once."""
+        return {
+            resource: sum(rows for _first, rows in ranges)
+            for resource, ranges in self.prepared.items()
+        }
 
     def progress(self) -> RulesProgress:
         """Everything counted so far."""
@@ -137,6 +150,7 @@ class VisitRules:
             trained=dict(self.trained),
             shown=_sorted(self.shown),
             covered=_sorted(self.covered),
+            prepared=_sorted(self.prepared),
             owners=dict(self.owners),
         )
 
@@ -154,6 +168,9 @@ class VisitRules:
         self.trained = dict(progress.trained)
         self.shown = {name: set(ranges) for name, ranges in progress.shown.items()}
         self.covered = {name: set(ranges) for name, ranges in progress.covered.items()}
+        self.prepared = {
+            name: set(ranges) for name, ranges in progress.prepared.items()
+        }
         self.owners = dict(progress.owners)
 
     def _require_ahead(self, position: int) -> None:
@@ -166,6 +183,7 @@ class VisitRules:
 
     def _require_allowed(self, offer: OfferVisit) -> None:
         self._require_visits_left(offer.holder, offer.purpose)
+        self._require_once(offer)
         overlapped = [
             rows
             for rows in self.shown.get(offer.resource, ())
@@ -176,6 +194,23 @@ class VisitRules:
                 f"the visit asks for rows of {offer.resource} that overlap earlier ones",
                 why="two such visits would tell single rows by their difference",
                 fix="Cut a resource in one way throughout a job",
+                code="rows-overlap",
+            )
+
+    def _require_once(self, offer: OfferVisit) -> None:
+        """Sums take each row once, and none after something was built on them."""
+        if offer.purpose != "prepare":
+            return
+        if any(visits for (_, did), visits in self.worked.items() if did != "prepare"):
+            raise StaleError(
+                "the pass of sums is over",
+                why="training has begun on what it gave",
+                code="group-over",
+            )
+        if _rows(offer) in self.prepared.get(offer.resource, ()):
+            raise PolicyError(
+                f"these rows of {offer.resource} are in the sums already",
+                why="a row that counts twice could be told from the rest",
                 code="rows-overlap",
             )
 

@@ -58,14 +58,44 @@ def test_rows_that_overlap_earlier_ones(first: int, rows: int) -> None:
     rules = VisitRules(max_visits=9)
     work(rules, offer(0, 10))
     refused(lambda: rules.admit(offer(first, rows)), "rows-overlap")
-    refused(lambda: rules.admit(offer(first, rows, purpose="prepare")), "rows-overlap")
+    after_sums = VisitRules(max_visits=9)
+    work(after_sums, offer(0, 10, purpose="prepare"))
+    for purpose in ("prepare", "train"):
+        wish = offer(first, rows, purpose=purpose)
+        refused(lambda each=wish: after_sums.admit(each), "rows-overlap")  # type: ignore[misc]
 
 
 def test_the_same_rows_again_and_others_beside_them() -> None:
     rules = VisitRules(max_visits=9)
-    work(rules, offer(0, 10), offer(0, 10), offer(10, 10), offer(0, 10))
-    work(rules, offer(0, 10, purpose="prepare"), offer(3, 4, purpose="heldout"))
+    work(rules, offer(0, 10, purpose="prepare"), offer(0, 10), offer(0, 10))
+    work(rules, offer(10, 10), offer(0, 10), offer(3, 4, purpose="heldout"))
     assert rules.distinct_rows("ada") == 20
+
+
+def test_sums_take_each_row_once() -> None:
+    rules = VisitRules(max_visits=9)
+    work(rules, offer(0, 10, purpose="prepare"), offer(10, 5, purpose="prepare"))
+    assert rules.prepared_rows() == {"ada-train": 15}
+    refused(lambda: rules.admit(offer(0, 10, purpose="prepare")), "rows-overlap")
+
+
+def test_a_visit_that_came_to_nothing_is_in_no_sum() -> None:
+    rules = VisitRules(max_visits=9)
+    lost = offer(0, 10, purpose="prepare")
+    rules.admit(lost)
+    rules.begin(lost)
+    assert rules.prepared_rows() == {}
+
+
+@pytest.mark.parametrize("purpose", ["train", "heldout"])
+def test_no_sums_after_something_was_built_on_them(purpose: Purpose) -> None:
+    rules = VisitRules(max_visits=9)
+    late = offer(10, 10, purpose="prepare")
+    work(rules, offer(0, 10, purpose="prepare"))
+    rules.admit(late)
+    work(rules, offer(0, 10, purpose=purpose))
+    refused(lambda: rules.begin(late), "group-over")
+    refused(lambda: rules.admit(offer(20, 5, purpose="prepare")), "group-over")
 
 
 @pytest.mark.parametrize(("first", "rows"), OVERLAPS)
@@ -104,9 +134,11 @@ def test_repeated_rows_are_not_more_rows() -> None:
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_each_purpose_is_counted_apart(purpose: Purpose) -> None:
     rules = VisitRules(max_visits=2)
-    work(rules, offer(purpose=purpose), offer(purpose=purpose))
-    refused(lambda: rules.admit(offer(purpose=purpose)), "too-many-visits")
-    for other in set(PURPOSES) - {purpose}:
+    if purpose != "prepare":  # which comes first, or not at all
+        work(rules, offer(purpose="prepare"))
+    work(rules, offer(purpose=purpose), offer(10, purpose=purpose))
+    refused(lambda: rules.admit(offer(20, purpose=purpose)), "too-many-visits")
+    for other in set(PURPOSES) - {purpose, "prepare"}:
         work(rules, offer(purpose=other))
 
 
@@ -140,7 +172,12 @@ def test_progress_is_all_there_is(
     visits: list[tuple[int, Purpose, bool]],
 ) -> None:
     rules = VisitRules(max_visits=99)
-    for position, (place, purpose, trained) in enumerate(visits):
+    sums = dict.fromkeys(each for each in visits if each[1] == "prepare")
+    in_order = [
+        *{place: (place, purpose, did) for place, purpose, did in sums}.values(),
+        *(each for each in visits if each[1] != "prepare"),
+    ]
+    for position, (place, purpose, trained) in enumerate(in_order):
         rules.advance(position)
         each = offer(10 * place, 10, position=position + 1, purpose=purpose)
         rules.admit(each)
