@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     manifest = opened.manifest
     facts = {
         "file": str(args.output),
-        "weights": manifest.weights.to_text(),
+        "weights": opened.weights.to_text(),
         "level": manifest.level,
         "tensors": opened.tensors,
         "parameters": opened.parameters,

@@ -88,6 +88,7 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
             mode than agreed.
     """
     settings, agreed = job.travel_settings(), agreement.agreement.travel
+    _check_purpose(job, agreement)
     if settings.buffer_bytes:
         plan_job(agreement.agreement.resources, replace(settings, epochs=1))
     check_seconds(settings.lease_s, agreed.lease_s)
@@ -98,6 +99,18 @@ def say_sandbox(sandbox: str) -> None:
     """A recipe is code of another party: say what keeps it in."""
     line = Confinement.parse(sandbox).say()
     print(f"sealift: {line}", file=sys.stderr, flush=True)
+
+
+def _check_purpose(job: JobTable, agreement: VerifiedAgreement) -> None:
+    if job.training.epochs:
+        return
+    if not job.training.prepare or not agreement.agreement.output.statistics:
+        raise UsageError(
+            "the job would make nothing",
+            why="it has no epochs, and no statistics may leave",
+            fix="Set training.prepare, and agree on output.statistics; or set epochs",
+            code="nothing-to-make",
+        )
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

@@ -28,6 +28,7 @@ from sealift.train.manifest import (
     SignedManifest,
     verify_manifest,
 )
+from sealift.train.totals import STATISTICS_NAME, totals_file
 from sealift.travel.messages import Output
 from sealift.travel.orchestrator import RunSummary
 
@@ -153,6 +154,10 @@ class RunFolder:
         signed = SignedManifest(finished.manifest, finished.signature)
         manifest = verify_manifest(signed, agreement)
         self.add(MANIFEST_NAME, encode(signed))
+        if manifest.statistics:
+            self.add(
+                STATISTICS_NAME, totals_file(manifest.statistics, manifest.prepared)
+            )
         self.appear()
         return self._summary(manifest, summary.visits, summary.skipped)
 
@@ -175,7 +180,8 @@ class RunFolder:
             "skipped": skipped,
             "level": manifest.level,
             "metrics": manifest.metrics,
-            "weights": manifest.weights.to_text(),
+            **_weights(manifest),
+            **_statistics(manifest),
         }
 
 
@@ -241,3 +247,14 @@ def _holds_a_run(path: Path) -> UsageError:
         fix="Name another folder with --output, or move that one away",
         code="output-exists",
     )
+
+
+def _weights(manifest: RunManifest) -> dict[str, Any]:
+    return {"weights": manifest.weights.to_text()} if manifest.weights else {}
+
+
+def _statistics(manifest: RunManifest) -> dict[str, Any]:
+    if not manifest.statistics:
+        return {}
+    found = {name: each.nested() for name, each in manifest.statistics.items()}
+    return {"prepared": manifest.prepared, "statistics": found}

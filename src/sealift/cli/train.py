@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sealift.cli.roles import check_job
 from sealift.release.signed import load_signed, verify
 from sealift.train.settings import read_job
+
+MAX_SHOWN: Final = 100  # characters of one total
 
 
 def add_parser(subparsers: Any) -> None:
@@ -67,6 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(summary: dict[str, Any]) -> None:
-    metrics = summary.pop("metrics")
+    metrics, statistics = summary.pop("metrics"), summary.pop("statistics", {})
     for name, value in {**summary, **metrics}.items():
         print(f"{name:<22}{value}")
+    for name, value in statistics.items():
+        print(f"{name:<22}{_shortened(value)}")
+
+
+def _shortened(value: Any) -> str:
+    """A total on one line; ``statistics.json`` has the whole of it."""
+    text = json.dumps(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -26,9 +26,10 @@ from sealift.events import Event
 from sealift.release.bundle import load_bundle
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
-from sealift.train.local import SealedRows, train_local
+from sealift.train.local import LocalRun, SealedRows, train_local
 from sealift.train.sandbox import limits
 from sealift.train.settings import JobTable
+from sealift.train.totals import STATISTICS_NAME, totals_file
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
 
@@ -61,7 +62,10 @@ def train_locally(
             read_rows=rows,
             sink=_say_slice(args.watch),
         )
-        folder.add(MODEL_NAME, ran.model)
+        if ran.model:
+            folder.add(MODEL_NAME, ran.model)
+        if ran.statistics:
+            folder.add(STATISTICS_NAME, totals_file(ran.statistics, ran.prepared))
         result = {
             "run": str(folder.path),
             "plan": "local",
@@ -70,7 +74,7 @@ def train_locally(
             "agreement": agreement.digest.to_text(),
             "steps": ran.steps,
             "metrics": ran.metrics,
-            "weights": ran.weights.to_text(),
+            **_made(ran),
         }
         folder.add(RESULT_NAME, encode(result))
         folder.appear()
@@ -89,6 +93,16 @@ def _workshop(
         limits=most,
         tell=say_sandbox,
     )
+
+
+def _made(ran: LocalRun) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    if ran.weights is not None:
+        made["weights"] = ran.weights.to_text()
+    if ran.statistics:
+        made["prepared"] = ran.prepared
+        made["statistics"] = {n: each.nested() for n, each in ran.statistics.items()}
+    return made
 
 
 def _require_development(agreement: VerifiedAgreement) -> None:

@@ -110,7 +110,7 @@ def _check_model(
     from sealift.train.output import MODEL_NAME
 
     opened = open_output(world.run, unlock(world.home(MODEL_OWNER)), verified)
-    if opened.manifest.weights.to_text() != run.result["weights"]:
+    if opened.weights.to_text() != run.result["weights"]:
         raise IntegrityError(
             "the orchestrator told other weights", code="weights-differ"
         )

@@ -122,17 +122,17 @@ class Accelerator:
         try:
             send_message(control, job.ready())
             orders.start(hosting)
-            self._work(job, control, hosting, orders)
+            finish = self._work(job, control, hosting, orders)
         finally:
             self._abandon(hosting)
-        job.handout.send(control, job.bench.training)
+        job.handout.send(control, job.bench.training, model=finish.model)
         while not isinstance(orders.next_turn(KEPT_WAIT_S), OutputKept):
             pass
         job.checkpoints.finish()
 
     def _work(
         self, job: OpenJob, control: Session, hosting: Hosting, orders: Orders
-    ) -> None:
+    ) -> FinishJob:
         while not isinstance(turn := orders.next_turn(), FinishJob):
             if not isinstance(turn, WorkVisits):
                 continue
@@ -143,6 +143,7 @@ class Accelerator:
                 with suppress(SealiftError):
                     send_message(control, Failed(error.code, str(error)))
                 raise
+        return turn
 
     def _abandon(self, hosting: Hosting) -> None:
         given_up = hosting.abandon("stopped")
@@ -208,7 +209,7 @@ class Accelerator:
             rules=self._rules,
             meet=lambda lease, left_s: meet(lease, min(left_s, settings.meet_s)),
             check=check_cargo_rows,
-            work=job.bench.work,
+            work=job.work,
             sign=ReceiptWriter(self._endpoint.instance, self._proof, heads, job.terms),
             make_pool=CPUPool,
             clock=self._clock,

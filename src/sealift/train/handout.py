@@ -32,6 +32,7 @@ from sealift.train.output import (
 )
 from sealift.train.progress import Measured, MeasuredPart
 from sealift.train.receipts import InstanceProof, RunTerms
+from sealift.train.totals import Statistic, check_totals, let_out_totals
 from sealift.travel.messages import (
     Failed,
     JobFinished,
@@ -115,25 +116,50 @@ class Handout:
             for resource, parts in measured.parts.items()
         }
 
-    def send(self, control: Session, training: JointTraining) -> None:
+    def send(
+        self, control: Session, training: JointTraining, *, model: bool = True
+    ) -> None:
         """Send the model, if it may leave, and the signed manifest.
+
+        Args:
+            control: To the orchestrator.
+            training: Has the model and the totals.
+            model: Whether a model is expected.
 
         Raises:
             PolicyError: code ``output-withheld``; the orchestrator is told first.
+            JobError: code ``statistics-withheld``; the same.
         """
         try:
-            visits = self._visits()
-            check_complete(self._rule, visits, self._rows())
-            training.verify()
+            statistics = self._statistics(training)
+            if model:
+                check_complete(self._rule, self._visits(), self._rows())
+                training.verify()
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
             raise
-        for output in self._outputs(training):
+        weights = training.digest() if model else None
+        for output in self._outputs(training) if model else ():
             send_message(control, output)
-        raw, signature = sign_manifest(
-            self._manifest(training, visits), self._endpoint.instance
-        )
+        manifest = self._manifest(training, weights, statistics)
+        raw, signature = sign_manifest(manifest, self._endpoint.instance)
         send_message(control, JobFinished(raw, signature))
+
+    def check_totals(self) -> None:
+        """May the sums of ``prepare`` leave, or be built on?
+
+        Raises:
+            JobError: code ``statistics-withheld``.
+        """
+        prepared = self._rules.prepared_rows()
+        check_totals(self._rule, self._agreement.agreement.resources, prepared)
+
+    def _statistics(self, training: JointTraining) -> dict[str, Statistic]:
+        """The totals that leave; a job that made none has none."""
+        if not training.statistics:
+            return {}
+        self.check_totals()
+        return let_out_totals(training.statistics, self._rule)
 
     def _outputs(self, training: JointTraining) -> Iterator[Output]:
         sealed, key = seal_model(training.state())
@@ -153,7 +179,12 @@ class Handout:
             for part, last in split_output(content):
                 yield Output(name, part, last)
 
-    def _manifest(self, training: JointTraining, visits: dict[str, int]) -> RunManifest:
+    def _manifest(
+        self,
+        training: JointTraining,
+        weights: Digest | None,
+        statistics: dict[str, Statistic],
+    ) -> RunManifest:
         return RunManifest(
             job=self._job,
             agreement=self._agreement.digest,
@@ -162,15 +193,16 @@ class Handout:
             buffers=self._terms.buffers,
             mixed=self._terms.mixed,
             sandbox=self._terms.sandbox,
-            statistics={},
+            statistics=statistics,
+            prepared=self._prepared(),
             resumed=self.resumed,
             software=f"sealift {__version__}",
             instance=self._endpoint.instance.public_key,
             evidence=self._proof.evidence,
-            weights=training.digest(),
+            weights=weights,
             steps=training.steps,
             rows=training.rows_trained,
-            visits=visits,
+            visits=self._visits(),
             metrics=self._metrics(),
             heads=self._heads,
         )
@@ -189,6 +221,13 @@ class Handout:
     def _rows(self) -> dict[str, int]:
         owners = self._agreement.agreement.data_owners
         return {owner: self._rules.distinct_rows(owner) for owner in owners}
+
+    def _prepared(self) -> dict[str, int]:
+        rows: dict[str, int] = {}
+        for name, found in sorted(self._rules.prepared_rows().items()):
+            owner = self._agreement.resource(name).owner
+            rows[owner] = rows.get(owner, 0) + found
+        return rows
 
     def _visits(self) -> dict[str, int]:
         owners = self._agreement.agreement.data_owners

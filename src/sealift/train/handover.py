@@ -14,6 +14,7 @@ from typing import Final
 from sealift.codec import decode
 from sealift.crypto.identity import Identity
 from sealift.errors import IntegrityError, PolicyError
+from sealift.ids import Digest
 from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement
 from sealift.train.manifest import (
@@ -44,6 +45,12 @@ class OpenedModel:
     content: bytes
     tensors: int
     parameters: int
+
+    @property
+    def weights(self) -> Digest:
+        """Digest of the model's state, as the manifest names it."""
+        assert self.manifest.weights is not None, "it was compared with the model's"
+        return self.manifest.weights
 
 
 def read_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sealift.channel.commitment import ContentCommitment, verify_leaves
 from sealift.channel.sealedfile import SealedFileReader
@@ -25,6 +25,7 @@ from sealift.train.output import Measured, check_complete, let_out
 from sealift.train.settings import JobTable
 from sealift.train.tasks import LoopSettings, Workplace
 from sealift.train.tensors import pack_tensors
+from sealift.train.totals import Statistic, check_totals, let_out_totals
 from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import TravelSettings
 from sealift.travel.sharedbuffer import SharedBuffer
@@ -71,16 +72,20 @@ class LocalRun:
     """What a local run leaves.
 
     Attributes:
-        model: As safetensors.
-        weights: Digest of the model's state.
+        model: As safetensors; empty where statistics alone were made.
+        weights: Digest of the model's state; None without a model.
         steps: Optimizer steps.
         metrics: Means over all held-out rows, by the output rule.
+        statistics: Totals of ``prepare``, by the output rule.
+        prepared: Rows that they are made of, by data owner.
     """
 
     model: bytes
-    weights: Digest
+    weights: Digest | None
     steps: int
     metrics: dict[str, float]
+    statistics: dict[str, Statistic] = field(default_factory=dict)
+    prepared: dict[str, int] = field(default_factory=dict)
 
 
 def train_local(
@@ -107,14 +112,42 @@ def train_local(
     training = joint_training(agreement, workplace, loop_settings(job))
     settings = job.travel_settings()
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
-    _check_complete(agreement, plan_here(agreement.resources, settings))
-    training.verify()
+    plan, trained = plan_here(agreement.resources, settings), settings.epochs > 0
+    if trained:
+        _check_complete(agreement, plan)
+        training.verify()
     return LocalRun(
-        model=pack_tensors(training.state()),
-        weights=training.digest(),
+        model=pack_tensors(training.state()) if trained else b"",
+        weights=training.digest() if trained else None,
         steps=training.steps,
         metrics=mean_of_parts(agreement, heldout),
+        statistics=_totals(agreement, training, plan),
+        prepared=_prepared(agreement) if training.statistics else {},
     )
+
+
+def _totals(
+    agreement: Agreement, training: JointTraining, plan: Sequence[Group]
+) -> dict[str, Statistic]:
+    if not training.statistics:
+        return {}
+    stops = [
+        stop for group in plan if group.purpose == "prepare" for stop in group.stops
+    ]
+    rows: Counter[str] = Counter()
+    for stop in stops:
+        rows[stop.resource] += stop.rows
+    check_totals(agreement.output, agreement.resources, rows)
+    return let_out_totals(training.statistics, agreement.output)
+
+
+def _prepared(agreement: Agreement) -> dict[str, int]:
+    """The local plan leaves nobody out."""
+    rows: Counter[str] = Counter()
+    for each in agreement.resources:
+        if each.part == "train":
+            rows[each.owner] += each.rows
+    return dict(rows)
 
 
 def loop_settings(job: JobTable) -> LoopSettings:

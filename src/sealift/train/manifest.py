@@ -20,6 +20,7 @@ from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import appraise_instance
 from sealift.release.signed import VerifiedAgreement
+from sealift.train.totals import Statistic
 
 MANIFEST_NAME: Final = "manifest.json"
 
@@ -35,10 +36,11 @@ class RunManifest:
         mixed: Whether batches were drawn across several owners' rows.
         sandbox: What kept the recipe in.
         statistics: Totals of ``prepare`` over all owners, by the output rule.
+        prepared: Rows that they are made of, by data owner.
         resumed: How often the run went on from a checkpoint.
         instance: The accelerator's instance key, which signs this.
         evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
-        weights: Digest of the model's state.
+        weights: Digest of the model's state; None where statistics alone were made.
         steps: Optimizer steps.
         rows: Rows trained on, with repetition.
         visits: Training visits by data owner.
@@ -57,12 +59,13 @@ class RunManifest:
     software: str
     instance: PublicKey
     evidence: Evidence
-    weights: Digest
+    weights: Digest | None
     steps: int
     rows: int
     visits: dict[str, int]
     metrics: dict[str, float]
-    statistics: dict[str, tuple[float, ...]]
+    statistics: dict[str, Statistic]
+    prepared: dict[str, int]
     resumed: int
     heads: tuple[SignedTreeHead, ...]
 

@@ -13,6 +13,7 @@ from sealift.train.progress import JobCheckpoints, JobProgress
 from sealift.train.receipts import RunTerms
 from sealift.train.workbench import Workbench
 from sealift.travel.capacity import free_memory_bytes
+from sealift.travel.hostsetup import GroupResult, LoadedCargo
 from sealift.travel.messages import JobReady
 from sealift.travel.rules import VisitRules
 from sealift.travel.sizing import BufferChoice, choose_buffer
@@ -72,6 +73,17 @@ class OpenJob:
         self.rules.restore(progress.rules)
         self.handout.restore(progress.measured, progress.resumed + 1)
         self.bench.restore(found.states)
+
+    def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
+        """Work on a group.
+
+        Raises:
+            JobError: ``statistics-withheld``, if it would go on from sums that may not
+                leave; and whatever is wrong with the recipe.
+        """
+        if cargo[0].offer.purpose != "prepare" and self.bench.training.statistics:
+            self.handout.check_totals()
+        return self.bench.work(cargo)
 
     def note(self, position: int) -> None:
         """A group was worked on; its end may be kept."""

@@ -70,7 +70,7 @@ class JointState:
         """Bytes by name, for a checkpoint."""
         alone = {_ALONE + owner: _join(each) for owner, each in self.alone.items()}
         return {
-            _JOINT: _join(self.joint),
+            _JOINT: _join(self.joint) if self.joint is not None else b"",
             _ROWS: _COUNT.pack(self.rows_trained),
             _STATISTICS: self.statistics,
             **alone,
@@ -85,7 +85,7 @@ class JointState:
         """
         try:
             return cls(
-                joint=_split(parts[_JOINT]),
+                joint=_split(parts[_JOINT]) if parts[_JOINT] else None,
                 alone={
                     name.removeprefix(_ALONE): _split(each)
                     for name, each in parts.items()

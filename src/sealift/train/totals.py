@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sealift.codec import encode
 from sealift.errors import JobError
 from sealift.release.agreement import OutputRule, Resource
 from sealift.train.statistics import check_sums, sum_numbers
 
+STATISTICS_NAME: Final = "statistics.json"
 MAX_TOLD: Final = 16_384  # numbers that fit the signed manifest
 
 
@@ -33,6 +35,12 @@ class Statistic:
     def nested(self) -> Any:
         """The numbers in lists of lists, for ``statistics.json``."""
         return _nest(list(self.values), self.shape)
+
+
+def totals_file(statistics: Mapping[str, Statistic], rows: Mapping[str, int]) -> bytes:
+    """``statistics.json``: rows by owner, and every total in lists of lists."""
+    found = {name: each.nested() for name, each in statistics.items()}
+    return encode({"rows": dict(rows), "statistics": found})
 
 
 def check_totals(

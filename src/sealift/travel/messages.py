@@ -183,9 +183,14 @@ class VisitEnded:
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """No more visits; hand out what the output rule allows."""
+    """No more visits; hand out what the output rule allows.
+
+    Attributes:
+        model: Whether a model is expected; not where statistics alone were made.
+    """
 
     job: str
+    model: bool = True
 
 
 @dataclass(frozen=True, slots=True)

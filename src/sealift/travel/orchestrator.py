@@ -213,7 +213,7 @@ class Orchestrator:
 
     def _finish(self, accelerator: Session, outputs: Outputs) -> RunSummary:
         outputs.clear()
-        send_message(accelerator, FinishJob(self._job))
+        send_message(accelerator, FinishJob(self._job, model=self._settings.epochs > 0))
         while True:
             with told_errors():
                 told = receive_message(
