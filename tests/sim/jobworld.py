@@ -69,6 +69,7 @@ plan = "{plan}"
 
 [training]
 epochs = {epochs}
+prepare = {prepare}
 batch_rows = 64
 seed = {seed}
 
@@ -98,6 +99,7 @@ class Wishes:
     step_s: float = 0.0
     plan: str = "travel"
     epochs: int = 2
+    prepare: str = "false"
     seed: int = 7
     order: str = "round-robin"
     mode: str = "at-rest"

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from sealift.codec import MAX_INTEGER
 from sealift.train.faults import unfit
 from sealift.train.statistics import MAX_SUMS
 from sealift.train.tensors import pack_tensors
@@ -53,9 +54,11 @@ class Sums:
 def _exact(name: Any, value: Any) -> Tensor:
     if type(name) is not str or not name.isidentifier() or len(name) > MAX_NAME:
         raise unfit("sums")
-    if type(value) is Tensor:
-        whole = not value.is_floating_point() and not value.is_complex()
+    if type(value) is Tensor and not value.is_complex():
+        whole = not value.is_floating_point()
         return value.detach().cpu().to(torch.int64 if whole else torch.float64)
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise unfit("other-sums")
     if isinstance(value, int | float):
         whole = not isinstance(value, float)
         return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)

@@ -21,6 +21,7 @@ NEVER_LATER: Final = frozenset(
 )
 _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "output-withheld": PolicyError,
+    "statistics-withheld": JobError,
     "bad-entry": MalformedError,
     "bundle-hides-module": MalformedError,
     "bad-recipe": JobError,
