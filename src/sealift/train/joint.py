@@ -85,7 +85,7 @@ class JointTraining:
         self._values, self._value_rows = values, value_rows
         self._states: dict[str, TrainingState] = {}
         self._settled: dict[str, Settled] = {}
-        self._statistics = b""
+        self._keep_sums(b"")
         self.rows_trained = 0
 
     def build(self) -> None:
@@ -96,6 +96,7 @@ class JointTraining:
         """
         if self._states:
             return
+        self._verify_sums()
         task = self._task("build", (TaskModel((), begun=False),))
         done = self._do(task, Given(states=(None,), statistics=self._statistics))
         state = done.models[0].state
@@ -128,6 +129,7 @@ class JointTraining:
         Raises:
             JobError: code ``state-changed``.
         """
+        self._verify_sums()
         for name, state in self._states.items():
             self._settled[name].verify(state)
 
@@ -151,7 +153,8 @@ class JointTraining:
         if state.joint is not None:
             self._settle({JOINT: state.joint, **state.alone})
             self._owners = tuple(state.alone)
-        self.rows_trained, self._statistics = state.rows_trained, state.statistics
+        self.rows_trained = state.rows_trained
+        self._keep_sums(state.statistics)
 
     def digest(self) -> Digest:
         """Digest of the joint model: names, dtypes, shapes, bytes."""
@@ -169,14 +172,27 @@ class JointTraining:
 
     @property
     def statistics(self) -> bytes:
-        """Blob of the sums of ``prepare`` so far; empty without."""
+        """Blob of the sums of ``prepare`` so far; empty without.
+
+        Raises:
+            JobError: code ``state-changed``.
+        """
+        self._verify_sums()
         return self._statistics
 
+    def _keep_sums(self, blob: bytes) -> None:
+        self._statistics = blob
+        self._settled_sums = Settled(TrainingState(0, blob, b""))
+
+    def _verify_sums(self) -> None:
+        self._settled_sums.verify(TrainingState(0, self._statistics, b""))
+
     def _prepare(self, cargo: Sequence[Cargo]) -> dict[str, Measured]:
+        self._verify_sums()
         done = self._do(self._task("prepare", (), cargo), self._given(cargo))
         before = [self._statistics] if self._statistics else []
         try:
-            self._statistics = add_sums([*before, *done.statistics])
+            self._keep_sums(add_sums([*before, *done.statistics]))
         except MalformedError:
             raise unfit("other-sums") from None
         return {each.resource.name: Measured(each.count) for each in cargo}

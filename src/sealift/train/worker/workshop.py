@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Final, TextIO
 
-from sealift.errors import UnavailableError
+from sealift.errors import JobError, UnavailableError
+from sealift.ids import Digest
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
 from sealift.train.tensors import TensorBytes, pack_tensors
@@ -73,6 +74,7 @@ class Workshop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         bundle = SharedBuffer.of(pack_bundle(files))
+        self._measured = Digest.of(bytes(bundle.view))
         self.limits = limits
         self._equipment = Equipment(files, entry, bundle, text, clock)
         self._wanted = wanted
@@ -103,6 +105,7 @@ class Workshop:
         """
         with self._lock, ExitStack() as stack:
             assert self.sandbox
+            self._verify_bundle()
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
             return process.do(task, given, hand_over)
 
@@ -120,6 +123,16 @@ class Workshop:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _verify_bundle(self) -> None:
+        """Each worker loads the code that was measured (rule H1)."""
+        if Digest.of(bytes(self._equipment.bundle.view)) != self._measured:
+            raise JobError(
+                "the recipe changed in the accelerator's memory",
+                why="nothing of ours changes it",
+                fix="Run again; if it recurs, this machine's memory does it",
+                code="state-changed",
+            )
 
     def _await_zygote(self) -> str:
         word = self._read_waiting()
