@@ -130,25 +130,34 @@ def _say_differences(agreement: Agreement, files: dict[str, bytes]) -> None:
 
 
 def _show(rehearsal: Rehearsal, *, as_json: bool) -> None:
-    losses = rehearsal.losses
-    facts: dict[str, Any] = {
-        "parameters": rehearsal.parameters,
-        "steps": len(losses),
-        "first_loss": losses[0],
-        "last_loss": losses[-1],
-        "step_ms": round(rehearsal.step_s * 1000, 3),
-        "metrics": rehearsal.metrics,
-    }
+    facts = _facts(rehearsal)
     if as_json:
         print(json.dumps(facts))
         return
-    facts |= facts.pop("metrics")
+    facts |= facts.pop("metrics", {})
+    for name, form in facts.pop("sums", {}).items():
+        print(f"{'sum':<12}{name}: {form}")
     for name, value in facts.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
         print(f"{name:<12}{shown}")
     print(
         "sealift: synthetic rows: the numbers say nothing of the data", file=sys.stderr
     )
+
+
+def _facts(rehearsal: Rehearsal) -> dict[str, Any]:
+    losses = rehearsal.losses
+    facts: dict[str, Any] = {"sums": rehearsal.sums} if rehearsal.sums else {}
+    if losses:
+        facts |= {
+            "parameters": rehearsal.parameters,
+            "steps": len(losses),
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+            "step_ms": round(rehearsal.step_s * 1000, 3),
+            "metrics": rehearsal.metrics,
+        }
+    return facts
 
 
 def _count(text: str) -> int:

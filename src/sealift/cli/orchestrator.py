@@ -132,6 +132,5 @@ def _start(setup: RoleSetup) -> StartJob:
         buffer_bytes=wishes.buffer_bytes,
         digest_every=training.digest_every,
         checkpoint_every=travel.checkpoint_every,
-        prepare=training.prepare,
     )
     return StartJob(setup.job.name, encode(settings))

@@ -26,7 +26,6 @@ class AcceleratorSettings:
         buffer_bytes: Largest cargo of one visit; 0 to choose.
         digest_every: Steps between two digests of the state within a slice; 0 is never.
         checkpoint_every: Groups between two checkpoints; 0 is never.
-        prepare: Whether sums are made before anything is built.
     """
 
     seed: int
@@ -42,4 +41,3 @@ class AcceleratorSettings:
     buffer_bytes: int = 0
     digest_every: int = 0
     checkpoint_every: int = 0
-    prepare: bool = False

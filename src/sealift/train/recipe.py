@@ -45,8 +45,12 @@ class Recipe:
     ) -> None:
         self.guard: Final[Guard] = guard or Containment(files)
         self._module = import_entry(files, entry, self.guard)
-        if not hasattr(self._module, "prepare"):  # sums alone need no model
+        if not self.defines("prepare"):  # sums alone need no model
             self._function("build")
+
+    def defines(self, name: str) -> bool:
+        """Whether the entry file has a function of this name."""
+        return callable(getattr(self._module, name, None))
 
     def build(self, statistics: Mapping[str, Tensor] | None = None) -> nn.Module:
         """A fresh model; draws from torch's generators.

@@ -6,15 +6,18 @@ Needs no agreement, no key and no row of anybody. The loop is the one of a real 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from sealift.data.loader import check_rows
 from sealift.data.schema import Schema
 from sealift.train.recipe import Recipe
+from sealift.train.sums import sum_table
 from sealift.train.synthetic import synthetic_rows
 from sealift.train.tasks import LoopSettings, SliceId
+from sealift.train.torchstate import as_tensors
 from sealift.train.training import Rows, Training
 
 SCOPE = "synthetic"
@@ -29,12 +32,14 @@ class Rehearsal:
         losses: Of every step.
         step_s: Median seconds of a step, without the first.
         metrics: What ``evaluate`` says of the synthetic rows.
+        sums: What ``prepare`` sums: how many numbers of which kind, by name.
     """
 
-    parameters: int
-    losses: tuple[float, ...]
-    step_s: float
-    metrics: dict[str, float]
+    parameters: int = 0
+    losses: tuple[float, ...] = ()
+    step_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, str] = field(default_factory=dict)
 
 
 def rehearse(
@@ -48,13 +53,21 @@ def rehearse(
 ) -> Rehearsal:
     """Train ``steps`` steps on ``rows`` synthetic rows, then evaluate on them.
 
+    A recipe with ``prepare`` sums over them first; one without ``build`` does no more.
+
     Raises:
         JobError: if the loss is not finite, or the recipe does not fit.
     """
     torch.set_num_threads(settings.threads)
     table = synthetic_rows(schema, rows, seed=settings.seed)
     check_rows(table, schema)
-    training = Training(recipe, settings)
+    statistics: dict[str, Tensor] = {}
+    if recipe.defines("prepare"):
+        statistics = as_tensors(sum_table(recipe, table, schema, settings.batch_rows))
+    forms = {name: _form(each) for name, each in statistics.items()}
+    if not recipe.defines("build"):
+        return Rehearsal(sums=forms)
+    training = Training(recipe, settings, statistics=statistics)
     losses, seconds = [], []
     for step in range(steps):
         first = step * settings.batch_rows % rows
@@ -70,4 +83,10 @@ def rehearse(
         losses=tuple(losses),
         step_s=later[len(later) // 2],
         metrics=training.evaluate(table, schema),
+        sums=forms,
     )
+
+
+def _form(total: Tensor) -> str:
+    sizes = "x".join(map(str, total.shape)) or "1"
+    return f"{sizes} {'whole' if total.dtype == torch.int64 else 'float'}"

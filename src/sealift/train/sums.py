@@ -13,12 +13,34 @@ import torch
 from torch import Tensor
 
 from sealift.codec import MAX_INTEGER
+from sealift.data.loader import batch_from_rows
+from sealift.data.schema import Schema
 from sealift.train.faults import unfit
+from sealift.train.recipe import Recipe
 from sealift.train.statistics import MAX_SUMS
 from sealift.train.tensors import pack_tensors
 from sealift.train.torchstate import tensor_bytes
 
 MAX_NAME: Final = 64
+
+
+def sum_table(recipe: Recipe, table: Tensor, schema: Schema, batch_rows: int) -> bytes:
+    """What ``prepare`` sums over a table, batch by batch in order, as a blob.
+
+    Args:
+        recipe: Has ``prepare``.
+        table: ``uint8`` (rows, row_bytes).
+        schema: Of the table.
+        batch_rows: Rows of one call.
+
+    Raises:
+        JobError: if the recipe fails, or returns no sums.
+    """
+    sums = Sums()
+    for part in table.split(batch_rows):
+        # A copy: a recipe must not write into the visit's rows.
+        sums.add(recipe.prepare(batch_from_rows(part.clone(), schema)))
+    return sums.pack()
 
 
 class Sums:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sealift.data.loader import batch_from_rows, check_rows
+from sealift.data.loader import check_rows
 from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_from_plain
 from sealift.train.containment import Guard
 from sealift.train.recipe import Recipe
-from sealift.train.sums import Sums
+from sealift.train.sums import sum_table
 from sealift.train.tasks import (
     Given,
     HandOver,
@@ -125,12 +125,11 @@ class TaskWork:
         return Training(self._recipe, self._task.settings, state, statistics=sums)
 
     def _prepare(self, tables: Sequence[Tensor], schemas: Sequence[Schema]) -> TaskDone:
-        found = []
-        for table, schema in zip(tables, schemas, strict=True):
-            sums = Sums()
-            for part in table.split(self._task.settings.batch_rows):
-                sums.add(self._recipe.prepare(batch_from_rows(part.clone(), schema)))
-            found.append(sums.pack())
+        batch_rows = self._task.settings.batch_rows
+        found = (
+            sum_table(self._recipe, table, schema, batch_rows)
+            for table, schema in zip(tables, schemas, strict=True)
+        )
         return TaskDone(statistics=tuple(found))
 
 

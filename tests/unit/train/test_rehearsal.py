@@ -44,3 +44,20 @@ def test_a_rehearsal_trains_and_evaluates() -> None:
     assert len(found.losses) == 5
     assert found.step_s == 1
     assert set(found.metrics) == {"accuracy"}
+
+
+def test_sums_are_rehearsed_too() -> None:
+    prepare = (
+        "\n\ndef prepare(batch):\n"
+        "    return {'count': len(batch['y']), 'x': batch['x'].sum(0)}\n"
+    )
+    build = LIGHTNING.replace(
+        "def build():\n",
+        "def build(statistics):\n    assert statistics['count'] == 20\n",
+    )
+    for text, steps in ((build + prepare, 5), (prepare, 0)):
+        found = rehearse(
+            load(text), schema(), SETTINGS, rows=20, steps=5, clock=lambda: 0.0
+        )
+        assert found.sums == {"count": "1 whole", "x": "4 float"}
+        assert len(found.losses) == steps
