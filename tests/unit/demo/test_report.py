@@ -23,6 +23,7 @@ from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Sample
 from sealift.demo.words import LEVEL_IN_WORDS
 from sealift.demo.world import ONE_BUFFER, Travel
+from sealift.train.totals import Statistic
 
 BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -188,7 +189,7 @@ def test_what_left_is_told_sums_of_prepare_included(tmp_path: Path) -> None:
         output=rule, resources=(), accept=("development",)
     )
     shown.verdict.manifest = SimpleNamespace(
-        statistics={"pixel_sum": (1.5, 2.0)}, sandbox="none"
+        statistics={"pixel_sum": Statistic((2,), (1.5, 2.0))}, sandbox="none"
     )
     page = render(shown)
     assert "rounded to 3 decimal places, each over at least 16 rows" in page

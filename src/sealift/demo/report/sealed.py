@@ -126,8 +126,8 @@ def _left(outcome: Outcome) -> Iterator[Markup]:
     )
     if manifest is not None and manifest.statistics:
         rows = [
-            [name, ", ".join(f"{value:g}" for value in values[:8])]
-            for name, values in sorted(manifest.statistics.items())
+            [name, ", ".join(f"{value:g}" for value in each.values[:8])]
+            for name, each in sorted(manifest.statistics.items())
         ]
         yield element(
             "p",
