@@ -50,5 +50,11 @@ def test_a_holder_loads_nothing_heavy() -> None:
     assert not loaded_by("sealift.travel.holder") & HEAVY
 
 
+@pytest.mark.parametrize("parent", ["accelerator", "trainlocal", "orchestrator"])
+def test_whoever_starts_a_recipe_has_no_torch(parent: str) -> None:
+    """Keys, leases and digests are in a process that no recipe's library runs in."""
+    assert "torch" not in loaded_by(f"sealift.cli.{parent}")
+
+
 def test_the_measure_notices_a_heavy_import() -> None:
     assert "numpy" in loaded_by("numpy")

@@ -50,8 +50,8 @@ def run_worker(
     """Do the one task of this process, and end it."""
     try:
         talk, text, *files = descriptors
-        for stream in (1, 2):
-            os.dup2(text, stream)
+        for place in (1, 2):
+            os.dup2(text, place)
         raw = read_framed(talk, max_bytes=MAX_ORDER_BYTES)
         order = from_bytes(raw, Assignment, max_bytes=MAX_ORDER_BYTES)
         assert isinstance(order, Assignment)
@@ -60,8 +60,9 @@ def run_worker(
     except BaseException:
         os._exit(NOT_CONFINED)
     work.do()
-    with contextlib.suppress(BaseException):
-        sys.stdout.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
     os._exit(0)
 
 

@@ -1,0 +1,234 @@
+"""H8: a recipe that means harm reaches nothing but the model.
+
+One bundle holds every attack; the rows say which. An attack that succeeds ends in a
+``LookupError``, which is how a test sees it; whatever stops it has another type. The
+control of each is the same recipe in the same process without the sandbox.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from sealift.attest.level import Level
+from sealift.errors import SealiftError, UnavailableError
+from sealift.release.agreement import Part, Resource
+from sealift.train.joint import JointTraining
+from sealift.train.output import Measured, let_out
+from sealift.train.sandbox.confine import Confinement
+from sealift.train.tasks import LoopSettings
+from sealift.train.worker.area import Area
+from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.workshop import BEST, WITHOUT_NAMESPACES, Workshop
+from tests.sim.hostile_recipe import (
+    ATTACKS_REFUSED,
+    NAME_BYTES,
+    SCHEMA,
+    attack_rows,
+    hostile_bundle,
+)
+from tests.sim.memoryscan import family
+from tests.unit.train.joints import cargo_of, resource
+from tests.unit.train.test_output import RULE
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+SUCCESS = "LookupError"
+REFUSED = ("PermissionError", "FileNotFoundError", "OSError", "ConnectionRefusedError")
+WANTED = {"full": BEST, "without namespaces": WITHOUT_NAMESPACES, "none": "none"}
+
+
+@dataclass
+class Stage:
+    """A workshop with the hostile bundle."""
+
+    workshop: Workshop
+    text: io.StringIO
+
+    def attack(self, name: str, **limits: float) -> str:
+        """The code or type that the attack ended with; empty if nothing stopped it."""
+        self.workshop.limits = WorkshopLimits(**limits)  # type: ignore[arg-type]
+        training = JointTraining(self.workshop, LoopSettings(1, batch_rows=2))
+        try:
+            training.work([cargo_of(table(), attack_rows(name))])
+        except SealiftError as error:
+            said = str(error)
+            return (
+                said.split(" with ")[1].split(".")[0]
+                if " with " in said
+                else error.code
+            )
+        return ""
+
+    def measure(self) -> Measured:
+        training = JointTraining(self.workshop, LoopSettings(1, batch_rows=2))
+        held = replace(table("heldout"), rows=8, total_bytes=8 * NAME_BYTES)
+        rows = attack_rows("", 8)
+        return training.work([cargo_of(held, rows)], "heldout")["ada-heldout"]
+
+
+def table(part: Part = "train") -> Resource:
+    plain = resource("ada", 2, part)
+    return replace(
+        plain, row_bytes=NAME_BYTES, total_bytes=2 * NAME_BYTES, schema=SCHEMA
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
+    with hostile_bundle(tmp_path_factory.mktemp("hostile"), os.getpid()) as files:
+        yield files
+
+
+def open_stage(files: dict[str, bytes], wanted: str, *, text: bool = False) -> Stage:
+    stream = io.StringIO()
+    shop = Workshop(files, "recipe.py", wanted=wanted, text=stream if text else None)
+    return Stage(shop, stream)
+
+
+@pytest.fixture(scope="module", params=["full", "without namespaces"])
+def stage(request: pytest.FixtureRequest, bundle: dict[str, bytes]) -> Iterator[Stage]:
+    made = open_stage(bundle, WANTED[request.param])
+    with made.workshop:
+        if made.workshop.sandbox != WANTED[request.param]:
+            pytest.skip(f"this machine lacks a part of {WANTED[request.param]}")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def full(bundle: dict[str, bytes]) -> Iterator[Stage]:
+    made = open_stage(bundle, BEST)
+    with made.workshop:
+        if "namespaces" not in made.workshop.sandbox:
+            pytest.skip("this machine lacks namespaces for this user")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def unconfined(bundle: dict[str, bytes]) -> Iterator[Stage]:
+    made = open_stage(bundle, "none", text=True)
+    with made.workshop:
+        assert made.workshop.sandbox == "none"
+        yield made
+
+
+@pytest.mark.parametrize("attack", ATTACKS_REFUSED)
+def test_it_reaches_nothing(stage: Stage, attack: str) -> None:
+    assert stage.attack(attack) in REFUSED
+
+
+@pytest.mark.parametrize("attack", ATTACKS_REFUSED)
+def test_without_a_sandbox_it_does(unconfined: Stage, attack: str) -> None:
+    """The control of the test above: every attack is a real one."""
+    if os.geteuid() != 0:
+        pytest.skip("this machine lacks the right to trace a parent process")
+    assert unconfined.attack(attack) == SUCCESS
+
+
+def test_nothing_of_a_slice_is_there_in_the_next(stage: Stage) -> None:
+    assert stage.attack("remember") == ""
+    assert stage.attack("recall") == ""
+
+
+def test_a_scratch_is_gone_with_its_slice(full: Stage, unconfined: Stage) -> None:
+    assert full.attack("leave_in_scratch") == ""
+    assert full.attack("find_in_scratch") == ""
+    try:  # control
+        unconfined.attack("leave_in_scratch")
+        assert unconfined.attack("find_in_scratch") == SUCCESS
+    finally:
+        Path("/tmp/rows-of-somebody").unlink()
+
+
+def test_without_namespaces_there_is_no_scratch(stage: Stage) -> None:
+    expected = "" if "namespaces" in stage.workshop.sandbox else "PermissionError"
+    assert stage.attack("leave_in_scratch") == expected
+
+
+@pytest.mark.parametrize("attack", ["fill_disk", "fill_disk_with_files"])
+def test_it_cannot_fill_the_disk(stage: Stage, attack: str) -> None:
+    assert stage.attack(attack) in ("OSError", "PermissionError", "recipe-killed")
+
+
+def test_a_recipe_that_hangs_is_ended(stage: Stage) -> None:
+    assert stage.attack("hang", work_s=1.0) == "recipe-timeout"
+    assert stage.attack("hang", work_s=60.0) == SUCCESS  # control
+
+
+def test_a_recipe_that_takes_all_memory(stage: Stage) -> None:
+    assert stage.attack("allocate", memory_bytes=1 << 31) == "no-memory"
+    assert UnavailableError.exit_code == 3
+    assert stage.attack("remember", memory_bytes=1 << 31) == ""  # control
+
+
+def test_what_it_prints_stays_inside(
+    stage: Stage, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert stage.attack("say") == ""
+    assert "canary-5517" not in "".join(capfd.readouterr())
+
+
+def test_what_it_prints_leaves_where_the_rule_says_so(unconfined: Stage) -> None:
+    """The control of the test above; and no control codes leave with it."""
+    assert unconfined.attack("say") == ""
+    assert unconfined.text.getvalue().count("canary-5517") == 4
+    assert "\x1b" not in unconfined.text.getvalue()
+
+
+def test_only_named_rounded_numbers_leave(stage: Stage) -> None:
+    found = stage.measure()
+    assert found.metrics["rows"] == 3.5  # control: it does try
+    assert let_out(found, RULE).metrics == {"loss": 0.12}
+
+
+@pytest.mark.parametrize("attack", ["garble", "boast"])
+def test_nonsense_is_no_answer(stage: Stage, attack: str) -> None:
+    assert stage.attack(attack) == "recipe-garbled"
+    assert stage.attack("remember") == ""  # the next task is not harmed
+
+
+def test_it_cannot_shrink_memory_under_its_parent(stage: Stage) -> None:
+    assert stage.attack("shrink_memory") == ""
+    with open(os.memfd_create("control"), "w+b") as control:
+        control.truncate(10)
+        os.ftruncate(control.fileno(), 0)  # what has no seals, shrinks
+
+
+def test_it_cannot_write_a_partys_rows(stage: Stage) -> None:
+    assert stage.attack("write_rows") == "PermissionError"
+
+
+def test_what_is_read_from_an_area_no_longer_changes() -> None:
+    with closing(Area(1 << 16)) as area, mmap.mmap(area.descriptor, 1 << 16) as theirs:
+        theirs[:4] = b"good"
+        copied = area.copy(0, 4)
+        theirs[:4] = b"evil"
+        assert copied == b"good"
+        assert area.copy(0, 4) == b"evil"  # control: it is shared
+
+
+@pytest.mark.parametrize("attack", ["leave", "crash"])
+def test_a_process_that_ends_early(stage: Stage, attack: str) -> None:
+    assert stage.attack(attack) == "recipe-killed"
+
+
+def test_an_agreement_on_hardware_demands_a_sandbox(unconfined: Stage) -> None:
+    confinement = Confinement.parse(unconfined.workshop.sandbox)
+    confinement.require((Level.DEVELOPMENT,))
+    assert "without a sandbox" in confinement.say()
+    with pytest.raises(UnavailableError) as caught:
+        confinement.require((Level.TEE,))
+    assert caught.value.code == "no-sandbox"
+
+
+def test_workers_are_gone_when_an_attack_ends(stage: Stage) -> None:
+    before = family(os.getpid())
+    for attack in ("leave", "hang", "garble"):
+        assert stage.attack(attack, work_s=1.0)
+        assert family(os.getpid()) == before

@@ -1,0 +1,144 @@
+"""The filter's program, run by hand for both machines: what it allows and what not."""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from sealift.train.sandbox.seccomp import ALLOW, ERRNO, KILL, program
+from sealift.train.sandbox.syscalls import ALLOWED, MACHINES, Machine, names_in
+
+PID, OTHER = 4321, 99
+EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+THREAD = 0x3D0F00  # what glibc makes a thread with
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+# Refused on both machines: numbers of the kernel, x86-64 then AArch64.
+FORBIDDEN = {
+    "socket": (41, 198), "connect": (42, 203), "ptrace": (101, 117),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "execve": (59, 221), "execveat": (322, 281), "unshare": (272, 97), "mount": (165, 40),
+    "setns": (308, 268), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424), "io_uring_setup": (425, 425), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "keyctl": (250, 219), "userfaultfd": (323, 282),
+    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186),
+    "memfd_create": (319, 279), "seccomp": (317, 277), "sendmsg": (46, 211),
+    "recvmsg": (47, 212), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
+    "setuid": (105, 146), "chmod": (90, None), "symlinkat": (266, 36),
+    "fork": (57, None), "vfork": (58, None), "kexec_load": (246, 104),
+    "open_by_handle_at": (304, 265), "ioperm": (173, None), "setrlimit": (160, 164),
+}  # fmt: skip
+
+
+def decide(machine: Machine, number: int, *arguments: int, audit: int = 0) -> int:
+    """What the program answers: a classic BPF machine with the few steps it uses."""
+    words = (*arguments, *[0] * (6 - len(arguments)))
+    call = struct.pack("<IIQ6Q", number, audit or machine.audit, 0, *words)
+    steps, at, value = program(machine, PID), 0, 0
+    while True:
+        code, if_true, if_false, operand = steps[at]
+        at += 1
+        match code:
+            case 0x20:
+                value = struct.unpack_from("<I", call, operand)[0]
+            case 0x54:
+                value &= operand
+            case 0x15:
+                at += if_true if value == operand else if_false
+            case 0x35:
+                at += if_true if value >= operand else if_false
+            case 0x06:
+                return operand
+
+
+@pytest.fixture(params=sorted(MACHINES))
+def machine(request: pytest.FixtureRequest) -> Machine:
+    return MACHINES[request.param]
+
+
+def test_what_is_listed_is_allowed(machine: Machine) -> None:
+    for name in names_in(ALLOWED):
+        if name in machine.numbers:
+            assert decide(machine, machine.numbers[name]) == ALLOW, name
+
+
+@pytest.mark.parametrize("name", sorted(FORBIDDEN))
+@pytest.mark.parametrize("kind", ["x86_64", "aarch64"])
+def test_what_is_not_listed_is_refused(kind: str, name: str) -> None:
+    number = FORBIDDEN[name][kind == "aarch64"]
+    if number is not None:
+        assert decide(MACHINES[kind], number) == EPERM
+
+
+def test_every_number_that_there_is_has_an_answer(machine: Machine) -> None:
+    odd = [0x7777] * 6  # arguments that no limited call takes
+    answers = [decide(machine, number, *odd) for number in range(600)]
+    assert set(answers) == {ALLOW, EPERM, ENOSYS}
+    assert answers.count(ALLOW) == len(
+        [n for n in names_in(ALLOWED) if n in machine.numbers]
+    )
+
+
+def test_another_instruction_set_ends_the_process(machine: Machine) -> None:
+    read = machine.numbers["read"]
+    assert decide(machine, read, audit=0x40000003) == KILL
+    assert decide(machine, read | 0x40000000) == ENOSYS  # x32
+
+
+def test_threads_but_no_processes(machine: Machine) -> None:
+    clone = machine.numbers["clone"]
+    assert decide(machine, clone, THREAD) == ALLOW
+    assert decide(machine, clone, 17) == EPERM  # fork
+    assert decide(machine, clone, THREAD & ~0x10000) == EPERM
+    assert decide(machine, clone, THREAD | 0x10000000) == EPERM  # a user namespace
+    assert decide(machine, machine.numbers["clone3"]) == ENOSYS
+
+
+@pytest.mark.parametrize("name", ["kill", "tgkill"])
+def test_signals_to_itself_alone(machine: Machine, name: str) -> None:
+    number = machine.numbers[name]
+    assert decide(machine, number, PID) == ALLOW
+    for other in (OTHER, 0, 0xFFFFFFFF, 2**32 - PID):
+        assert decide(machine, number, other) == EPERM
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "allowed"),
+    [
+        ("prctl", (15,), True),  # a thread's name
+        ("prctl", (1, 0), False),  # outliving its parent
+        ("prctl", (22, 2), False),  # another filter
+        ("ioctl", (1, 0x5401), True),
+        ("ioctl", (1, 0x5412), False),  # typing into a terminal
+        ("fcntl", (3, 1030), True),
+        ("fcntl", (3, 8), False),  # an owner that gets signals
+        ("prlimit64", (0, 7, 0), True),
+        ("prlimit64", (PID, 7, 0), True),
+        ("prlimit64", (OTHER, 7, 0), False),
+        ("prlimit64", (0, 7, 1 << 32), False),  # a pointer whose low half is zero
+        ("prlimit64", (0, 7, 4096), False),
+    ],
+)
+def test_limited_calls(
+    machine: Machine, name: str, arguments: tuple[int, ...], allowed: bool
+) -> None:
+    answer = decide(machine, machine.numbers[name], *arguments)
+    assert answer == (ALLOW if allowed else EPERM)
+
+
+@pytest.mark.parametrize("kind", sorted(MACHINES))
+def test_numbers_are_the_kernels(kind: str) -> None:
+    if not HEADERS[kind].exists():
+        pytest.skip(f"this machine lacks the kernel's headers for {kind}")
+    lines = re.findall(
+        r"#define __NR(?:3264)?_(\w+)\s+(\d+)", HEADERS[kind].read_text()
+    )
+    found = {"newfstatat" if n == "fstatat" else n: int(v) for n, v in lines}
+    numbers = MACHINES[kind].numbers
+    assert {name: found.get(name) for name in numbers} == numbers
