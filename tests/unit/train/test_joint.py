@@ -10,7 +10,7 @@ import torch
 from sealift.errors import JobError, UsageError
 from sealift.train.joint import JOINT, BetweenSteps, JointTraining
 from sealift.train.statedigest import state_digest
-from sealift.train.states import TrainingState
+from sealift.train.states import JointState, TrainingState
 from sealift.train.statistics import check_sums, sum_numbers
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
@@ -189,6 +189,28 @@ def test_sums_add_up_and_reach_build() -> None:
     assert expected.shape[0] == 20
     training.work([cargo("north", 20)])
     assert training.steps == 3
+
+
+def test_sums_of_mixed_cargo_are_the_same() -> None:
+    apart, mixed = joint(PREPARING), joint(PREPARING)
+    for owner, count in (("east", 28), ("north", 20)):
+        apart.work([cargo(owner, count)], "prepare")
+    mixed.work([cargo("north", 20), cargo("east", 28)], "prepare")
+    assert mixed.statistics == apart.statistics
+
+
+def test_a_snapshot_in_the_middle_of_a_pass_of_sums_builds_nothing() -> None:
+    """A model that was built on half of the sums would be another one."""
+    first = joint(PREPARING)
+    first.work([cargo("north", 20)], "prepare")
+    kept = first.snapshot()
+    assert kept.joint is None
+    second = joint(PREPARING)
+    second.restore(JointState.from_parts(kept.to_parts()))
+    for each in (first, second):
+        each.work([cargo("east", 28)], "prepare")
+        each.work([cargo("north", 20)])
+    assert second.snapshot() == first.snapshot()
 
 
 @pytest.mark.parametrize(
