@@ -68,7 +68,15 @@ class Sums:
             self._sums[name] = self._sums[name] + each
 
     def pack(self) -> bytes:
-        """The sums as a blob."""
+        """The sums as a blob.
+
+        Raises:
+            JobError: code ``bad-recipe``, if one is not finite or out of its range.
+        """
+        for each in self._sums.values():
+            exact = each.is_floating_point() or bool((each.abs() <= MAX_INTEGER).all())
+            if not exact or not bool(torch.isfinite(each).all()):
+                raise unfit("other-sums")
         plain = {name: tensor_bytes(each) for name, each in self._sums.items()}
         return pack_tensors(plain)
 
