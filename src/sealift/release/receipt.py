@@ -28,7 +28,7 @@ from sealift.errors import (
     RefusedError,
 )
 from sealift.ids import Digest, Role, VisitId
-from sealift.release.agreement import Mode, Purpose, part_for
+from sealift.release.agreement import Mode, Purpose, TravelRule, part_for
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.files import read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
@@ -53,6 +53,20 @@ def cargo_promise(buffers: int, mixed: bool) -> str:
         f"{together} and no message reads memory: there is no read path; each visit's "
         "memory is scrubbed, and read back as zeros, when it ends"
     )
+
+
+def require_agreed_cargo(buffers: int, mixed: bool, agreed: TravelRule) -> None:
+    """What a run says that it did must be what the parties allow.
+
+    Raises:
+        PolicyError: code ``cargo-not-agreed``.
+    """
+    if buffers > agreed.buffers or mixed > agreed.mixed:
+        raise PolicyError(
+            "the run had more cargo at one time than the agreement allows",
+            why=f"buffers = {buffers}, mixed = {str(mixed).lower()}",
+            code="cargo-not-agreed",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +280,7 @@ def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
 def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
     resource = verified.resource(receipt.resource)
     travel = verified.agreement.travel
-    if receipt.buffers > travel.buffers or receipt.mixed > travel.mixed:
-        raise PolicyError(
-            "the receipt is for a visit that the agreement does not allow",
-            why="more buffers, or mixed cargo",
-            code="cargo-not-agreed",
-        )
+    require_agreed_cargo(receipt.buffers, receipt.mixed, travel)
     if receipt.mode not in travel.modes:
         raise PolicyError(
             f"the agreement does not allow mode {receipt.mode}", code="mode-not-agreed"

@@ -208,7 +208,9 @@ class Link:
             case EnvelopeKind.CREDIT:
                 circuit.give_credit(envelope.credit_bytes)
             case EnvelopeKind.CLOSE:
-                self._forget(envelope.circuit)
+                # Not its answer: whoever opened it may not have seen that yet.
+                with self._changed:
+                    self._circuits.pop(envelope.circuit, None)
                 circuit.end(envelope.reason)
             case EnvelopeKind.OPENED:
                 self._answer(envelope.circuit, None)

@@ -18,7 +18,7 @@ from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError
 from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead
-from sealift.release.receipt import appraise_instance
+from sealift.release.receipt import appraise_instance, require_agreed_cargo
 from sealift.release.signed import VerifiedAgreement
 from sealift.train.totals import Statistic
 
@@ -96,6 +96,8 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
     manifest.instance.verify(Label.MANIFEST, signed.manifest, signed.signature)
     if manifest.agreement != verified.digest:
         raise PolicyError("the run was under another agreement", code="other-agreement")
+    travel = verified.agreement.travel
+    require_agreed_cargo(manifest.buffers, manifest.mixed, travel)
     result = appraise_instance(manifest.evidence, manifest.instance, verified)
     if result.level != manifest.level:
         raise PolicyError(
