@@ -31,6 +31,7 @@ from sealift.travel.messages import (
     PathTaken,
     Present,
     Ready,
+    VisitLoaded,
     receive_message,
     send_message,
 )
@@ -88,15 +89,16 @@ class Canary:
     The scan looks for these 16, so that a piece of a row is found as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "ada") -> None:
+        self._marked = f"{owner}-train"
         self._generator = np.random.default_rng(secrets.randbits(64))
         self.mark = self._generator.uniform(1, 3, 4).astype(np.float32)
 
     def rows(self, resource: str) -> bytes:
-        """Rows of a resource; the first owner's training rows carry the mark."""
+        """Rows of a resource; one owner's training rows carry the mark."""
         draw = self._generator
         x = draw.uniform(-3, 3, (ROWS, 16)).astype(np.float32)
-        x[:, 6:10] = self.mark if resource == "ada-train" else 0.5
+        x[:, 6:10] = self.mark if resource == self._marked else 0.5
         labels = draw.integers(0, 2, (ROWS, 1))
         pairs = zip(x, labels, strict=True)
         return b"".join(row.tobytes() + label.tobytes() for row, label in pairs)
@@ -165,6 +167,42 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     left, receipt = left_after_visit(tmp_path, break_off=True)
     assert left == {"row": 0, "activation": 0, "packed": 0}
     assert receipt.receipt.scrub.freed_memory_overwritten
+
+
+@pytest.mark.distributed
+def test_one_owner_is_gone_while_the_next_ones_cargo_waits(tmp_path: Path) -> None:
+    """With two buffers the scrub of one visit leaves the other visit's rows alone.
+
+    The rows that wait are the control: the scan would have found the others, too.
+    """
+    marks = {"ada": Canary("ada"), "bern": Canary("bern")}
+
+    def left(job: LiveJob) -> dict[str, bool]:
+        return {
+            owner: any(scan_family(job.process.pid, mark.needles()).values())
+            for owner, mark in marks.items()
+        }
+
+    with live_job(
+        tmp_path,
+        lambda name: marks[name.split("-")[0]].rows(name),
+        row_bytes=72,
+        schema=SCHEMA,
+        recipe=RECIPE,
+        buffers=2,
+        environment=environment(),
+    ) as job:
+        job.works = False
+        visits = []
+        for owner in marks:
+            signed = job.grant(owner)
+            holder = threading.Thread(target=job.provision, args=(signed,), daemon=True)
+            holder.start()
+            job.wait_for(VisitLoaded)
+            visits.append(signed.lease.visit)
+        job.work(visits[0])
+        assert job.ended().outcome == "verified"
+        assert left(job) == {"ada": False, "bern": True}
 
 
 @pytest.mark.distributed

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sealift.codec import encode
 from sealift.crypto.keys import SecretKey
@@ -181,12 +181,17 @@ def live_job(
     recipe: bytes,
     batch_rows: int = 8,
     threads: int = 1,
+    buffers: Literal[1, 2] = 1,
     mutant: str = "none",
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[LiveJob]:
     """Start everything for two owners; ends everything."""
     attester = SecretKey.generate()
     consortium, held = _agree(folder, rows_of, row_bytes, schema, recipe, attester)
+    travel = replace(consortium.agreement.travel, buffers=buffers)
+    consortium = replace(
+        consortium, agreement=replace(consortium.agreement, travel=travel)
+    )
     agreement = consortium.verified()
     (folder / "agreement").write_bytes(encode(consortium.signed()))
     (folder / "recipe.py").write_bytes(recipe)
@@ -202,7 +207,7 @@ def live_job(
         stack.callback(stop, process)
         control = _greet(orchestrator, consortium, agreement)
         stack.enter_context(control)
-        settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S)
+        settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S, buffers=buffers)
         send_message(control, StartJob(JOB, encode(settings)))
         receive_message(control, JobReady, timeout_s=WAIT_S)
         job = LiveJob(consortium, agreement, held, relay, links, control, process)

@@ -1,0 +1,111 @@
+"""A manifest claims what the agreement and its evidence bear out, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.crypto.sign import SigningKey
+from sealift.errors import RefusedError
+from sealift.ids import Digest, Role
+from sealift.release.signed import VerifiedAgreement
+from sealift.session import Endpoint
+from sealift.train.manifest import (
+    RunManifest,
+    SignedManifest,
+    sign_manifest,
+    verify_manifest,
+)
+from sealift.train.receipts import prove_instance
+from tests.sim.owners import Consortium, make_consortium
+
+CONSORTIUM = make_consortium()
+
+
+def endpoint(consortium: Consortium) -> Endpoint:
+    agreement = consortium.agreement
+    return Endpoint(
+        role=Role.ACCELERATOR,
+        name="accelerator",
+        agreement=agreement.digest,
+        attester=DevelopmentAttester(
+            consortium.attester,
+            role=Role.ACCELERATOR,
+            code_bundle=agreement.code.digest,
+        ),
+    )
+
+
+def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
+    proof = prove_instance(ours, agreement)
+    return RunManifest(
+        job="job",
+        agreement=agreement.digest,
+        level=proof.level.value,
+        plan="travel",
+        buffers=1,
+        mixed=False,
+        sandbox="none",
+        software="sealift",
+        instance=ours.instance.public_key,
+        evidence=proof.evidence,
+        weights=Digest.of(b"weights"),
+        steps=1,
+        rows=1,
+        visits={},
+        metrics={},
+        statistics={},
+        resumed=0,
+        heads=(),
+    )
+
+
+def verify(
+    change: Callable[[RunManifest], RunManifest],
+    agreement: VerifiedAgreement,
+    signer: SigningKey | None = None,
+) -> RunManifest:
+    ours = endpoint(CONSORTIUM)
+    manifest = change(draft(ours, CONSORTIUM.verified()))
+    raw, signature = sign_manifest(manifest, signer or ours.instance)
+    return verify_manifest(SignedManifest(raw, signature), agreement)
+
+
+def test_a_manifest_as_it_is() -> None:
+    assert verify(lambda m: m, CONSORTIUM.verified()).buffers == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda m: replace(m, buffers=2), "cargo-not-agreed"),
+        (lambda m: replace(m, mixed=True), "cargo-not-agreed"),
+        (lambda m: replace(m, level="tee"), "manifest-level"),
+        (lambda m: replace(m, agreement=Digest.of(b"x")), "other-agreement"),
+    ],
+)
+def test_a_manifest_that_claims_more(
+    change: Callable[[RunManifest], RunManifest], code: str
+) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        verify(change, CONSORTIUM.verified())
+    assert refusal.value.code == code
+
+
+def test_what_the_agreement_allows_may_be_claimed() -> None:
+    """The control: it is the agreement that decides."""
+    agreed = CONSORTIUM.agreement
+    travel = replace(agreed.travel, buffers=2, mixed=True)
+    other = replace(CONSORTIUM, agreement=replace(agreed, travel=travel))
+    ours = endpoint(other)
+    manifest = replace(draft(ours, other.verified()), buffers=2, mixed=True)
+    raw, signature = sign_manifest(manifest, ours.instance)
+    verify_manifest(SignedManifest(raw, signature), other.verified())
+
+
+def test_a_manifest_that_another_key_signed() -> None:
+    with pytest.raises(RefusedError):
+        verify(lambda m: m, CONSORTIUM.verified(), SigningKey.generate())
