@@ -58,6 +58,7 @@ def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
         visits={},
         metrics={},
         statistics={},
+        prepared={},
         resumed=0,
         heads=(),
     )
