@@ -56,15 +56,16 @@ class OverlapWorld:
     rows: int
     visits: int
 
-    def write_job(self, buffers: int) -> Path:
-        """``job.toml`` with so many buffers; the results go to a folder of its own."""
-        job = self.path / f"job{buffers}.toml"
+    def write_job(self, buffers: int, repeat: int) -> Path:
+        """A job with so many buffers; the results go to a folder of its own."""
+        name = f"{buffers}-{repeat}"
+        job = self.path / f"job{name}.toml"
         job.write_text(
             f"""\
 name = "overlap"
 agreement = "agreement.json"
 bundle = "recipe"
-output = "run{buffers}"
+output = "run{name}"
 orchestrator = "127.0.0.1:0"
 
 [training]
