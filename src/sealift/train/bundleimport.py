@@ -55,10 +55,14 @@ class BundleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     Args:
         files: The bundle.
+
+    Attributes:
+        found: Names of the modules that were found in it.
     """
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self.found: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
@@ -66,11 +70,13 @@ class BundleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         """The module's place in the bundle, if it has one."""
         found = _path_of(fullname, self._files)
         if found is not None:
+            self.found.add(fullname)
             origin, package = BUNDLE_SCHEME + found, found.endswith("/__init__.py")
             return importlib.util.spec_from_loader(
                 fullname, self, origin=origin, is_package=package
             )
         if fullname.replace(".", "/") in _folders(self._files):
+            self.found.add(fullname)
             return importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         return None
 
@@ -94,15 +100,12 @@ class BundleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _forget_former_bundle() -> None:
-    sys.meta_path[:] = [
-        finder for finder in sys.meta_path if not isinstance(finder, BundleFinder)
-    ]
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
-        ours = isinstance(getattr(spec, "loader", None), BundleFinder)
-        origin = getattr(spec, "origin", None)
-        if ours or (isinstance(origin, str) and origin.startswith(BUNDLE_SCHEME)):
-            del sys.modules[name]
+    """By the names that were found: to look at every module there is takes 20 ms."""
+    former = [each for each in sys.meta_path if isinstance(each, BundleFinder)]
+    for finder in former:
+        sys.meta_path.remove(finder)
+        for name in finder.found:
+            sys.modules.pop(name, None)
 
 
 def _refuse_hiding(files: Files) -> None:
