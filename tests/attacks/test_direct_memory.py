@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from sealift.channel.cpu import CpuBackend
 from sealift.channel.localsocket import LocalListener, dial_local
 from sealift.channel.opener import RecordOpener
 from sealift.channel.record import StreamOptions
-from sealift.errors import IntegrityError, RefusedError
+from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
 from sealift.travel.frame import Placement
 from sealift.travel.rows import SealedRows
 from tests.sim.sealed_rows import DATA_KEY, PLAIN, RECORD_BYTES, Source
@@ -70,13 +69,18 @@ def test_a_holder_that_writes_while_its_record_is_opened(mutant: bool) -> None:
 
 def test_another_user_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = LocalListener()
-    folder = Path(listener.path).parent
-    assert folder.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.geteuid", lambda: 54321)
     with pytest.raises(RefusedError) as caught:
-        dial_local(listener.path, 1.0)
+        dial_local(listener.name, 1.0)
     assert caught.value.code == "wrong-peer-user"
     monkeypatch.undo()
-    dial_local(listener.path, 1.0).close()  # control
+    dial_local(listener.name, 1.0).close()  # control
     listener.close()
-    assert not folder.exists()
+    with pytest.raises(PeerError):
+        dial_local(listener.name, 1.0)
+
+
+@pytest.mark.parametrize("name", ["", "/run/docker.sock", "@sealift-", "@x" * 20])
+def test_nobody_is_sent_to_another_socket(name: str) -> None:
+    with pytest.raises(MalformedError):
+        dial_local(name, 1.0)

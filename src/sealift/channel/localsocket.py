@@ -1,47 +1,49 @@
 """Unix sockets between processes of one user on one machine.
 
-The socket lies in a folder that only this user may enter, and both ends check the
-other's user id (peer credentials) before a byte crosses. That keeps other users out, not
-other processes of this user: who of them is there is the caller's to prove.
+The socket has a random name in the abstract namespace (unix(7)): there is no file, so
+nothing is left behind by a process that was killed, and a peer cannot be sent to a
+socket of somebody else. Both ends check the other's user id (peer credentials) before a
+byte crosses. That keeps other users out, not other processes of this user: who of them
+is there is the caller's to prove.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import re
+import secrets
 import socket
 import struct
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from sealift.channel.transport import peer_closed, peer_timeout
-from sealift.errors import PeerError, RefusedError, UnavailableError
+from sealift.errors import MalformedError, PeerError, RefusedError, UnavailableError
 
 _BACKLOG: Final = 16
+_NAME: Final = re.compile(r"@sealift-[0-9a-f]{32}")  # "@" stands for the NUL byte
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class LocalListener:
-    """A listening Unix socket in a private folder of its own.
+    """A listening Unix socket under a name that nobody can guess.
 
     Raises:
-        UnavailableError: if there is no place for it.
+        UnavailableError: if this system has none.
     """
 
     def __init__(self) -> None:
+        self.name = f"@sealift-{secrets.token_hex(16)}"
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="sealift-"))  # mode 0700
-            self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.path = str(self._folder / "cargo")
-            self._sock.bind(self.path)
+            self._sock.bind(_address(self.name))
             self._sock.listen(_BACKLOG)
         except OSError as error:
+            self._sock.close()
             raise UnavailableError(
                 "cannot listen on a local socket",
                 why=error.strerror or str(error),
-                fix="Let TMPDIR be a folder with a short name that can be written",
+                fix="Nothing need be done: cargo goes through the relay",
                 code="cannot-listen",
             ) from error
 
@@ -59,30 +61,32 @@ class LocalListener:
         return _of_this_user(sock)
 
     def close(self) -> None:
-        """Stop listening and remove the folder. Idempotent."""
+        """Stop listening. Idempotent."""
         with contextlib.suppress(OSError):  # wakes a thread inside accept
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def dial_local(path: str, timeout_s: float) -> socket.socket:
+def dial_local(name: str, timeout_s: float) -> socket.socket:
     """Connect to a local listener of this user.
 
     Raises:
+        MalformedError: if it is not the name of one.
         PeerError: if nobody listens there; on another machine nobody does.
         RefusedError: code ``wrong-peer-user``.
     """
+    if not _NAME.fullmatch(name):
+        raise MalformedError("not the name of a local socket", field="address")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(timeout_s)
     try:
-        sock.connect(path)
+        sock.connect(_address(name))
     except TimeoutError as error:
         sock.close()
         raise peer_timeout() from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except OSError as error:
         sock.close()
-        why = getattr(error, "strerror", None) or "not the path of a socket"
+        why = error.strerror or ""
         raise PeerError(
             "no such local socket", why=why, code="peer-unreachable"
         ) from error
@@ -105,6 +109,10 @@ def check_peer_user(sock: socket.socket, expected_uid: int | None = None) -> Non
             why=f"user id {uid}, expected {expected_uid}",
             code="wrong-peer-user",
         )
+
+
+def _address(name: str) -> bytes:
+    return b"\0" + name[1:].encode()
 
 
 def _of_this_user(sock: socket.socket) -> socket.socket:

@@ -39,7 +39,7 @@ class DirectOffer:
     """A place to come to, for one visit.
 
     Attributes:
-        address: Path of a Unix socket, or ``HOST:PORT``.
+        address: ``@NAME`` of an abstract Unix socket, or ``HOST:PORT``.
         token: Names the visit to whoever listens there; worth nothing without the key.
     """
 

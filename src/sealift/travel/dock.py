@@ -108,7 +108,7 @@ class Dock:
         self._unproven = threading.BoundedSemaphore(MAX_UNPROVEN)
         self._closing = threading.Event()
         if local is not None:
-            self._open("memfd", local.path, local.accept)
+            self._open("memfd", local.name, local.accept)
         if tcp is not None:
             address = tcp_address or "{}:{}".format(*tcp.address)
             self._open("tcp", address, tcp.accept_socket)

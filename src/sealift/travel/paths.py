@@ -8,7 +8,7 @@ A party that gives up says so in the session, whichever path its frames take.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from sealift.channel.transport import SlotTransport, peer_timeout
@@ -143,7 +143,9 @@ class RelayedSource:
         """Acknowledge every fourth frame and the last."""
         self._taken += 1
         if last or self._taken % CREDIT_EVERY == 0:
-            send_message(self._session, Credit(self._taken))
+            # A holder that is gone may have said why: the next receive tells.
+            with suppress(PeerError):
+                send_message(self._session, Credit(self._taken))
 
 
 class DirectSink:
