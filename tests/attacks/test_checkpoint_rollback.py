@@ -21,7 +21,7 @@ from sealift.release.brokerserver import BrokerAnswer
 from sealift.release.checkpoint import CheckpointMark, ShareRelease
 from sealift.release.checkpointdesk import CheckpointDesk, signed_bytes
 from sealift.release.checkpointledger import CheckpointLedger
-from sealift.release.heads import HeadStore
+from sealift.release.heads import HeadStore, ShownHeads
 from sealift.release.shares import Shares
 from tests.sim.checkpoint_world import JOB, CheckpointWorld
 from tests.sim.owners import make_consortium
@@ -37,9 +37,11 @@ def world() -> Iterator[CheckpointWorld]:
     world.close()
 
 
-def recorded(world: CheckpointWorld, count: int) -> CheckpointLedger:
+def recorded(
+    world: CheckpointWorld, count: int, heads: ShownHeads | None = None
+) -> CheckpointLedger:
     """An accelerator that recorded so many checkpoints."""
-    ledger = world.ledger()
+    ledger = world.ledger(heads=heads)
     ledger.claim()
     for _ in range(count):
         ledger.record(*world.seal())
@@ -170,9 +172,10 @@ def test_all_put_back_are_noticed_by_a_head_that_was_kept(
     """No broker can tell; whoever saw a head that covers checkpoint 2 can."""
     recorded(world, 1)
     place = copy(world, "ada.log", "ada.vault", "bern.log", "bern.vault")
-    ledger = recorded(world, 1)
+    shown = ShownHeads()
+    recorded(world, 1, shown)
     heads = HeadStore(world.folder / "heads.json")
-    for head in ledger.heads.values():
+    for head in shown():
         heads.admit(head)
     for box in world.boxes.values():
         box.close()
@@ -180,7 +183,8 @@ def test_all_put_back_are_noticed_by_a_head_that_was_kept(
         shutil.copy(path, world.folder)
     for owner in world.owners:
         world.open(owner)
-    again = world.ledger()
+    late = ShownHeads()
+    again = world.ledger(heads=late)
     again.claim()  # goes back to checkpoint 1
     again.record(*world.seal())
 
@@ -188,7 +192,7 @@ def test_all_put_back_are_noticed_by_a_head_that_was_kept(
         box = next(b for b in world.boxes.values() if b.log.head().log == log)
         return box.log.consistency(first, second)
 
-    for head in again.heads.values():
+    for head in late():
         with pytest.raises(IntegrityError) as caught:
             heads.admit(head, prove)
         assert caught.value.code in ("log-forked", "log-rolled-back")

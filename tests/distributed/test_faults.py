@@ -131,12 +131,13 @@ def test_without_a_broker_the_model_is_withheld(world: World, run: JobRun) -> No
     assert not list(world.path.glob(".run.*"))
 
 
+@pytest.mark.timeout(150)
 @asked(Wishes(epochs=50, step_s=SLOW_S))
 def test_the_accelerator_dies(run: JobRun) -> None:
     run.everybody("north", "east")
     orchestrator = run["orchestrator"]
     orchestrator.wait_event("visit.phase", phase="train")
-    second = run.accelerator("second")
+    second = run.accelerator("second", "--state", "elsewhere")
     assert second.end() == PEER
     assert second.error().endswith("[name-taken]")
     run["accelerator"].process.kill()
@@ -209,7 +210,9 @@ def test_train_ends_with_its_children(run: JobRun) -> None:
 def test_a_port_in_use(run: JobRun) -> None:
     run.orchestrator()
     second = run.start(
-        "second", *_orchestrator_words(run), "--orchestrator", run.address
+        "second",
+        *_orchestrator_words(run),
+        *("--orchestrator", run.address, "--output", "elsewhere"),
     )
     assert second.end() == 3
     assert second.error().endswith("[port-in-use]")

@@ -25,6 +25,7 @@ from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.release import checkpointdesk
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.checkpointledger import CheckpointLedger
+from sealift.release.heads import ShownHeads
 from tests.sim.checkpoint_world import (
     CheckpointWorld,
     Died,
@@ -58,7 +59,8 @@ class CheckpointMachine(RuleBasedStateMachine):
         """An accelerator starts, and takes over from the one before."""
         if self.live is not None:
             self.former.append(self.live)
-        self.live = ledger = self.world.ledger()
+        heads = ShownHeads()
+        self.live = ledger = self.world.ledger(heads=heads)
         self.world.faults = Faults(at, victim)
         try:
             mark = ledger.claim()
@@ -69,7 +71,7 @@ class CheckpointMachine(RuleBasedStateMachine):
             return
         finally:
             self.world.faults = Faults()
-        self.check_resumed(mark, ledger)
+        self.check_resumed(mark, heads)
 
     @precondition(lambda self: self.live is not None)
     @rule(at=STEPS, victim=VICTIMS)
@@ -132,9 +134,7 @@ class CheckpointMachine(RuleBasedStateMachine):
             # One step behind its own log at most, until it is asked again.
             assert committed in (0, *numbers[-1:], *sorted(set(numbers))[-2:-1])
 
-    def check_resumed(
-        self, mark: CheckpointMark | None, ledger: CheckpointLedger
-    ) -> None:
+    def check_resumed(self, mark: CheckpointMark | None, heads: ShownHeads) -> None:
         last = self.last_logged()
         if mark is None:
             # Nothing counts, or the last thing that anybody knows is the end.
@@ -151,9 +151,8 @@ class CheckpointMachine(RuleBasedStateMachine):
             assert mark.number > self.finished
             held = {owner: self.world.held(owner) for owner in self.world.owners}
             assert all(each["committed"] == last for each in held.values())
-            assert set(ledger.heads) == set(self.world.owners)
-            for owner, head in ledger.heads.items():
-                assert head == self.world.boxes[owner].log.head()
+            logs = [box.log.head() for box in self.world.boxes.values()]
+            assert set(heads()) == set(logs)
 
     def last_logged(self) -> int:
         return max(

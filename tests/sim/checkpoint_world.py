@@ -26,6 +26,7 @@ from sealift.release.audit import CheckpointEntry
 from sealift.release.auditlog import AuditLog
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.checkpointledger import CheckpointLedger
+from sealift.release.heads import ShownHeads
 from sealift.release.logcheck import read_entries
 from sealift.release.shares import Shares
 from sealift.release.vault import Vault
@@ -140,7 +141,9 @@ class CheckpointWorld:
                 self.restart(owner)
             raise PeerError("gone", code="session-truncated") from None
 
-    def ledger(self, instance: PublicKey | None = None) -> CheckpointLedger:
+    def ledger(
+        self, instance: PublicKey | None = None, heads: ShownHeads | None = None
+    ) -> CheckpointLedger:
         """What a fresh accelerator uses."""
         key = instance or SigningKey.generate().public_key
 
@@ -148,7 +151,7 @@ class CheckpointWorld:
         def reach(owner: str) -> Iterator[Shares]:
             yield self.shares(owner, key)
 
-        return CheckpointLedger(self.owners, reach)
+        return CheckpointLedger(self.owners, reach, (heads or ShownHeads()).show)
 
     def shares(self, owner: str, instance: PublicKey) -> Shares:
         return Shares(

@@ -128,8 +128,9 @@ class JobRun:
         self.address = f"127.0.0.1:{event.fields['port']}"
         return role
 
-    def accelerator(self, name: str = "accelerator") -> Running:
-        return self._start_role("accelerator", "gpu-host", *self._dial(), name=name)
+    def accelerator(self, name: str = "accelerator", *more: str) -> Running:
+        words = (*self._dial(), *more)
+        return self._start_role("accelerator", "gpu-host", *words, name=name)
 
     def broker(self, owner: str) -> Running:
         stores = _stores(self.world.home(owner))
@@ -145,13 +146,13 @@ class JobRun:
             words.append("--holder-only")
         return self._start_role("join", owner, *words, name=name or f"holder-{owner}")
 
-    def train(self, *more: str | Path) -> Running:
-        """`sealift train`: orchestrator and accelerator as its children."""
+    def train(self, *more: str | Path, noun: str = "train") -> Running:
+        """`sealift train` or `resume`: orchestrator and accelerator as its children."""
         host = self.world.home("gpu-host")
         attester = ("--attester-key", host.key)
         attester += ("--attester-passphrase-file", host.passphrase)
         words = (*key_words(self.world.home("cloud")), *attester, *more)
-        role = self.start("train", "train", self.world.job, "--json", *words)
+        role = self.start(noun, noun, self.world.job, "--json", *words)
         line = role.wait_line("waiting at ")
         self.address = line.split("waiting at ")[1].split()[0]
         return role

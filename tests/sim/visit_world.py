@@ -240,7 +240,7 @@ class VisitWorld:
                 longest_s=agreement.travel.lease_s,
                 modes=agreement.travel.modes,
             ),
-            heads=(),
+            heads=tuple,
             rules=self.rules,
             meet=meet,
             check=self._check,
@@ -248,7 +248,7 @@ class VisitWorld:
             sign=ReceiptWriter(
                 self.endpoint.instance,
                 prove_instance(self.endpoint, self.agreement),
-                (),
+                tuple,
                 RunTerms(buffers=1, mixed=False, sandbox="none"),
             ),
             make_pool=self._make_pool,

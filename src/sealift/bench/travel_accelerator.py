@@ -85,7 +85,7 @@ class AcceleratorEnd:
         )
         proof = prove_instance(self._endpoint, self._agreement)
         terms = RunTerms(buffers=1, mixed=False, sandbox="none")
-        self._writer = ReceiptWriter(self._endpoint.instance, proof, (), terms)
+        self._writer = ReceiptWriter(self._endpoint.instance, proof, tuple, terms)
         self._link = Link.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
         self._dock = Dock(local=LocalListener(), tcp=self._direct, tcp_address=direct)
         return {"instance": self._endpoint.instance.public_key.to_text()}

@@ -6,13 +6,15 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sealift import __version__
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.cli.dock import add_dock_arguments, open_dock
-from sealift.cli.roles import add_role_arguments, say_sandbox, set_up_role
+from sealift.cli.rejoin import Joined, Rejoining
+from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.errors import PolicyError
 from sealift.ids import Role
@@ -20,8 +22,11 @@ from sealift.release.bundle import load_bundle
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.train.accelerator import Accelerator
+from sealift.train.checkpoints import StateFolder
 from sealift.train.sandbox import limits
+from sealift.train.statekeeping import StateKeeping
 from sealift.train.worker.workshop import Workshop
+from sealift.travel.dock import Dock
 from sealift.travel.peers import ACCELERATOR
 from sealift.travel.pool import overwrite_live_pools
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, allocator_overwrites
@@ -41,6 +46,12 @@ def add_parser(subparsers: Any) -> None:
         "--keep-freed-memory",
         action="store_true",
         help="do not make the allocator overwrite freed memory (receipts will say so)",
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="checkpoints, not in state/NAME"
+    )
+    parser.add_argument(
+        "--must-resume", action="store_true", help="do not begin from the beginning"
     )
     add_dock_arguments(parser)
 
@@ -65,30 +76,65 @@ def run(args: argparse.Namespace) -> int:
         code_bundle=agreement.code.digest,
         software=f"sealift {__version__}",
     )
-    endpoint = Endpoint(
-        role=Role.ACCELERATOR,
-        name=ACCELERATOR,
-        agreement=setup.agreement.digest,
-        attester=attester,
-    )
     limits.hide_memory()
     text = sys.stderr if agreement.output.recipe_text else None
     entry = agreement.code.entry
+    rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
     with (
+        StateFolder(args.state or default_state(args.job, setup.job.name)) as folder,
         Workshop(files, entry, text=text, tell=say_sandbox) as workshop,
         open_dock(args, setup.sink) as dock,
-        Link.dial(setup.address, ACCELERATOR) as link,
     ):
-        Accelerator(
-            link,
-            endpoint,
-            setup.agreement,
-            workshop=workshop,
-            clock=_boot_clock,
-            dock=dock,
-            sink=setup.sink,
-        ).serve()
+        seat = _Seat(setup, attester, workshop, dock, folder, args.must_resume)
+        rejoining.run(lambda joined: seat.serve(rejoining.dial_s, joined))
     return 0
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """What stays when a connection is lost; keys and model do not."""
+
+    setup: RoleSetup
+    attester: DevelopmentAttester
+    workshop: Workshop
+    dock: Dock | None
+    folder: StateFolder
+    must_resume: bool
+
+    def serve(self, dial_s: float, joined: Joined) -> None:
+        """Serve over one connection, with an instance key of its own."""
+        setup = self.setup
+        endpoint = Endpoint(
+            role=Role.ACCELERATOR,
+            name=ACCELERATOR,
+            agreement=setup.agreement.digest,
+            attester=self.attester,
+        )
+        with Link.dial(setup.address, ACCELERATOR, dial_s) as link:
+            keeping = StateKeeping(
+                folder=self.folder,
+                required=self.must_resume,
+                link=link,
+                endpoint=endpoint,
+                agreement=setup.agreement,
+                clock=_boot_clock,
+                sink=setup.sink,
+            )
+            Accelerator(
+                link,
+                endpoint,
+                setup.agreement,
+                workshop=self.workshop,
+                clock=_boot_clock,
+                dock=self.dock,
+                sink=setup.sink,
+                open_checkpoints=keeping.open,
+            ).serve(joined)
+
+
+def default_state(job: Path, name: str) -> Path:
+    """Where a job's checkpoints are: ``state/NAME`` beside its file."""
+    return job.resolve().parent / "state" / name
 
 
 def _boot_clock() -> float:

@@ -23,6 +23,7 @@ NOUNS: Final[dict[str, str]] = {
     "orchestrator": "run a job: relay, leases, progress",
     "output": "open the model of a run, as its owner",
     "receipt": "verify the receipt of a visit",
+    "resume": "go on with a job from its last checkpoint",
     "train": "run a job: orchestrator and accelerator here, or all of it locally",
     "try": "run a recipe on synthetic rows of a schema",
 }

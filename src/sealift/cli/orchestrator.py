@@ -7,7 +7,7 @@ import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sealift.cli.roles import RoleSetup, add_role_arguments, require_party, set_up_role
 from sealift.cli.rundir import RunFolder, RunName
@@ -16,13 +16,17 @@ from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
+from sealift.session.link import Link
 from sealift.session.relay import Relay
 from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.doorkeeper import Doorkeeper
 from sealift.travel.messages import Output, StartJob
-from sealift.travel.orchestrator import Orchestrator, RunSummary
+from sealift.travel.orchestrator import Orchestrator, RunSummary, dismiss_roles
 from sealift.travel.roster import Roster
+
+FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
+BACK_S: Final = 1.0  # for a broker, when everybody else had that time already
 
 
 def add_parser(subparsers: Any) -> None:
@@ -84,6 +88,8 @@ def _orchestrate(
         clock=time.monotonic,
         sink=setup.sink,
     )
+    if folder.complete:
+        return _say_farewell(setup, folder, roster, link, endpoint)
     outcome = "failed"
     try:
         outputs = _Outputs(folder, setup.agreement)
@@ -92,6 +98,22 @@ def _orchestrate(
     finally:
         dismiss_brokers(link, endpoint, setup.agreement, outcome)
     return outputs.summary
+
+
+def _say_farewell(
+    setup: RoleSetup,
+    folder: RunFolder,
+    roster: Roster,
+    link: Link,
+    endpoint: Endpoint,
+) -> dict[str, Any]:
+    """The run was complete when the orchestrator was killed: tell whoever waits for it."""
+    summary = folder.summary_before(setup.agreement)
+    emit(setup.sink, "job.complete", run=summary["run"])
+    wait_s = min(setup.job.travel.rejoin_s, FAREWELL_WAIT_S)
+    dismiss_roles(roster, setup.agreement, "finished", wait_s=wait_s)
+    dismiss_brokers(link, endpoint, setup.agreement, "finished", wait_s=BACK_S)
+    return summary
 
 
 class _Outputs:
@@ -132,5 +154,6 @@ def _start(setup: RoleSetup) -> StartJob:
         buffer_bytes=wishes.buffer_bytes,
         digest_every=training.digest_every,
         checkpoint_every=travel.checkpoint_every,
+        shape=setup.job.shape,
     )
     return StartJob(setup.job.name, encode(settings))

@@ -19,6 +19,7 @@ T = TypeVar("T")
 Joined = Callable[[], None]
 PAUSE_S: Final = 0.1
 CUT: Final = frozenset({
+    "checkpoint-broker-missing",  # it may be coming back as well
     "name-taken",  # by our former connection, which the relay has not missed yet
     "peer-closed", "peer-timeout", "peer-unreachable", "relay-gone",
     "session-truncated", "unknown-peer",

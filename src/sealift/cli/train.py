@@ -25,7 +25,12 @@ def add_parser(subparsers: Any) -> None:
         "and --passphrase-file once per owner. docs/reference/job.md lists the fields of "
         "JOB.",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, must_resume=False)
+    add_train_arguments(parser)
+
+
+def add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `sealift resume` takes as well."""
     parser.add_argument("job", type=Path, metavar="JOB", help="the job, a TOML file")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="not the job's place"
@@ -45,6 +50,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--attester-passphrase-file", type=Path, metavar="FILE")
     parser.add_argument(
         "--orchestrator", metavar="HOST:PORT", help="travel: not the job's address"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="travel: checkpoints, not in state/NAME beside the job",
     )
 
 

@@ -48,30 +48,35 @@ class TrainLines:
         match event.kind:
             case "orchestrator.listening":
                 place = f"{event.text('host')}:{event.text('port')}"
-                self._say(f"waiting at {place} for {', '.join(self._owners)}")
+                self.say(f"waiting at {place} for {', '.join(self._owners)}")
             case "role.arrived":
-                self._say(f"{event.text('role')} {event.text('name')} is here")
+                self.say(f"{event.text('role')} {event.text('name')} is here")
             case "job.ready":
                 level, keys = event.text("level"), event.text("keys")
-                self._say(f"training starts: level {level}, {keys} keys released")
-                self._say(Confinement.parse(event.text("sandbox")).say())
+                self.say(f"training starts: level {level}, {keys} keys released")
+                self.say(Confinement.parse(event.text("sandbox")).say())
                 size = say_bytes(int(event.fields["buffer_bytes"]))
-                self._say(f"buffer of a visit: {size}: {event.text('why')}")
+                self.say(f"buffer of a visit: {size}: {event.text('why')}")
             case "visit.ended":
                 self._take_visit(event)
             case "visit.skipped":
-                self._say(f"skipped {event.text('holder')}: {event.text('line')}")
+                self.say(f"skipped {event.text('holder')}: {event.text('line')}")
+            case "checkpoint.restored":
+                number, group = event.text("number"), event.text("position")
+                self.say(f"goes on from checkpoint {number}, at group {group}")
+            case "checkpoint.missed" | "checkpoint.kept":
+                self.say(f"{event.kind.replace('.', ' ')}: {event.text('line')}")
             case "role.refused" | "holder.missing" | "release.missing":
-                self._say(event.text("line"))
+                self.say(event.text("line"))
 
     def _take_visit(self, event: RoleEvent) -> None:
         if event.text("outcome") != "verified":
             reason, line = event.text("reason"), event.text("line")
-            self._say(f"a visit to {event.text('holder')} failed: {line} [{reason}]")
+            self.say(f"a visit to {event.text('holder')} failed: {line} [{reason}]")
         elif event.text("purpose") == "train":
             self._count(event)
         if self._watch:
-            self._say(self._visit_line(event))
+            self.say(self._visit_line(event))
 
     def _count(self, event: RoleEvent) -> None:
         number = int(event.fields["epoch"])
@@ -88,7 +93,7 @@ class TrainLines:
         """The line of the epoch that ended, if there is one."""
         epoch = self._epoch
         if epoch.visits:
-            self._say(
+            self.say(
                 f"epoch {epoch.number + 1} of {self._epochs}: {epoch.visits} visits, "
                 f"{epoch.sealed_bytes / 1000:.0f} kB sealed, "
                 f"loss {epoch.loss / epoch.rows:.4g}"
@@ -106,7 +111,8 @@ class TrainLines:
             f"{seconds:.2f} s{shown}"
         )
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """One line for people."""
         print(visible(f"{self._who}: {line}"), file=self._stream, flush=True)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.signals import followed, on_second_signal, stop_postponed
+from sealift.cli.signals import on_second_signal
 from sealift.cli.trainlines import TrainLines
+from sealift.cli.travelroles import ACCELERATOR, ORCHESTRATOR, TravelRoles
 from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.signed import VerifiedAgreement
 from sealift.train.eventlines import RoleEvent, RoleResult
@@ -17,9 +18,8 @@ from sealift.train.household import Ended, Household
 from sealift.train.settings import JobTable
 from sealift.travel.ratchet import REHEARSAL
 
+MAX_RESTARTS: Final = 5  # of each role
 GRACE_S: Final = 2.0  # the roles end together; who ends first is a race
-ORCHESTRATOR: Final = "orchestrator"
-ACCELERATOR: Final = "accelerator"
 
 
 def train_travelling(
@@ -35,15 +35,19 @@ def train_travelling(
     result: Mapping[str, Any] = {}
     with Household(Path.cwd()) as house:
         on_second_signal(house.kill)
-        _start_orchestrator(house, args)
+        restarts = MAX_RESTARTS if job.travel.rejoin_s else 0
+        roles = TravelRoles(house, args, restarts=restarts, say=lines.say)
+        roles.start_orchestrator()
         for told in house.listen(_silence_s(job)):
             if isinstance(told, RoleEvent):
                 if told.kind == "orchestrator.listening":
-                    _start_accelerator(house, args, told)
+                    roles.take_listening(told)
                 lines.take(told)
-            elif isinstance(told, RoleResult) and told.process == ORCHESTRATOR:
-                result = told.content
-            elif isinstance(told, Ended) and _is_over(house, told):
+            elif isinstance(told, RoleResult):
+                result = told.content if told.process == ORCHESTRATOR else result
+            elif not result and roles.start_again(told.process):
+                continue
+            elif _is_over(house, told):
                 break
     lines.say_epoch()  # of the last one, which nothing follows
     if not result:
@@ -61,30 +65,6 @@ def _require_keys(args: argparse.Namespace) -> None:
             "--attester-passphrase-file of this host",
             code="keys-missing",
         )
-
-
-def _start_orchestrator(house: Household, args: argparse.Namespace) -> None:
-    words: list[str | Path] = [ORCHESTRATOR, args.job, "--events", "-"]
-    words += ["--key", args.key[0], "--passphrase-file", args.passphrase_file[0]]
-    if args.output is not None:
-        words += ["--output", args.output]
-    if args.orchestrator is not None:
-        words += ["--orchestrator", args.orchestrator]
-    with stop_postponed():
-        house.start(ORCHESTRATOR, "sealift", words, followed())
-
-
-def _start_accelerator(
-    house: Household, args: argparse.Namespace, listening: RoleEvent
-) -> None:
-    host = listening.text("host")
-    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
-    words: list[str | Path] = [ACCELERATOR, args.job, "--events", "-"]
-    words += ["--orchestrator", f"{here}:{listening.fields['port']}"]
-    words += ["--key", args.attester_key]
-    words += ["--passphrase-file", args.attester_passphrase_file]
-    with stop_postponed():
-        house.start(ACCELERATOR, "sealift", words, followed())
 
 
 def _is_over(house: Household, told: Ended) -> bool:

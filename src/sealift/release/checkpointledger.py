@@ -33,18 +33,21 @@ class CheckpointLedger:
     Args:
         owners: Whose brokers released a key to this process.
         reach: A fresh session with an owner's broker.
-
-    Attributes:
-        heads: The latest head of each owner's log that covers what it did for us.
+        show: Takes the heads that cover what brokers did for us.
     """
 
-    def __init__(self, owners: Iterable[str], reach: Reach) -> None:
+    def __init__(
+        self,
+        owners: Iterable[str],
+        reach: Reach,
+        show: Callable[[SignedTreeHead], None],
+    ) -> None:
         self._owners = tuple(sorted(owners))
         self._reach = reach
         self._last = 0
         self._mark: CheckpointMark | None = None
         self._behind: set[str] = set()
-        self.heads: dict[str, SignedTreeHead] = {}
+        self._show = show
 
     @property
     def next_number(self) -> int:
@@ -83,7 +86,8 @@ class CheckpointLedger:
         shares = []
         for owner in mark.split:
             with self._reach(owner) as broker:
-                share, self.heads[owner] = broker.fetch(mark)
+                share, head = broker.fetch(mark)
+            self._show(head)
             shares.append(share)
         return join_key(shares)
 
@@ -130,11 +134,11 @@ class CheckpointLedger:
 
     def _finish(self, owner: str) -> None:
         with self._reach(owner) as broker:
-            self.heads[owner] = broker.finish()
+            self._show(broker.finish())
 
     def _commit(self, owner: str, mark: CheckpointMark) -> None:
         with self._reach(owner) as broker:
-            self.heads[owner] = broker.commit(mark)
+            self._show(broker.commit(mark))
         self._behind.discard(owner)
 
     def _catch_up(self) -> None:

@@ -117,6 +117,26 @@ def _verify_same_log(kept: TreeHead, head: TreeHead, prove: Prove) -> None:
     verify_growth(earlier, later, proof)
 
 
+class ShownHeads:
+    """What an accelerator shows to every holder: the latest head of each log it used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heads: dict[PublicKey, SignedTreeHead] = {}
+
+    def show(self, head: SignedTreeHead) -> None:
+        """Show this one from now on, in place of an earlier one of its log."""
+        with self._lock:
+            shown = self._heads.get(head.log)
+            if shown is None or shown.size < head.size:
+                self._heads[head.log] = head
+
+    def __call__(self) -> tuple[SignedTreeHead, ...]:
+        """One head of each log."""
+        with self._lock:
+            return tuple(self._heads.values())
+
+
 def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
     """The head of a log in a file: a single head, or a store of many.
 

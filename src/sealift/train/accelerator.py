@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from sealift.codec import decode
-from sealift.errors import SealiftError
+from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
@@ -37,6 +37,7 @@ from sealift.travel.lease import LeaseTerms
 from sealift.travel.meeting import Meeting
 from sealift.travel.messages import (
     Failed,
+    Finished,
     FinishJob,
     OutputKept,
     StartJob,
@@ -53,10 +54,16 @@ from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
-OpenCheckpoints = Callable[[StartJob, AcceleratorSettings], JobCheckpoints]
+OpenCheckpoints = Callable[[StartJob, AcceleratorSettings, Keyring], JobCheckpoints]
 
 
-def _no_checkpoints(start: StartJob, settings: AcceleratorSettings) -> JobCheckpoints:
+def _nothing() -> None:
+    """For a caller who need not know."""
+
+
+def _no_checkpoints(
+    start: StartJob, settings: AcceleratorSettings, keyring: Keyring
+) -> JobCheckpoints:
     return NoCheckpoints()
 
 
@@ -97,8 +104,11 @@ class Accelerator:
         self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
         self._proof = prove_instance(endpoint, agreement)
 
-    def serve(self) -> None:
+    def serve(self, joined: Callable[[], None] = _nothing) -> None:
         """Dial the orchestrator and do the job.
+
+        Args:
+            joined: Called when the orchestrator has let us in.
 
         Raises:
             PeerError: if the orchestrator is gone.
@@ -108,12 +118,16 @@ class Accelerator:
         circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
         with connect(circuit, self._endpoint, policy) as control:
-            self._serve(control)
+            joined()
+            start = receive_message(control, StartJob, Finished, timeout_s=None)
+            if isinstance(start, StartJob):
+                self._serve(control, start)
 
-    def _serve(self, control: Session) -> None:
-        start = receive_message(control, StartJob, timeout_s=None)
+    def _serve(self, control: Session, start: StartJob) -> None:
         try:
             job = self._open(start)
+        except PeerError:
+            raise  # a broker went away: whoever comes next may find it
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
             raise
@@ -125,7 +139,11 @@ class Accelerator:
             finish = self._work(job, control, hosting, orders)
         finally:
             self._abandon(hosting)
-        job.handout.send(control, job.bench.training, model=finish.model)
+        try:
+            job.handout.send(control, job.bench.training, model=finish.model)
+        except PolicyError:  # nothing will be done about it: the job begins again
+            job.checkpoints.finish()
+            raise
         while not isinstance(orders.next_turn(KEPT_WAIT_S), OutputKept):
             pass
         job.checkpoints.finish()
@@ -194,7 +212,7 @@ class Accelerator:
             terms=terms,
             handout=handout,
             rules=self._rules,
-            checkpoints=self._open_checkpoints(start, settings),
+            checkpoints=self._open_checkpoints(start, settings, keyring),
         )
         job.restore(agreement.resources)
         return job

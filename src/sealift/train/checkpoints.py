@@ -16,7 +16,6 @@ from typing import Final, Generic, Self, TypeVar
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, PolicyError, UnavailableError
 from sealift.events import Sink, discard, emit
-from sealift.release.audit import SignedTreeHead
 from sealift.release.checkpointledger import CheckpointLedger
 from sealift.release.files import make_folder, unreadable
 from sealift.release.shares import FINAL_RULES
@@ -31,6 +30,8 @@ from sealift.train.checkpoint import (
 )
 
 P = TypeVar("P")
+T = TypeVar("T")
+PAUSE_S: Final = 0.1
 LOCK_S: Final = 5.0  # a former accelerator may still be ending
 KEPT: Final = 2
 
@@ -93,6 +94,7 @@ class Checkpoints(Generic[P]):
         binding: What every checkpoint belongs to.
         kind: Class of the progress, a record of the codec.
         every: Seal one after so many groups; 0: never.
+        patience_s: How long a broker may stay away while the job is taken over.
         sink: Where events go.
     """
 
@@ -104,6 +106,7 @@ class Checkpoints(Generic[P]):
         binding: JobBinding,
         kind: type[P],
         every: int,
+        patience_s: float = 0.0,
         sink: Sink = discard,
     ) -> None:
         self._folder = folder
@@ -111,14 +114,10 @@ class Checkpoints(Generic[P]):
         self._binding = binding
         self._kind = kind
         self._every = every
+        self._patience_s = patience_s
         self._sink = sink
         self._waiting = 0
         self._latest: tuple[int, SecretKey] | None = None
-
-    @property
-    def heads(self) -> Mapping[str, SignedTreeHead]:
-        """By owner, the latest head that covers what its broker did for checkpoints."""
-        return self._ledger.heads
 
     def restore(self) -> Checkpoint[P] | None:
         """Take the job over; what to go on from, or None: from the beginning.
@@ -130,11 +129,12 @@ class Checkpoints(Generic[P]):
             MalformedError: ``checkpoint-version``.
             PeerError: if a broker that holds a share does not answer.
         """
-        mark = self._ledger.claim()
+        mark = self._patiently(self._ledger.claim)
         if mark is None:
             return None
         find_checkpoint(self._folder.path, mark.number, mark.sealed)
-        self._latest = mark.number, self._ledger.open_key(mark)
+        key = self._patiently(lambda: self._ledger.open_key(mark))
+        self._latest = mark.number, key
         found = self.latest()
         assert found is not None, "it was opened just now"
         emit(
@@ -195,6 +195,17 @@ class Checkpoints(Generic[P]):
             emit(self._sink, "checkpoint.kept", line=str(error))
             return
         self._folder.prune()
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask again while a broker that went away may be coming back."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return ask()
+            except PeerError:
+                if time.monotonic() + PAUSE_S >= deadline:
+                    raise
+            time.sleep(PAUSE_S)
 
     def _seal(self, checkpoint: Checkpoint[P]) -> None:
         key, began_s = SecretKey.generate(), time.monotonic()

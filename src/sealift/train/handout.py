@@ -7,7 +7,7 @@ Everything passes the agreement's output rule here, whatever the orchestrator as
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from sealift import __version__
@@ -68,7 +68,7 @@ class Handout:
         rules: VisitRules,
         *,
         proof: InstanceProof,
-        heads: tuple[SignedTreeHead, ...],
+        heads: Callable[[], tuple[SignedTreeHead, ...]],
         terms: RunTerms,
     ) -> None:
         self._agreement = agreement
@@ -204,7 +204,7 @@ class Handout:
             rows=training.rows_trained,
             visits=self._visits(),
             metrics=self._metrics(),
-            heads=self._heads,
+            heads=self._heads(),
         )
 
     def _metrics(self) -> dict[str, float]:

@@ -172,6 +172,13 @@ class Household:
             return False
         return True
 
+    def was_killed(self, name: str) -> bool:
+        """Whether a process that is ending was ended by a signal that it cannot handle."""
+        if not self.ends_within(name, STOP_S):
+            return False
+        code = self.children[name].process.returncode
+        return code is not None and code < 0
+
     def require_success(self, name: str) -> None:
         """Wait for a process that is ending; it must have succeeded.
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from sealift.errors import PeerError
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import collect_release, request_head
+from sealift.release.heads import ShownHeads
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
@@ -14,6 +18,8 @@ from sealift.session.link import Link
 from sealift.travel.hostsetup import ReleasedResource
 from sealift.travel.peers import expect_broker, link_name
 from sealift.travel.state import Clock
+
+PAUSE_S: Final = 0.1
 
 
 class Keyring:
@@ -28,7 +34,8 @@ class Keyring:
 
     Attributes:
         released: Released resources by name.
-        heads: Signed tree heads of every log that released a key.
+        owners: Whose brokers released all keys of that owner.
+        heads: Signed tree heads of every log that did something for us.
     """
 
     def __init__(
@@ -46,7 +53,8 @@ class Keyring:
         self._clock = clock
         self._sink = sink
         self.released: dict[str, ReleasedResource] = {}
-        self.heads: tuple[SignedTreeHead, ...] = ()
+        self.owners: tuple[str, ...] = ()
+        self.heads = ShownHeads()
 
     def collect(self, within_s: float) -> None:
         """Ask each owner's broker; an owner that is away brings nothing.
@@ -56,11 +64,23 @@ class Keyring:
         """
         deadline = self._clock() + within_s
         for owner in self._agreement.agreement.holders:
-            wait_s = max(0.0, deadline - self._clock())
             try:
-                self.heads += (self._collect_from(owner, wait_s),)
+                self.heads.show(self._collect_patiently(owner, deadline))
             except PeerError as error:
                 emit(self._sink, "release.missing", owner=owner, line=str(error))
+            else:
+                self.owners += (owner,)
+
+    def _collect_patiently(self, owner: str, deadline: float) -> SignedTreeHead:
+        """Again, if the broker goes away in the midst: it may be coming back."""
+        while True:
+            wait_s = max(0.0, deadline - self._clock())
+            try:
+                return self._collect_from(owner, wait_s)
+            except PeerError:
+                if self._clock() + PAUSE_S >= deadline:
+                    raise
+            time.sleep(PAUSE_S)
 
     def _collect_from(self, owner: str, wait_s: float) -> SignedTreeHead:
         circuit = self._link.open(link_name(Role.BROKER, owner), wait_s=wait_s)

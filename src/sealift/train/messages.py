@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from sealift.ids import DIGEST_BYTES, Digest
 from sealift.release.agreement import Mode
+
+UNKNOWN_SHAPE: Final = Digest(bytes(DIGEST_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class AcceleratorSettings:
         buffer_bytes: Largest cargo of one visit; 0 to choose.
         digest_every: Steps between two digests of the state within a slice; 0 is never.
         checkpoint_every: Groups between two checkpoints; 0 is never.
+        shape: Digest of everything that shapes the bits of the result.
     """
 
     seed: int
@@ -41,3 +45,4 @@ class AcceleratorSettings:
     buffer_bytes: int = 0
     digest_every: int = 0
     checkpoint_every: int = 0
+    shape: Digest = UNKNOWN_SHAPE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,7 +78,7 @@ class ReceiptWriter:
         self,
         instance: SigningKey,
         proof: InstanceProof,
-        heads: tuple[SignedTreeHead, ...],
+        heads: Callable[[], tuple[SignedTreeHead, ...]],
         terms: RunTerms,
     ) -> None:
         self._instance = instance
@@ -109,6 +110,6 @@ class ReceiptWriter:
             instance=self._instance.public_key,
             evidence=self._proof.evidence,
             scrub=account.scrubbed,
-            heads=self._heads,
+            heads=self._heads(),
         )
         return sign_receipt(receipt, self._instance)

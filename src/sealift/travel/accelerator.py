@@ -224,7 +224,7 @@ class HostedVisit:
             self._released.resource,
             self._released.data_key,
             pool=self._pool,
-            heads=self._setup.heads,
+            heads=self._setup.heads(),
             ratchet=self._setup.ratchet,
             dock=self._setup.dock,
             sink=self._setup.sink,

@@ -121,7 +121,12 @@ class Brokerage:
 
 
 def dismiss_brokers(
-    link: Link, endpoint: Endpoint, agreement: VerifiedAgreement, outcome: str
+    link: Link,
+    endpoint: Endpoint,
+    agreement: VerifiedAgreement,
+    outcome: str,
+    *,
+    wait_s: float = 0.0,
 ) -> None:
     """Tell every owner's broker that the job has ended; who is away need not know.
 
@@ -130,10 +135,12 @@ def dismiss_brokers(
         endpoint: With the operator's identity.
         agreement: Verified; names the owners.
         outcome: ``finished`` or ``failed``.
+        wait_s: How long each may take to appear.
     """
     for owner in agreement.agreement.holders:
         with suppress(SealiftError):
-            circuit = link.open(link_name(Role.BROKER, owner), FAREWELL_S)
+            name = link_name(Role.BROKER, owner)
+            circuit = link.open(name, FAREWELL_S, wait_s=wait_s)
             policy = expect_broker(agreement, owner)
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:
                 send_message(session, Finished(outcome, agreement.digest))

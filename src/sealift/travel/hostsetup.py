@@ -100,7 +100,7 @@ class HostSetup:
 
     released: Mapping[str, ReleasedResource]
     terms: LeaseTerms
-    heads: tuple[SignedTreeHead, ...]
+    heads: Callable[[], tuple[SignedTreeHead, ...]]
     rules: VisitRules
     meet: Meet
     check: Check

@@ -10,6 +10,7 @@ remembers nothing.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -135,7 +136,7 @@ class Orchestrator:
             summary = self._travel(start, outputs)
             outcome = "finished"
         finally:
-            self._dismiss(outcome)
+            dismiss_roles(self._roster, self._agreement, outcome)
         return summary
 
     def _gather(self) -> None:
@@ -230,17 +231,33 @@ class Orchestrator:
             await_end(accelerator, LAST_WORDS_S)
         return summary
 
-    def _dismiss(self, outcome: str) -> None:
-        """Tell every holder, and wait until it has heard: the relay ends with us."""
-        finished = Finished(outcome, self._agreement.digest)
-        told = []
-        for session in self._roster.sessions(Role.HOLDER):
-            with suppress(SealiftError):
-                send_message(session, finished)
-                told.append(session)
-        deadline = self._clock() + FAREWELL_S
-        for session in told:
-            await_end(session, max(0.0, deadline - self._clock()))
-
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
         return self._roster.wait_for(Role.ACCELERATOR, ACCELERATOR, timeout_s)
+
+
+def dismiss_roles(
+    roster: Roster, agreement: VerifiedAgreement, outcome: str, *, wait_s: float = 0.0
+) -> None:
+    """Tell every holder, and wait until it has heard: the relay ends with us.
+
+    Args:
+        roster: Who is here.
+        agreement: Verified; names the holders.
+        outcome: ``finished`` or ``failed``.
+        wait_s: How long to wait for those who may be coming back, and then also tell
+            an accelerator that waits for a job.
+    """
+    finished = Finished(outcome, agreement.digest)
+    expected = [(Role.HOLDER, holder) for holder in agreement.agreement.holders]
+    if wait_s:
+        expected.append((Role.ACCELERATOR, ACCELERATOR))
+    until, told = time.monotonic() + wait_s, []
+    for role, name in expected:
+        with suppress(SealiftError):
+            left_s = max(0.0, until - time.monotonic())
+            session = roster.wait_for(role, name, left_s)
+            send_message(session, finished)
+            told.append(session)
+    deadline = time.monotonic() + FAREWELL_S
+    for session in told:
+        await_end(session, max(0.0, deadline - time.monotonic()))

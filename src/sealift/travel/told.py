@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from sealift.errors import (
+    IntegrityError,
     JobError,
     MalformedError,
     PolicyError,
     SealiftError,
+    StaleError,
     UnavailableError,
+    UsageError,
 )
 from sealift.travel.messages import FailedError
 
@@ -31,6 +34,18 @@ _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "buffer-too-large": UnavailableError,
     "cargo-not-agreed": PolicyError,
     "mode-not-agreed": PolicyError,
+    "checkpoint-stale": StaleError,
+    "checkpoint-rolled-back": StaleError,
+    "checkpoint-damaged": IntegrityError,
+    "checkpoint-forked": IntegrityError,
+    "checkpoint-other-job": PolicyError,
+    "instance-superseded": PolicyError,
+    "bad-checkpoint": MalformedError,
+    "checkpoint-version": MalformedError,
+    "checkpoint-missing": UnavailableError,
+    "disk-full": UnavailableError,
+    "cannot-write": UnavailableError,
+    "nothing-to-resume": UsageError,
 }
 
 

@@ -284,7 +284,7 @@ class Stage:
                 longest_s=LEASE_S,
                 modes=MODES,
             ),
-            heads=(),
+            heads=tuple,
             rules=self._rules,
             meet=meet,
             check=lambda _cargo: None,
@@ -292,7 +292,7 @@ class Stage:
             sign=ReceiptWriter(
                 self._endpoint.instance,
                 prove_instance(self._endpoint, self.agreement),
-                (),
+                tuple,
                 RunTerms(buffers=1, mixed=False, sandbox="none"),
             ),
             make_pool=self._make_pool,

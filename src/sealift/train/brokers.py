@@ -1,0 +1,65 @@
+"""Sessions with owners' brokers, one for each thing that is asked of them.
+
+A session lives for one or two requests, so a broker that was started again in between
+is no different from one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sealift.ids import Role
+from sealift.release.shares import Shares
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect
+from sealift.session.link import Link
+from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.state import Clock
+
+
+class BrokerSessions:
+    """Reaches brokers for one job's checkpoints.
+
+    Args:
+        link: To the relay.
+        endpoint: With the attester and the instance key.
+        agreement: Verified.
+        job: Name of the job.
+        clock: Seconds that also count while the machine sleeps.
+        wait_s: How long a broker may take to appear.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        job: str,
+        clock: Clock,
+        wait_s: float,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._job = job
+        self._clock = clock
+        self._wait_s = wait_s
+
+    @contextmanager
+    def reach(self, owner: str) -> Iterator[Shares]:
+        """A fresh session with an owner's broker.
+
+        Raises:
+            PeerError: if it is not there.
+            RefusedError: if it is somebody else.
+        """
+        name = link_name(Role.BROKER, owner)
+        circuit = self._link.open(name, wait_s=self._wait_s)
+        policy = expect_broker(self._agreement, owner)
+        with connect(circuit, self._endpoint, policy) as session:
+            yield Shares(
+                session, self._agreement, owner, job=self._job, clock=self._clock
+            )

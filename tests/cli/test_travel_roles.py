@@ -1,0 +1,71 @@
+"""`sealift train` starts again what was killed, a few times, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sealift.cli.travelroles import ACCELERATOR, ORCHESTRATOR, TravelRoles
+from sealift.train.eventlines import RoleEvent
+
+
+class House:
+    """Remembers what was started."""
+
+    def __init__(self) -> None:
+        self.children: dict[str, list[str]] = {}
+        self.started: list[tuple[str, list[str]]] = []
+        self.killed = True
+
+    def start(
+        self, name: str, module: str, words: list[str | Path], environment: object
+    ) -> None:
+        self.children[name] = [str(word) for word in words]
+        self.started.append((name, self.children[name]))
+
+    def was_killed(self, name: str) -> bool:
+        return self.killed
+
+
+def make_roles(house: House, said: list[str]) -> TravelRoles:
+    args = argparse.Namespace(
+        job=Path("job.toml"), key=[Path("cloud")], passphrase_file=[Path("p")],
+        attester_key=Path("host"), attester_passphrase_file=Path("q"), output=None,
+        orchestrator="0.0.0.0:0", state=Path("kept"), must_resume=True,
+    )  # fmt: skip
+    return TravelRoles(house, args, restarts=2, say=said.append)  # type: ignore[arg-type]
+
+
+def listening(port: int) -> RoleEvent:
+    fields = {"host": "0.0.0.0", "port": port}
+    return RoleEvent(ORCHESTRATOR, 0.0, "orchestrator.listening", fields)
+
+
+def test_starts_both_and_again_at_the_same_port() -> None:
+    house, said = House(), list[str]()
+    roles = make_roles(house, said)
+    roles.start_orchestrator()
+    roles.take_listening(listening(7410))
+    first = dict(house.children)
+    assert first[ACCELERATOR][-3:] == ["--state", "kept", "--must-resume"]
+    assert "127.0.0.1:7410" in first[ACCELERATOR]
+    assert roles.start_again(ORCHESTRATOR)
+    assert house.children[ORCHESTRATOR][-1] == "0.0.0.0:7410"
+    roles.take_listening(listening(7410))
+    assert len(house.started) == 3  # the accelerator is there still
+    assert roles.start_again(ACCELERATOR)
+    assert house.children[ACCELERATOR] == first[ACCELERATOR]
+    assert said == [
+        "the orchestrator was killed; started again",
+        "the accelerator was killed; started again",
+    ]
+
+
+def test_not_too_often_and_not_if_it_ended_by_itself() -> None:
+    house, said = House(), list[str]()
+    roles = make_roles(house, said)
+    roles.start_orchestrator()
+    assert [roles.start_again(ORCHESTRATOR) for _ in range(3)] == [True, True, False]
+    house.killed = False
+    roles = make_roles(house, said)
+    assert not roles.start_again(ORCHESTRATOR)
