@@ -4,11 +4,11 @@ WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help setup demo test soak check layout lint types layers sizes format \
+.PHONY: help setup demo test soak soak-kills check layout lint types layers sizes format \
 	attacks bench clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
 
 setup: $(READY)  ## make .venv with everything that demo and tests need
 
@@ -23,6 +23,9 @@ test: $(READY)  ## the default tests: no network, GPU or TEE (ARGS='-k record' f
 
 soak: $(READY)  ## the long tests
 	$(BIN)/pytest -m soak --timeout 7200 $(ARGS)
+
+soak-kills: $(READY)  ## kill roles at 100 random points of small runs
+	$(BIN)/pytest -m soak --timeout 3600 tests/distributed/test_kills.py $(ARGS)
 
 check: layout lint types layers sizes  ## all of these five, in under a minute
 
