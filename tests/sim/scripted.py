@@ -108,7 +108,7 @@ class ScriptedAccelerator:
             self._clock.advance(timeout_s)
             raise peer_timeout()
         self._left -= 1
-        return self._tell(self._say(self._pick(list(self._next))))
+        return self._tell(self._say(self._pick(self._speakers())))
 
     def _tell(self, message: object) -> bytes:
         self.said.append(message)
@@ -122,6 +122,22 @@ class ScriptedAccelerator:
             on_death, self.on_death = self.on_death, lambda: None
             on_death()
             raise PeerError("the accelerator died", code="session-truncated")
+
+    def _speakers(self) -> list[VisitId]:
+        """Visits of which something may be said: groups are worked on in turn."""
+        turn = min(
+            (
+                self.offers[v].position
+                for v, step in self._next.items()
+                if step == "work"
+            ),
+            default=0,
+        )
+        return [
+            visit
+            for visit, step in self._next.items()
+            if step != "work" or self.offers[visit].position == turn
+        ]
 
     def _pick(self, among: Sequence[T]) -> T:
         return among[int(self._choices.integers(len(among)))]

@@ -66,7 +66,12 @@ class TrainLines:
                 self.say(f"goes on from checkpoint {number}, at group {group}")
             case "checkpoint.missed" | "checkpoint.kept":
                 self.say(f"{event.kind.replace('.', ' ')}: {event.text('line')}")
-            case "role.refused" | "holder.missing" | "release.missing":
+            case (
+                "role.refused"
+                | "holder.missing"
+                | "release.missing"
+                | "accelerator.lost"
+            ):
                 self.say(event.text("line"))
 
     def _take_visit(self, event: RoleEvent) -> None:

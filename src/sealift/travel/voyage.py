@@ -98,11 +98,6 @@ class Convoy:
         return all(stay.stage is Stage.OVER for stay in self.stays)
 
     @property
-    def working(self) -> bool:
-        """Whether it is being worked on."""
-        return any(stay.stage is Stage.WORKING for stay in self.stays)
-
-    @property
     def loaded(self) -> list[Stay]:
         """Stops whose cargo waits for work."""
         return [stay for stay in self.stays if stay.stage is Stage.LOADED]
@@ -152,7 +147,7 @@ class Voyage:
         self._granting = granting
         self._tally = tally
         self._clock = clock
-        self._convoys: deque[Convoy] = deque()
+        self._convoys: list[Convoy] = []
         self._stays: dict[VisitId, tuple[Convoy, Stay]] = {}
         self._heard = clock()
 
@@ -197,16 +192,13 @@ class Voyage:
 
     def _advance(self) -> bool:
         """Whatever can be done now; whether anything is left."""
-        while self._convoys and self._convoys[0].over:
-            self._convoys.popleft()
+        self._convoys = [convoy for convoy in self._convoys if not convoy.over]
         self._begin_next()
         for convoy in self._convoys:
             for stay in convoy.stays:
                 if stay.stage is Stage.DUE and not _busy(convoy, stay):
                     self._attend(convoy, stay)
-        if self._convoys and self._convoys[0].over:
-            return True  # all of it was skipped; look again
-        self._work_on_first()
+        self._order_work()
         return bool(self._convoys or self._left)
 
     def _begin_next(self) -> None:
@@ -232,24 +224,31 @@ class Voyage:
         elif not self._waits or self._clock() >= stay.deadline:
             self._skip(convoy, stay, stay.line or _missing(stay.stop.holder))
 
-    def _work_on_first(self) -> None:
-        if not self._convoys:
-            return
-        first = self._convoys[0]
-        if first.loading or first.working or not first.loaded:
-            return
+    def _order_work(self) -> None:
+        """In the plan's order, and ahead of time: the accelerator takes one at a time.
+
+        So nothing is asked and answered between the end of one group and the next.
+        """
+        for convoy in self._convoys:
+            if convoy.loading:
+                return
+            if convoy.loaded:
+                self._order(convoy)
+
+    def _order(self, convoy: Convoy) -> None:
         visits = []
-        for stay in first.loaded:
+        for stay in convoy.loaded:
             assert stay.offered is not None, "what is loaded was offered"
             stay.stage = Stage.WORKING
             visits.append(stay.offered.offer.visit)
         self._heard = self._clock()
-        send_message(self._accelerator, WorkVisits(first.group.position, tuple(visits)))
+        order = WorkVisits(convoy.group.position, tuple(visits))
+        send_message(self._accelerator, order)
 
     def _listen(self) -> None:
         """Take the next thing that the accelerator says, or find out that it is late."""
-        if self._convoys and self._convoys[0].over:
-            return
+        if all(convoy.over for convoy in self._convoys):
+            return  # all of it was skipped
         due = any(s.stage is Stage.DUE for c in self._convoys for s in c.stays)
         silence_s = self._clock() - self._heard
         left_s = max(0.001, self._limit_s - silence_s)
