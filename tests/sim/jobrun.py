@@ -19,21 +19,29 @@ from sealift.train.eventlines import RoleEvent, RoleResult, parse_line
 
 WAIT_S = 40.0
 SOURCE = str(Path(sealift.__file__).parent.parent)
+PLACES = f"{SOURCE}:{Path(__file__).parents[2]}"  # and of faulty roles, tests.sim
 
 
 class Running:
     """One process of `sealift`, what it told, and how it ended."""
 
-    def __init__(self, name: str, words: list[str | Path], cwd: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        words: list[str | Path],
+        cwd: Path,
+        *,
+        module: tuple[str, ...] = ("sealift",),
+    ) -> None:
         self.name = name
         self.events: list[RoleEvent] = []
         self.results: list[dict[str, Any]] = []
         self.errors: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sealift", *map(str, words)],
+            [sys.executable, "-m", *module, *map(str, words)],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": SOURCE, "XDG_STATE_HOME": str(cwd)},
+            env={**os.environ, "PYTHONPATH": PLACES, "XDG_STATE_HOME": str(cwd)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -117,8 +125,11 @@ class JobRun:
     def __getitem__(self, name: str) -> Running:
         return self.roles[name]
 
-    def start(self, name: str, *words: str | Path) -> Running:
-        self.roles[name] = Running(name, list(words), self.world.path)
+    def start(
+        self, name: str, *words: str | Path, module: tuple[str, ...] = ("sealift",)
+    ) -> Running:
+        path = self.world.path
+        self.roles[name] = Running(name, list(words), path, module=module)
         return self.roles[name]
 
     def orchestrator(self, *more: str) -> Running:
@@ -131,6 +142,13 @@ class JobRun:
     def accelerator(self, name: str = "accelerator", *more: str) -> Running:
         words = (*self._dial(), *more)
         return self._start_role("accelerator", "gpu-host", *words, name=name)
+
+    def accelerator_of(self, *module: str) -> Running:
+        """One that has a fault, from another module, which takes words of its own."""
+        home = self.world.home("gpu-host")
+        words = (*key_words(home), "--events", "-", *self._dial())
+        name, more = "accelerator", "--keep-freed-memory"  # else it starts itself again
+        return self.start(name, name, self.world.job, *words, more, module=module)
 
     def broker(self, owner: str) -> Running:
         stores = _stores(self.world.home(owner))

@@ -23,6 +23,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.train.accelerator import Accelerator
 from sealift.train.checkpoints import StateFolder
+from sealift.train.restarts import MOST, Restarts
 from sealift.train.sandbox import limits
 from sealift.train.statekeeping import StateKeeping
 from sealift.train.worker.workshop import Workshop
@@ -85,7 +86,11 @@ def run(args: argparse.Namespace) -> int:
         Workshop(files, entry, text=text, tell=say_sandbox) as workshop,
         open_dock(args, setup.sink) as dock,
     ):
-        seat = _Seat(setup, attester, workshop, dock, folder, args.must_resume)
+        most = MOST if setup.job.travel.rejoin_s else 0
+        restarts = Restarts(most, sink=setup.sink)
+        seat = _Seat(
+            setup, attester, workshop, dock, folder, args.must_resume, restarts
+        )
         rejoining.run(lambda joined: seat.serve(rejoining.dial_s, joined))
     return 0
 
@@ -100,6 +105,7 @@ class _Seat:
     dock: Dock | None
     folder: StateFolder
     must_resume: bool
+    restarts: Restarts
 
     def serve(self, dial_s: float, joined: Joined) -> None:
         """Serve over one connection, with an instance key of its own."""
@@ -129,6 +135,7 @@ class _Seat:
                 dock=self.dock,
                 sink=setup.sink,
                 open_checkpoints=keeping.open,
+                restarts=self.restarts,
             ).serve(joined)
 
 

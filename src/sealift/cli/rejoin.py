@@ -23,6 +23,7 @@ CUT: Final = frozenset({
     "name-taken",  # by our former connection, which the relay has not missed yet
     "peer-closed", "peer-timeout", "peer-unreachable", "relay-gone",
     "session-truncated", "unknown-peer",
+    "state-restored",  # it cut itself off, to go on from a checkpoint
 })  # fmt: skip
 
 

@@ -26,13 +26,14 @@ from sealift.train.messages import AcceleratorSettings
 from sealift.train.openjob import OpenJob
 from sealift.train.progress import JobCheckpoints, NoCheckpoints
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench, check_cargo_rows
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.dock import Dock
 from sealift.travel.hosting import Hosting, Room
-from sealift.travel.hostsetup import HostSetup
+from sealift.travel.hostsetup import HostSetup, StartOverError
 from sealift.travel.lease import LeaseTerms
 from sealift.travel.meeting import Meeting
 from sealift.travel.messages import (
@@ -67,6 +68,9 @@ def _no_checkpoints(
     return NoCheckpoints()
 
 
+_NEVER: Final = Restarts()
+
+
 class Accelerator:
     """Serves one job.
 
@@ -79,6 +83,7 @@ class Accelerator:
         dock: Where holders may come alongside; None is the relay only.
         sink: Where events go.
         open_checkpoints: Called once the keys are collected.
+        restarts: How often a job is taken up again whose state was found changed.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Accelerator:
         dock: Dock | None = None,
         sink: Sink = discard,
         open_checkpoints: OpenCheckpoints = _no_checkpoints,
+        restarts: Restarts = _NEVER,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
@@ -101,6 +107,7 @@ class Accelerator:
         self._dock = dock
         self._sink = sink
         self._open_checkpoints = open_checkpoints
+        self._restarts = restarts
         self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
         self._proof = prove_instance(endpoint, agreement)
 
@@ -139,6 +146,7 @@ class Accelerator:
             finish = self._work(job, control, hosting, orders)
         finally:
             self._abandon(hosting)
+        job.verify()
         try:
             job.handout.send(control, job.bench.training, model=finish.model)
         except PolicyError:  # nothing will be done about it: the job begins again
@@ -157,6 +165,8 @@ class Accelerator:
             try:
                 hosting.work(turn)
                 job.note(turn.position + 1)
+            except StartOverError:
+                raise
             except SealiftError as error:
                 with suppress(SealiftError):
                     send_message(control, Failed(error.code, str(error)))
@@ -213,6 +223,7 @@ class Accelerator:
             handout=handout,
             rules=self._rules,
             checkpoints=self._open_checkpoints(start, settings, keyring),
+            restarts=self._restarts,
         )
         job.restore(agreement.resources)
         return job

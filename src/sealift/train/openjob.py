@@ -11,6 +11,7 @@ from sealift.train.keyring import Keyring
 from sealift.train.messages import AcceleratorSettings
 from sealift.train.progress import JobCheckpoints, JobProgress
 from sealift.train.receipts import RunTerms
+from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
@@ -41,6 +42,7 @@ class OpenJob:
     handout: Handout
     rules: VisitRules
     checkpoints: JobCheckpoints
+    restarts: Restarts
     position: int = 0
 
     def ready(self) -> JobReady:
@@ -80,10 +82,12 @@ class OpenJob:
         Raises:
             JobError: ``statistics-withheld``, if it would go on from sums that may not
                 leave; and whatever is wrong with the recipe.
+            StartOverError: if a state was found changed since it was last used.
         """
         if cargo[0].offer.purpose != "prepare" and self.bench.training.statistics:
             self.handout.check_totals()
-        return self.bench.work(cargo)
+        with self.restarts.guarded():
+            return self.bench.work(cargo)
 
     def note(self, position: int) -> None:
         """A group was worked on; its end may be kept."""
@@ -94,4 +98,15 @@ class OpenJob:
             measured=self.handout.measured(),
             resumed=self.handout.resumed,
         )
-        self.checkpoints.note(position, progress, self.bench.snapshot)
+        with self.restarts.guarded():
+            self.checkpoints.note(position, progress, self.bench.snapshot)
+
+    def verify(self) -> None:
+        """Demand that the states are what they were, before anything leaves.
+
+        Raises:
+            JobError: code ``state-changed``.
+            StartOverError: the same, if the job may be taken up again.
+        """
+        with self.restarts.guarded():
+            self.bench.training.verify()

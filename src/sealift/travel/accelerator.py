@@ -22,6 +22,7 @@ from sealift.travel.hostsetup import (
     HostSetup,
     LoadedCargo,
     ReleasedResource,
+    StartOverError,
     VisitAccount,
     Work,
 )
@@ -327,6 +328,7 @@ def work_together(
     A signal passes; the caller abandons what is left.
 
     Raises:
+        StartOverError: if the work cannot go on here; the caller abandons everything.
         IntegrityError: if a scrub did not hold; the process must stop.
     """
     begun = []
@@ -340,6 +342,8 @@ def work_together(
         return
     try:
         result = work([visit.cargo for visit in begun])
+    except StartOverError:
+        raise
     except SealiftError as error:
         failure, fatal = _forget(error), isinstance(error, JobError)
         for visit in begun:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sealift.crypto.keys import SecretKey
+from sealift.errors import PeerError
 from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
@@ -19,6 +20,15 @@ from sealift.travel.pool import Pool
 from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
 from sealift.travel.state import Clock
+
+
+class StartOverError(PeerError):
+    """What was to be worked on cannot be trusted: come back, from the last checkpoint.
+
+    Work raises it. No visit is told; whoever hosts them abandons and scrubs all.
+    """
+
+    default_code = "state-restored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,37 @@
+"""`sealift` with a fault: the joint model loses a bit between two slices. FLIPS WORDS...
+
+The first word says how often; the others are the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from sealift.cli.main import main
+from sealift.train.joint import JOINT, JointTraining
+
+AFTER_SLICES = 5
+
+
+def flip_bits(times: int) -> None:
+    """From the fifth slice of this process on, after each slice, so many times."""
+    work, slices = JointTraining.work, [0]
+
+    def faulty(self: JointTraining, *parts: Any, **more: Any) -> Any:
+        found = work(self, *parts, **more)
+        slices[0] += 1
+        if AFTER_SLICES <= slices[0] < AFTER_SLICES + times:
+            state = self._states[JOINT]
+            changed = bytearray(state.tensors)
+            changed[-1] ^= 1
+            self._states[JOINT] = replace(state, tensors=bytes(changed))
+        return found
+
+    JointTraining.work = faulty  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    flip_bits(int(sys.argv.pop(1)))
+    sys.exit(main())
