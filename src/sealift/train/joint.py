@@ -9,6 +9,7 @@ before the next begins (rule H1). No torch: a workplace has it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -225,7 +226,7 @@ class JointTraining:
             metrics: dict[str, float] = {}
             for name, model in zip(names, done.models, strict=True):
                 prefix = f"{ALONE}.{name}." if name else ""
-                told = model.metrics[place]
+                told = plain_names(model.metrics[place])
                 metrics |= {prefix + metric: value for metric, value in told.items()}
             found[each.resource.name] = Measured(each.count, metrics)
         return found
@@ -310,17 +311,30 @@ class BetweenSteps:
         self._settled = None
 
 
+def plain_names(told: Mapping[str, float]) -> dict[str, float]:
+    """Metrics of a recipe's own; a dotted name would pass for a baseline's.
+
+    What stands between the dots is the recipe's choice then, and leaves as text: of a
+    name that leaves, every part is ours or the agreement's.
+    """
+    return {name: value for name, value in told.items() if "." not in name}
+
+
 def mean_over_rows(
     parts: Iterable[tuple[int, Mapping[str, float]]],
 ) -> dict[str, float]:
-    """Means over several held-out parts, weighted by the rows that each number covers."""
+    """Means over several held-out parts, weighted by the rows that each number covers.
+
+    A mean that is not finite is left out, as each of its parts would be.
+    """
     sums: dict[str, float] = {}
     rows_of: dict[str, int] = {}
     for rows, metrics in parts:
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + value * rows
             rows_of[name] = rows_of.get(name, 0) + rows
-    return {name: value / rows_of[name] for name, value in sums.items()}
+    means = {name: value / rows_of[name] for name, value in sums.items()}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def _part(cargo: Cargo) -> TaskPart:

@@ -96,6 +96,8 @@ def let_out(found: Measured, rule: OutputRule) -> Measured:
         return Measured(found.rows, metrics, shared=found.shared)
     pairs = zip(curve, found.curve_rows, strict=True)
     mean = sum(value * rows for value, rows in pairs) / sum(found.curve_rows)
+    if not math.isfinite(mean):  # of numbers that are, but too large to add up
+        return Measured(found.rows, shared=found.shared)
     metrics["loss"] = round(mean, rule.digits)
     return Measured(found.rows, metrics, curve, found.curve_rows, found.shared)
 

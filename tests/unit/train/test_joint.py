@@ -9,11 +9,13 @@ import torch
 
 from sealift.errors import JobError, UsageError
 from sealift.train.joint import JOINT, BetweenSteps, JointTraining
+from sealift.train.output import let_out
 from sealift.train.statedigest import state_digest
 from sealift.train.states import JointState, TrainingState
 from sealift.train.statistics import check_sums, sum_numbers
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
+from tests.unit.train.test_output import RULE
 
 PREPARING = PLAIN.replace(
     "def build():\n",
@@ -109,6 +111,27 @@ def test_measuring_changes_nothing() -> None:
     found = training.work([cargo("north", part="heldout")], "heldout")
     assert training.snapshot() == before
     assert set(found["north-heldout"].metrics) == {"accuracy", "alone.north.accuracy"}
+
+
+SPELLING = PLAIN + (
+    "\n\ndef evaluate(model, batch):\n"
+    "    rows = ''.join(str(int(y)) for y in batch['y'])\n"
+    "    return {'loss': 8.0, f'alone.{rows}.loss': 8.0, 'alone.south.loss': 8.0}\n"
+)
+
+
+def spelled() -> set[str]:
+    """Names of the numbers that leave of a recipe that spells rows in names."""
+    rule = replace(RULE, baseline_alone=True)
+    training = joint(SPELLING, alone=("north",))
+    found = training.work([cargo("north", 8, part="heldout")], "heldout")
+    return set(let_out(found["north-heldout"], rule).metrics)
+
+
+def test_a_name_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spelled() == {"loss", "alone.north.loss"}
+    monkeypatch.setattr("sealift.train.joint.plain_names", dict)  # mutant
+    assert any(set(name[6:14]) <= set("01") for name in spelled())
 
 
 def test_a_slice_gives_as_many_values_as_were_allowed() -> None:

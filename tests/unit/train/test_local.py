@@ -16,6 +16,7 @@ def test_means_are_weighted_by_rows() -> None:
     parts = [(10, {"loss": 1.0, "accuracy": 0.5}), (30, {"loss": 2.0})]
     assert mean_over_rows(parts) == {"loss": 1.75, "accuracy": 0.5}
     assert mean_over_rows([]) == {}
+    assert mean_over_rows([(10, {"loss": 1e308}), (1, {"rows": 2.0})]) == {"rows": 2.0}
 
 
 def test_held_out_slices_count_by_their_rows(tmp_path: Path) -> None:

@@ -75,6 +75,11 @@ def test_a_curve_leaves_rounded_and_its_mean_tells_no_more() -> None:
     assert found.metrics == {"loss": round((4 * 0.12 + 8 * 0.38) / 12, 2)}
 
 
+def test_a_curve_too_large_to_add_up_stays() -> None:
+    found = let_out(replace(CURVE, curve=(1e308, 1e308)), RULE)
+    assert (found.metrics, found.curve) == ({}, ())
+
+
 @pytest.mark.parametrize(
     "rule", [replace(RULE, values_per_visit=1), replace(RULE, metrics=("accuracy",))]
 )
