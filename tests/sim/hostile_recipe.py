@@ -28,6 +28,8 @@ import target
 import torch
 from torch import nn
 
+SCRATCH = "/scratch" if os.path.isdir("/scratch") else "/tmp"
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -115,16 +117,16 @@ def recall():
 
 
 def leave_in_scratch():
-    open("/tmp/rows-of-somebody", "wb").write(b"rows")
+    open(f"{SCRATCH}/rows-of-somebody", "wb").write(b"rows")
 
 
 def find_in_scratch():
-    if os.path.exists("/tmp/rows-of-somebody"):
+    if os.path.exists(f"{SCRATCH}/rows-of-somebody"):
         raise LookupError
 
 
 def fill_disk():
-    with open("/tmp/much", "wb") as file:
+    with open(f"{SCRATCH}/much", "wb") as file:
         for _ in range(200):
             file.write(bytes(1 << 20))
     raise LookupError
@@ -132,7 +134,7 @@ def fill_disk():
 
 def fill_disk_with_files():
     for number in range(200):
-        with open(f"/tmp/much-{number}", "wb") as file:
+        with open(f"{SCRATCH}/much-{number}", "wb") as file:
             file.write(bytes(1 << 20))
     raise LookupError
 

@@ -20,6 +20,7 @@ from typing import Final, TextIO
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.sandbox.confine import Confinement
+from sealift.train.sandbox.places import SCRATCH
 from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
 from sealift.train.tensors import TensorBytes, pack_tensors
 from sealift.train.worker.exits import NO_NAMESPACES
@@ -40,7 +41,8 @@ WITHOUT_NAMESPACES: Final = "landlock+seccomp"
 # Nothing of the parent's environment reaches a recipe but where Python finds modules.
 _INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
 _OWN: Final = {
-    "HOME": "/tmp",  # noqa: S108 - the scratch
+    "HOME": SCRATCH,
+    "TMPDIR": SCRATCH,
     "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
     "PYTHONDONTWRITEBYTECODE": "1",
 }
