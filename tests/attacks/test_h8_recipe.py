@@ -161,6 +161,17 @@ def test_a_recipe_that_hangs_is_ended(stage: Stage) -> None:
     assert stage.attack("hang", work_s=60.0) == SUCCESS  # control
 
 
+def test_a_recipe_that_speaks_slowly_is_ended(stage: Stage) -> None:
+    assert stage.attack("drip", work_s=1.0) == "recipe-timeout"
+    assert stage.attack("drip", work_s=60.0) == "recipe-garbled"  # control
+
+
+def test_a_recipe_that_speaks_and_never_listens_is_ended(stage: Stage) -> None:
+    assert stage.attack("babble", work_s=2.0) == "recipe-timeout"
+    assert stage.attack("babble_a_little", work_s=60.0) == SUCCESS  # control
+    assert stage.attack("remember") == ""  # the next task is not harmed
+
+
 def test_a_recipe_that_takes_all_memory(stage: Stage) -> None:
     assert stage.attack("allocate", memory_bytes=1 << 31) == "no-memory"
     assert UnavailableError.exit_code == 3

@@ -20,6 +20,7 @@ import builtins
 import ctypes
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -179,6 +180,36 @@ def boast():
             os.write(number, b"\\xff" * 64)
         except OSError:
             pass
+
+
+def talk():
+    return next(n for n in descriptors() if stat.S_ISSOCK(os.fstat(n).st_mode))
+
+
+def drip():
+    os.write(talk(), b"\\x00\\x00\\x00\\x64")
+    for _ in range(40):
+        os.write(talk(), b" ")
+        time.sleep(0.1)
+    raise LookupError
+
+
+def babble(times=20_000):
+    for number in descriptors():
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            try:
+                os.pwrite(number, b"\\x08" + bytes(7) + b"{}      ", 0)
+            except OSError:
+                pass
+    size = b'{"step":0,"tensors":16,"tree":0}'
+    said = b'{"body":{"model":0,"size":' + size + b'},"type":"Handed"}'
+    for _ in range(times):
+        os.write(talk(), len(said).to_bytes(4, "big") + said)
+    raise LookupError
+
+
+def babble_a_little():
+    babble(10)
 
 
 def shrink_memory():

@@ -31,7 +31,13 @@ from sealift.train.worker.messages import (
     to_bytes,
 )
 from sealift.train.worker.text import TextTap
-from sealift.train.worker.wire import TIMED_OUT, read_framed, send_with, write_framed
+from sealift.train.worker.wire import (
+    GONE,
+    TIMED_OUT,
+    read_framed,
+    send_with,
+    write_framed,
+)
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.sharedbuffer import SharedBuffer
 
@@ -98,25 +104,29 @@ class TaskProcess:
         self._deadline = equipment.clock() + limits.work_s
         self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
-        self._status: int | None = None
+        self._status: int | None = 0  # None while it runs
 
     def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
         answers = Answers(task, given, self._area)
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        farewell_s = 0.0
         with ours, closing(SharedBuffer.of(_join(given))) as states:
             try:
                 self._start(theirs, states, given)
-                write_framed(ours.fileno(), to_bytes(self._assignment(task, given)))
+                order = to_bytes(self._assignment(task, given))
+                write_framed(ours.fileno(), order, self._left_s)
                 answer = self._converse(ours.fileno(), answers, hand_over)
+                farewell_s = FAREWELL_S
             except MalformedError:
                 raise _garbled() from None
             except PeerError as error:
-                self._end()
+                self._end(FAREWELL_S if error.code == GONE else 0.0)
                 raise self._died(error) from None
             finally:
                 theirs.close()
-                self._end()
+                self._end(farewell_s)
         return self._read(answers, answer)
 
     def _start(self, theirs: socket.socket, states: SharedBuffer, given: Given) -> None:
@@ -130,20 +140,23 @@ class TaskProcess:
         ]
         order = to_bytes(StartWorker(self._memory_bytes))
         send_with(self._control, order, descriptors)
+        self._status = None
         theirs.close()
 
     def _converse(
         self, talk: int, answers: Answers, hand_over: HandOver
     ) -> Done | Fault:
         while True:
-            left_s = max(0.0, self._deadline - self._equipment.clock())
             answer = answers.read(
-                read_framed(talk, max_bytes=answers.most, wait=left_s)
+                read_framed(talk, max_bytes=answers.most, left_s=self._left_s)
             )
             if not isinstance(answer, Handed):
                 return answer
             hand_over(answer.model, answers.take(answer))
-            write_framed(talk, to_bytes(GoOn()))
+            write_framed(talk, to_bytes(GoOn()), self._left_s)
+
+    def _left_s(self) -> float:
+        return self._deadline - self._equipment.clock()
 
     def _assignment(self, task: SliceTask, given: Given) -> Assignment:
         return Assignment(
@@ -167,19 +180,21 @@ class TaskProcess:
                 raise
             raise _garbled() from None
 
-    def _end(self) -> None:
-        """Make sure that it is gone, and know how it went."""
+    def _end(self, farewell_s: float) -> None:
+        """Make sure that it is gone, and know how it went.
+
+        Args:
+            farewell_s: How long it may take to end by itself.
+        """
         if self._status is not None:
             return
         self._status = 0
-        self._control.settimeout(
-            FAREWELL_S if self._equipment.clock() < self._deadline else 0.01
-        )
+        self._control.settimeout(farewell_s)
         raw = read_packet(self._control)
         if not raw:
+            self._control.settimeout(START_S)
             with suppress(OSError):
                 self._control.send(to_bytes(KillWorker()))
-            self._control.settimeout(START_S)
             raw = read_packet(self._control)
         if raw:
             told = from_bytes(raw, WorkerEnded)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sealift.errors import MalformedError, PeerError
@@ -19,38 +19,50 @@ MAX_CONTROL_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 200
 TIMED_OUT: Final = "worker-timeout"
 GONE: Final = "worker-gone"
+Left = Callable[[], float]
 
 
-def write_framed(descriptor: int, raw: bytes) -> None:
+def write_framed(descriptor: int, raw: bytes, left_s: Left | None = None) -> None:
     """Write one message.
 
+    Args:
+        descriptor: Of a stream; one that does not block, if there is a limit.
+        raw: The message.
+        left_s: Seconds left for all of it; None to wait for ever.
+
     Raises:
-        PeerError: code ``worker-gone``.
+        PeerError: code ``worker-gone`` or ``worker-timeout``.
     """
     left = memoryview(len(raw).to_bytes(LENGTH_BYTES, "big") + raw)
-    try:
-        while left:
+    while left:
+        _await(descriptor, select.POLLOUT, left_s)
+        try:
             left = left[os.write(descriptor, left) :]
-    except OSError:
-        raise _gone() from None
+        except BlockingIOError:
+            continue
+        except OSError:
+            raise _gone() from None
 
 
-def read_framed(descriptor: int, *, max_bytes: int, wait: float | None = None) -> bytes:
+def read_framed(
+    descriptor: int, *, max_bytes: int, left_s: Left | None = None
+) -> bytes:
     """Read one message.
 
     Args:
         descriptor: Of a stream.
         max_bytes: Longest message that is read at all.
-        wait: Seconds within which each piece must come; None to wait for ever.
+        left_s: Seconds left for all of it, however slowly it comes; None to wait for
+            ever.
 
     Raises:
         PeerError: code ``worker-gone`` or ``worker-timeout``.
         MalformedError: if it would be longer.
     """
-    length = int.from_bytes(_read(descriptor, LENGTH_BYTES, wait), "big")
+    length = int.from_bytes(_read(descriptor, LENGTH_BYTES, left_s), "big")
     if length > max_bytes:
         raise MalformedError(f"a message of {length} bytes", code="bad-message")
-    return _read(descriptor, length, wait)
+    return _read(descriptor, length, left_s)
 
 
 def send_with(control: socket.socket, raw: bytes, descriptors: Sequence[int]) -> None:
@@ -76,13 +88,14 @@ def receive_with(control: socket.socket) -> tuple[bytes, list[int]]:
     return raw, found
 
 
-def _read(descriptor: int, length: int, wait: float | None) -> bytes:
+def _read(descriptor: int, length: int, left_s: Left | None) -> bytes:
     found = bytearray()
     while len(found) < length:
-        if wait is not None and not _is_ready(descriptor, wait):
-            raise PeerError("the recipe's process says nothing", code=TIMED_OUT)
+        _await(descriptor, select.POLLIN, left_s)
         try:
             piece = os.read(descriptor, min(length - len(found), 1 << 16))
+        except BlockingIOError:
+            continue
         except OSError:
             piece = b""
         if not piece:
@@ -91,10 +104,15 @@ def _read(descriptor: int, length: int, wait: float | None) -> bytes:
     return bytes(found)
 
 
-def _is_ready(descriptor: int, wait: float) -> bool:
+def _await(descriptor: int, event: int, left_s: Left | None) -> None:
+    """Wait until something can be read or written, while there is time left at all."""
+    if left_s is None:
+        return
     poll = select.poll()  # select() takes no descriptor above 1023
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(wait * 1000))
+    poll.register(descriptor, event)
+    seconds = left_s()
+    if seconds <= 0 or not poll.poll(seconds * 1000):
+        raise PeerError("the recipe's process takes too long", code=TIMED_OUT)
 
 
 def _gone() -> PeerError:

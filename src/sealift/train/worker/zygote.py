@@ -63,9 +63,10 @@ class Zygote:
             raw, descriptors = receive_with(self._control)
             if not raw:
                 return
-            order = from_bytes(raw, StartWorker)
-            assert isinstance(order, StartWorker)
-            self._run(confinement, order.memory_bytes, descriptors)
+            order = from_bytes(raw, StartWorker, KillWorker)
+            # A worker that was to be killed may have ended by itself just before.
+            if isinstance(order, StartWorker):
+                self._run(confinement, order.memory_bytes, descriptors)
 
     def _run(
         self, confinement: Confinement, memory_bytes: int, descriptors: list[int]
