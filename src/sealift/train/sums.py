@@ -84,7 +84,7 @@ class Sums:
 def _exact(name: Any, value: Any) -> Tensor:
     if type(name) is not str or not name.isidentifier() or len(name) > MAX_NAME:
         raise unfit("sums")
-    if type(value) is Tensor and not value.is_complex():
+    if type(value) is Tensor and not value.is_complex() and value.numel():
         whole = not value.is_floating_point()
         return value.detach().cpu().to(torch.int64 if whole else torch.float64)
     if isinstance(value, int) and abs(value) > MAX_INTEGER:

@@ -7,12 +7,13 @@ inside, and so does all that was built on it. Pure; no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.codec import encode
-from sealift.errors import JobError
+from sealift.errors import JobError, MalformedError
 from sealift.release.agreement import OutputRule, Resource
 from sealift.train.statistics import check_sums, sum_numbers
 
@@ -31,6 +32,11 @@ class Statistic:
 
     shape: tuple[int, ...]
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        fits = min(self.shape, default=1) > 0
+        if not fits or math.prod(self.shape) != len(self.values):
+            raise MalformedError("numbers that do not fill their shape", field="shape")
 
     def nested(self) -> Any:
         """The numbers in lists of lists, for ``statistics.json``."""

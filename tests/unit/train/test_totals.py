@@ -91,6 +91,17 @@ def test_too_many_numbers_are_no_sums() -> None:
         check_sums(blob(a=[0] * 65_537))
 
 
+@pytest.mark.parametrize("shape", [(0,), ((1 << 53) - 1, 0), (0, 7)])
+def test_no_numbers_are_no_sum(shape: tuple[int, ...]) -> None:
+    """Whoever reads them would build (1 << 53) - 1 empty lists."""
+    empty = pack_tensors({"a": TensorBytes("F64", shape, memoryview(b""))})
+    with pytest.raises(MalformedError, match="not sums"):
+        check_sums(empty)
+    with pytest.raises(MalformedError, match="do not fill"):
+        Statistic(shape, ())
+    assert Statistic((1, 2), (3.0, 4.0)).nested() == [[3.0, 4.0]]  # control
+
+
 def test_only_named_totals_leave_rounded() -> None:
     found = let_out_totals(
         blob(count=60, sum=[1.23456, -2.0], table=[[1, 2], [3, 4]], secret=[7.0]), RULE
