@@ -69,6 +69,16 @@ def test_each_cut_has_its_own_time() -> None:
     assert script.now_s > 10.0
 
 
+def test_a_broker_that_stays_away_is_not_waited_for_for_ever() -> None:
+    missing = ("checkpoint-broker-missing", "late name-taken")
+    script = Script(*missing * 200, "finished")
+    with pytest.raises(PeerError, match="broker-missing"):
+        script.run(5.0)
+    assert 5.0 <= script.now_s < 5.0 + 3 * PAUSE_S
+    script = Script(*missing * 20, "relay-gone", *missing * 20, "finished")
+    assert script.run(5.0) == "finished"  # it had come back in between
+
+
 @pytest.mark.parametrize(("rejoin_s", "arrives"), [(0.0, True), (5.0, False)])
 def test_only_who_was_there_and_may(rejoin_s: float, arrives: bool) -> None:
     script = Script("relay-gone", "finished", arrives=arrives)

@@ -18,8 +18,9 @@ from sealift.session.link import DIAL_TIMEOUT_S
 T = TypeVar("T")
 Joined = Callable[[], None]
 PAUSE_S: Final = 0.1
+BROKER_MISSING: Final = "checkpoint-broker-missing"  # it may be coming back as well
 CUT: Final = frozenset({
-    "checkpoint-broker-missing",  # it may be coming back as well
+    BROKER_MISSING,
     "name-taken",  # by our former connection, which the relay has not missed yet
     "peer-closed", "peer-timeout", "peer-unreachable", "relay-gone",
     "session-truncated", "unknown-peer",
@@ -51,6 +52,7 @@ class Rejoining:
         self._pause = pause
         self._arrived = False
         self._deadline: float | None = None
+        self._missing_until: float | None = None
 
     @property
     def dial_s(self) -> float:
@@ -79,7 +81,13 @@ class Rejoining:
     def _tries_again(self, error: PeerError) -> bool:
         if not self._arrived or not self._rejoin_s or error.code not in CUT:
             return False
+        arrived_again = self._deadline is None
         if self._deadline is None:
             self._deadline = self._clock() + self._rejoin_s
             emit(self._sink, "relay.lost", reason=error.code, rejoin_s=self._rejoin_s)
+        if error.code == BROKER_MISSING:  # let in, and no further than before
+            self._missing_until = self._missing_until or self._deadline
+            return self._clock() < self._missing_until
+        if arrived_again:
+            self._missing_until = None
         return self._clock() < self._deadline
