@@ -110,6 +110,7 @@ class Accelerator:
         self._restarts = restarts
         self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
         self._proof = prove_instance(endpoint, agreement)
+        self._keyring = Keyring(link, endpoint, agreement, clock=clock, sink=sink)
 
     def serve(self, joined: Callable[[], None] = _nothing) -> None:
         """Dial the orchestrator and do the job.
@@ -128,7 +129,10 @@ class Accelerator:
             joined()
             start = receive_message(control, StartJob, Finished, timeout_s=None)
             if isinstance(start, StartJob):
-                self._serve(control, start)
+                try:
+                    self._serve(control, start)
+                finally:  # whoever dials again collects them again
+                    self._keyring.forget()
 
     def _serve(self, control: Session, start: StartJob) -> None:
         try:
@@ -192,13 +196,7 @@ class Accelerator:
         choice = choose_buffer(agreement.resources, settings, free_memory_bytes())
         self._workshop.limits = WorkshopLimits(work_s=settings.work_s)
         bench = Workbench(agreement, self._workshop, settings)
-        keyring = Keyring(
-            self._link,
-            self._endpoint,
-            self._agreement,
-            clock=self._clock,
-            sink=self._sink,
-        )
+        keyring = self._keyring
         keyring.collect(settings.brokers_s)
         terms = RunTerms(
             buffers=settings.buffers, mixed=settings.mixed, sandbox=bench.sandbox

@@ -71,6 +71,11 @@ class Keyring:
             else:
                 self.owners += (owner,)
 
+    def forget(self) -> None:
+        """Overwrite every key."""
+        for each in self.released.values():
+            each.data_key.wipe()
+
     def _collect_patiently(self, owner: str, deadline: float) -> SignedTreeHead:
         """Again, if the broker goes away in the midst: it may be coming back."""
         while True:
