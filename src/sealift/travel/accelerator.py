@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from sealift.errors import JobError, PolicyError, SealiftError, StaleError
+from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import part_for
 from sealift.release.receipt import ScrubSummary
 from sealift.travel.hostsetup import (
@@ -345,7 +345,8 @@ def work_together(
     except StartOverError:
         raise
     except SealiftError as error:
-        failure, fatal = _forget(error), isinstance(error, JobError)
+        fatal = error.code != "bad-row"  # else every later visit would fail as well
+        failure = _forget(error)
         for visit in begun:
             yield visit, visit.fail(failure, fatal=fatal)
     else:

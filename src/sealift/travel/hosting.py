@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sealift.errors import JobError, PolicyError, SealiftError
+from sealift.errors import PolicyError, SealiftError
 from sealift.ids import VisitId
 from sealift.travel.accelerator import HostedVisit, work_together
 from sealift.travel.hostsetup import HostSetup
@@ -26,6 +26,7 @@ from sealift.travel.messages import (
     VisitLoaded,
     WorkVisits,
 )
+from sealift.travel.told import job_failed
 
 UNLOAD_S: Final = 3.0  # for loads to notice that they were revoked
 
@@ -132,6 +133,7 @@ class Hosting:
 
         Raises:
             JobError: if the recipe failed; every visit of the group was told.
+            UnavailableError: ``no-memory``, if its memory ran out; likewise.
             StaleError: if this group, or a later one, was worked on before.
             PolicyError: ``bad-group``, if these visits are not one group.
             IntegrityError: if a scrub did not hold.
@@ -144,7 +146,7 @@ class Hosting:
             self._end(visits[visit], ended)
             fatal = ended if ended.fatal else fatal
         if fatal is not None:  # told already; no order can follow
-            raise JobError("the job failed", why=fatal.line, code=fatal.reason)
+            raise job_failed(fatal.reason, fatal.line)
 
     def abandon(self, reason: str) -> Abandoned:
         """Revoke and scrub everything; nothing can be offered afterwards.

@@ -43,10 +43,17 @@ _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "bad-checkpoint": MalformedError,
     "checkpoint-version": MalformedError,
     "checkpoint-missing": UnavailableError,
+    "no-memory": UnavailableError,
     "disk-full": UnavailableError,
     "cannot-write": UnavailableError,
     "nothing-to-resume": UsageError,
 }
+
+
+def job_failed(code: str, line: str) -> SealiftError:
+    """The error of a job that a visit's work ended: of the kind that its code names."""
+    kind = _KIND_FOR_CODE.get(code, JobError)
+    return kind("the job failed", why=line, code=code)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from sealift.channel.transport import peer_timeout
-from sealift.errors import JobError, PeerError
+from sealift.errors import PeerError
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
 from sealift.travel.granting import Granting, Offered
@@ -34,7 +34,7 @@ from sealift.travel.roster import Roster
 from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import TravelSettings
 from sealift.travel.state import Clock
-from sealift.travel.told import NEVER_LATER, told_errors
+from sealift.travel.told import NEVER_LATER, job_failed, told_errors
 
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
@@ -157,6 +157,7 @@ class Voyage:
         Raises:
             PeerError: if the accelerator is gone, or silent for too long.
             JobError: if the recipe failed.
+            UnavailableError: ``no-memory``, if its memory ran out.
         """
         while self._go_on():
             self._listen()
@@ -285,7 +286,7 @@ class Voyage:
 
     def _end(self, convoy: Convoy, stay: Stay, ended: VisitEnded) -> None:
         if ended.fatal:
-            raise JobError("the job failed", why=ended.line, code=ended.reason)
+            raise job_failed(ended.reason, ended.line)
         loading = stay.stage in (Stage.OFFERED, Stage.LOADING)
         self._stays.pop(ended.visit)
         stay.line = ended.line

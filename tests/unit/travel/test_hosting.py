@@ -12,9 +12,11 @@ from sealift.errors import (
     JobError,
     MalformedError,
     PolicyError,
+    SealiftError,
     StaleError,
 )
 from sealift.ids import VisitId
+from sealift.train.faults import no_memory
 from sealift.travel import accelerator as room
 from sealift.travel.hostsetup import LoadedCargo
 from sealift.travel.messages import VisitEnded, WorkVisits
@@ -161,19 +163,22 @@ def test_bad_rows_in_mixed_cargo_fail_alone(make: MakeHost, world: VisitWorld) -
     assert {name for name, _purpose in world.rules.worked} == {"ada", "cleo"}
 
 
+@pytest.mark.parametrize(
+    "error", [JobError("the recipe failed", code="recipe-error"), no_memory()]
+)
 def test_a_recipe_that_fails_ends_every_visit_of_the_group(
-    make: MakeHost, world: VisitWorld
+    make: MakeHost, world: VisitWorld, error: SealiftError
 ) -> None:
     def fail() -> None:
-        raise JobError("the recipe failed", code="recipe-error")
+        raise error
 
     world.fails_in_work = fail
     host = make(buffers=2, mixed=True)
     guests = [host.load("ada", 0), host.load("bern", 0)]
     loaded = host.load("cleo", 1)
-    with pytest.raises(JobError) as failure:
+    with pytest.raises(type(error)) as failure:
         host.work(0, *guests)
-    assert failure.value.code == "recipe-error"
+    assert failure.value.code == error.code
     for guest in guests:
         assert host.wait_for(VisitEnded, guest.id).fatal
         assert guest.pool.scrubbed

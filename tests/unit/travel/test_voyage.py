@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealift.errors import JobError, PeerError
+from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.travel.granting import Granting
@@ -213,7 +213,11 @@ def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
     assert len(trip.offers()) == len(trip.planned)
 
 
-def test_a_recipe_that_fails_ends_the_job() -> None:
+@pytest.mark.parametrize(
+    ("reason", "exit_code"),
+    [("recipe-error", 7), ("recipe-killed", 7), ("no-memory", 3)],
+)
+def test_a_recipe_that_fails_ends_the_job(reason: str, exit_code: int) -> None:
     trip = Trip(TravelSettings())
     original = trip.accelerator._say
 
@@ -222,16 +226,16 @@ def test_a_recipe_that_fails_ends_the_job() -> None:
             return VisitEnded(
                 visit=visit,
                 outcome="failed",
-                reason="recipe-error",
+                reason=reason,
                 line="at 3",
                 fatal=True,
             )
         return original(visit)
 
     trip.accelerator._say = say  # type: ignore[method-assign]
-    with pytest.raises(JobError) as failure:
+    with pytest.raises(SealiftError) as failure:
         trip.run()
-    assert failure.value.code == "recipe-error"
+    assert (failure.value.code, failure.value.exit_code) == (reason, exit_code)
 
 
 @pytest.mark.parametrize(
