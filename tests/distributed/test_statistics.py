@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from sealift.demo.tasks.digits import ROW_BYTES
+from sealift.errors import UnavailableError
 from sealift.release.signed import load_signed, verify
-from sealift.train.handover import read_manifest
+from sealift.train.handover import open_output, read_manifest
 from tests.sim.jobrun import job_run
-from tests.sim.jobworld import Wishes, fresh_world, train_here
+from tests.sim.jobworld import Wishes, fresh_world, identities, train_here
 from tests.sim.statistics import OWNERS, expected, statistics_alone, trained_on
 
 pytestmark = pytest.mark.distributed
@@ -36,8 +37,12 @@ def test_statistics_alone(tmp_path: Path) -> None:
     assert names == {"manifest.json", "statistics.json"}
     written = json.loads((world.run / "statistics.json").read_text())
     assert written["statistics"] == expected(world)
-    manifest = read_manifest(world.run, verify(load_signed(world.agreement)))
+    agreement = verify(load_signed(world.agreement))
+    manifest = read_manifest(world.run, agreement)
     assert manifest.weights is None
+    with pytest.raises(UnavailableError) as nothing:
+        open_output(world.run, identities()["lab"], agreement)
+    assert nothing.value.code == "no-model"
     assert manifest.prepared == written["rows"]
     told = {name: each.nested() for name, each in manifest.statistics.items()}
     assert told == expected(world)

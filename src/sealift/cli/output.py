@@ -25,7 +25,8 @@ def add_parser(subparsers: Any) -> None:
         help="check where the model comes from, and write it as safetensors",
         description="Checks the manifest's evidence against the agreement, opens the "
         "sealed model with its owner's identity, and compares its weights with the "
-        "digest in the manifest.",
+        "digest in the manifest. A run of plan local has no sealed model: its "
+        "model.safetensors lies open.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
     parser.add_argument(

@@ -13,7 +13,7 @@ from typing import Final
 
 from sealift.codec import decode
 from sealift.crypto.identity import Identity
-from sealift.errors import IntegrityError, PolicyError
+from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement
@@ -73,7 +73,7 @@ def open_output(
         PolicyError: ``other-key``, if this is not the model owner's identity.
         RefusedError: if anything of the output does not fit the agreement.
         MalformedError: if the model is not safetensors.
-        UnavailableError: if a file cannot be read.
+        UnavailableError: ``no-model``, or if a file cannot be read.
     """
     agreement = verified.agreement
     if verified.party(agreement.model_owner).sign != owner.public_key:
@@ -84,6 +84,13 @@ def open_output(
             code="other-key",
         )
     manifest = read_manifest(folder, verified)
+    if manifest.weights is None:
+        raise UnavailableError(
+            f"the run in {folder} made no model",
+            why="its job was for statistics alone",
+            fix="Its totals are in statistics.json",
+            code="no-model",
+        )
     content = open_model(folder, owner.hpke, manifest.instance)
     state = parse_tensors(content)
     if state_digest(state) != manifest.weights:
