@@ -83,7 +83,7 @@ def test_resume_goes_on(world: World, run: JobRun) -> None:
     for owner in ("north", "east"):
         run.holder(owner)
     resume.wait_line("goes on from checkpoint")
-    resume.wait_line("training starts")
+    resume.wait_line("the job starts")
     orchestrator, accelerator = sorted(children_of(resume))
     kill(accelerator)
     resume.wait_line("the accelerator was killed; started again")

@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "accelerator",
-        help="train: the process that owns the device",
+        help="visit the holders, train on the device of this host",
         description="Dials the orchestrator, proves itself with the host's attester key, "
         "collects one key from each owner's broker, and trains what holders bring.",
     )

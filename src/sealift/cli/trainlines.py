@@ -10,6 +10,7 @@ from sealift.release.visible import visible
 from sealift.train.eventlines import RoleEvent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable
+from sealift.travel.peers import say_role
 from sealift.travel.ratchet import REHEARSAL
 from sealift.travel.sizing import say_bytes
 
@@ -50,10 +51,11 @@ class TrainLines:
                 place = f"{event.text('host')}:{event.text('port')}"
                 self.say(f"waiting at {place} for {', '.join(self._owners)}")
             case "role.arrived":
-                self.say(f"{event.text('role')} {event.text('name')} is here")
+                who = say_role(event.text("role"), event.text("name"))
+                self.say(f"{who} is here")
             case "job.ready":
                 level, keys = event.text("level"), event.text("keys")
-                self.say(f"training starts: level {level}, {keys} keys released")
+                self.say(f"the job starts: level {level}, {keys} keys released")
                 self.say(Confinement.parse(event.text("sandbox")).say())
                 size = say_bytes(int(event.fields["buffer_bytes"]))
                 self.say(f"buffer of a visit: {size}: {event.text('why')}")

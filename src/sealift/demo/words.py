@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
+from sealift.train.sandbox.confine import Confinement
 
 BANNER: Final = "software keys prove nothing about this machine; nobody is kept out"
 ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
@@ -80,12 +81,9 @@ LEVEL_IN_WORDS: Final[Mapping[str, LevelWords]] = {
 }
 
 
-def say_sandbox(parts: str) -> str:
+def say_sandbox(word: str) -> str:
     """What kept the recipe in, from the word that manifest and receipts carry."""
-    named = parts.split("+")
-    if "seccomp" in named and len(named) > 1:
-        return f"the recipe ran in a sandbox ({', '.join(named)})"
-    return "the recipe ran without a sandbox"
+    return Confinement.parse(word).say("ran")
 
 
 def say_list(words: Sequence[str]) -> str:

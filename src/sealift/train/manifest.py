@@ -1,8 +1,8 @@
 """The result manifest: what a run was, signed by the accelerator that ran it.
 
 It names the level that was proved (never a better one), the plan, what kept one owner's
-rows from the next, and that the recipe ran without a sandbox. The orchestrator passes
-it on and signs nothing. It carries the evidence that binds the signing key, so that the
+rows from the next, and which sandbox the recipe ran in. The orchestrator passes it on
+and signs nothing. It carries the evidence that binds the signing key, so that the
 model's owner can check it without having met the accelerator.
 """
 

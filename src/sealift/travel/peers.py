@@ -20,6 +20,11 @@ def link_name(role: Role, party: str = "") -> str:
     return f"{role.value}-{party}" if party else role.value
 
 
+def say_role(role: str, name: str) -> str:
+    """A role for people: ``holder north``, ``the accelerator``."""
+    return f"{role} {name}" if name != role else f"the {role}"
+
+
 def expect_orchestrator(agreement: VerifiedAgreement) -> PeerPolicy:
     """The orchestrator signs with the operator's identity."""
     operator = agreement.agreement.operator

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from sealift.errors import PeerError
 from sealift.ids import Role
 from sealift.session.session import Session
+from sealift.travel.peers import say_role
 from sealift.travel.state import Clock
 
 Key = tuple[Role, str]
@@ -60,7 +61,7 @@ class Roster:
                 left = deadline - self._clock()
                 if left <= 0:
                     raise PeerError(
-                        f"{role} {name} did not arrive within {timeout_s:g} s",
+                        f"{say_role(role, name)} did not arrive in time",
                         fix="Start it, and check that it reaches the orchestrator's port",
                         code="peer-missing",
                     )

@@ -209,7 +209,7 @@ def test_the_sandbox_is_named_as_it_was(tmp_path: Path) -> None:
     assert "the recipe ran without a sandbox" in render(shown)
     shown.progress.sandbox = "namespaces+landlock+seccomp"
     assert "without a sandbox" not in render(shown)
-    assert "in a sandbox (namespaces, landlock, seccomp)" in render(shown)
+    assert "in a sandbox (namespaces+landlock+seccomp)" in render(shown)
 
 
 def test_every_level_is_explained(tmp_path: Path) -> None:

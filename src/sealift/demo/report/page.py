@@ -25,6 +25,7 @@ from sealift.demo.report.timeline import timeline
 from sealift.demo.spending import spend
 from sealift.demo.words import BANNER, DEVELOPMENT_ONLY, REAL, say_sandbox
 from sealift.release.files import write_whole
+from sealift.train.sandbox.confine import Confinement
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -75,10 +76,12 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
 
 
 def _honesty(outcome: Outcome) -> Markup:
-    real = (*REAL, outcome.task.words.real)
+    real: tuple[str, ...] = (*REAL, outcome.task.words.real)
     only: tuple[str, ...] = DEVELOPMENT_ONLY
     if outcome.plan == "travel":
-        only = (*only, say_sandbox(outcome.sandbox))
+        line = (say_sandbox(outcome.sandbox),)
+        confined = Confinement.parse(outcome.sandbox).holds
+        real, only = (real + line, only) if confined else (real, only + line)
     return section(
         "What is real here, and what is not",
         "",

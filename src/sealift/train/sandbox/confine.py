@@ -60,13 +60,13 @@ class Confinement:
                 code="no-sandbox",
             )
 
-    def say(self) -> str:
-        """A line for people."""
+    def say(self, runs: Literal["runs", "ran"] = "runs") -> str:
+        """What it means for a recipe, for people."""
         if self.holds:
-            return f"the recipe runs in a sandbox ({self.word})"
+            return f"the recipe {runs} in a sandbox ({self.word})"
         return (
-            f"the recipe runs without a sandbox (in force: {self.word}): "
-            "it can do what this process can"
+            f"the recipe {runs} without a sandbox (in force: {self.word}), "
+            "with all rights of its process"
         )
 
 
