@@ -138,7 +138,7 @@ class Workshop:
 
     def _await_zygote(self) -> str:
         word = self._read_waiting()
-        if word is None and self._process.wait() == NO_NAMESPACES:
+        if word is None and self._exit_code() == NO_NAMESPACES:
             self._control.close()
             parts = Confinement.parse(WITHOUT_NAMESPACES).parts
             kept = [
@@ -149,6 +149,13 @@ class Workshop:
         if word is None:
             raise killed("its process does not start")
         return word
+
+    def _exit_code(self) -> int | None:
+        """Of a process that has ended; one that only says nothing has none."""
+        try:
+            return self._process.wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _read_waiting(self) -> str | None:
         self._control.settimeout(START_S)

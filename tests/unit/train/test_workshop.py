@@ -1,0 +1,39 @@
+"""The parent of recipes, where the process that it starts says nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from sealift.errors import JobError
+from sealift.train.worker import workshop as module
+from sealift.train.worker.workshop import Workshop
+
+SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def silent(_wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process that is there, and neither answers nor ends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        kept = [theirs.fileno()]
+        return subprocess.Popen(SLEEPING, pass_fds=kept), ours
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_does_not_start_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_start", silent)
+    monkeypatch.setattr(module, "START_S", 0.1)
+    monkeypatch.setattr(module, "FAREWELL_S", 0.1)
+    with (
+        Workshop({"recipe.py": b""}, "recipe.py") as workshop,
+        pytest.raises(JobError, match="does not start") as caught,
+    ):
+        assert workshop.sandbox
+    assert caught.value.code == "recipe-killed"
+    assert workshop._process.poll() is not None
