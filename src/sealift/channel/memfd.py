@@ -123,6 +123,7 @@ class MemfdTransport:
 
         Raises:
             RefusedError: if somebody else is there.
+            PeerError: if nobody is there any more.
             UnavailableError: if this system has no memory files, or no memory.
         """
         check_peer_user(sock, expected_uid)
@@ -131,7 +132,11 @@ class MemfdTransport:
         descriptors = _make_descriptors(shape)
         offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, shape.there, shape.back)
         rights = array.array("i", descriptors).tobytes()
-        sock.sendmsg([offer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        try:
+            sock.sendmsg([offer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError as error:
+            _close_all(descriptors)
+            raise peer_closed(error.strerror or "") from None
         return cls._over(sock, descriptors, shape, offering=True)
 
     @classmethod

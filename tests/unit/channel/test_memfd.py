@@ -122,6 +122,15 @@ def test_no_offer_is_a_timeout_and_a_closed_socket_an_end(sockets):
     assert caught.value.code == "peer-closed"
 
 
+def test_an_offer_to_nobody_leaves_nothing_open(sockets):
+    ours, theirs = sockets
+    theirs.close()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(PeerError):
+        MemfdTransport.offer(ours)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_full_ring_waits_for_the_reader():
     here, there = memfd_pair(slot_bytes=64, num_slots=2)
     for _ in range(2):
