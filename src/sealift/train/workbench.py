@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sealift.data.rowcheck import demand_rows
 from sealift.data.schemafile import schema_from_plain
+from sealift.errors import MalformedError
 from sealift.release.agreement import Agreement
 from sealift.train.joint import Cargo, JointTraining, joint_training
 from sealift.train.messages import AcceleratorSettings
@@ -13,6 +14,7 @@ from sealift.train.output import let_out
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.states import JointState
 from sealift.train.tasks import LoopSettings, Workplace
+from sealift.train.worker.taskprocess import garbled
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
 
 
@@ -48,7 +50,14 @@ class Workbench:
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
         """Work on a group; what may leave of it."""
         parts = [_cargo(each) for each in cargo]
-        found = self.training.work(parts, cargo[0].offer.purpose)
+        try:
+            found = self.training.work(parts, cargo[0].offer.purpose)
+        except MalformedError as error:
+            if error.code != "bad-row":
+                raise
+            # These rows were checked when they came: it is the recipe that says so, to
+            # have a party's visit left out.
+            raise garbled() from None
         let = {name: let_out(each, self._rule) for name, each in found.items()}
         curve = next(iter(let.values())).curve  # one for the group: it is worked as one
         return GroupResult({name: each.metrics for name, each in let.items()}, curve)

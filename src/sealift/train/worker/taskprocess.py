@@ -120,7 +120,7 @@ class TaskProcess:
                 answer = self._converse(ours.fileno(), answers, hand_over)
                 farewell_s = FAREWELL_S
             except MalformedError:
-                raise _garbled() from None
+                raise garbled() from None
             except PeerError as error:
                 self._end(FAREWELL_S if error.code == GONE else 0.0)
                 raise self._died(error) from None
@@ -178,7 +178,7 @@ class TaskProcess:
         except MalformedError as error:
             if error.code in ("bad-row", "bundle-hides-module"):
                 raise
-            raise _garbled() from None
+            raise garbled() from None
 
     def _end(self, farewell_s: float) -> None:
         """Make sure that it is gone, and know how it went.
@@ -237,7 +237,8 @@ def killed(why: str) -> JobError:
     )
 
 
-def _garbled() -> JobError:
+def garbled() -> JobError:
+    """The error for an answer that is none."""
     return JobError(
         "the recipe's process said something that makes no sense",
         fix="A recipe that leaves descriptors and memory alone does not do that",
