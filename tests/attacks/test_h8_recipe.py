@@ -7,26 +7,36 @@ control of each is the same recipe in the same process without the sandbox.
 
 from __future__ import annotations
 
+import builtins
+import fcntl
 import io
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGSEGV
+from typing import Any
 
 import pytest
 
 from sealift.attest.level import Level
 from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
+from sealift.train.faults import Fault
+from sealift.train.inplace import InPlace
 from sealift.train.joint import JointTraining
 from sealift.train.output import Measured, let_out
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.tasks import LoopSettings
+from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import BEST, WITHOUT_NAMESPACES, Workshop
+from sealift.travel import sharedbuffer
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,
     NAME_BYTES,
@@ -48,7 +58,7 @@ WANTED = {"full": BEST, "without namespaces": WITHOUT_NAMESPACES, "none": "none"
 class Stage:
     """A workshop with the hostile bundle."""
 
-    workshop: Workshop
+    workshop: Any
     text: io.StringIO
 
     def attack(self, name: str, **limits: float) -> str:
@@ -118,6 +128,12 @@ def unconfined(bundle: dict[str, bytes]) -> Iterator[Stage]:
         yield made
 
 
+@pytest.fixture
+def one_process(bundle: dict[str, bytes]) -> Stage:
+    """Every slice in this very process, without limits."""
+    return Stage(InPlace(bundle, "recipe.py"), io.StringIO())
+
+
 @pytest.mark.parametrize("attack", ATTACKS_REFUSED)
 def test_it_reaches_nothing(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) in REFUSED
@@ -134,6 +150,15 @@ def test_without_a_sandbox_it_does(unconfined: Stage, attack: str) -> None:
 def test_nothing_of_a_slice_is_there_in_the_next(stage: Stage) -> None:
     assert stage.attack("remember") == ""
     assert stage.attack("recall") == ""
+
+
+def test_in_one_process_for_all_slices_it_is(one_process: Stage) -> None:
+    """The control of the test above."""
+    try:
+        assert one_process.attack("remember") == ""
+        assert one_process.attack("recall") == SUCCESS
+    finally:
+        del builtins.KEPT, sys.modules["kept"], os.environ["KEPT"]  # type: ignore[attr-defined]
 
 
 def test_a_scratch_is_gone_with_its_slice(full: Stage, unconfined: Stage) -> None:
@@ -154,6 +179,16 @@ def test_without_namespaces_there_is_no_scratch(stage: Stage) -> None:
 @pytest.mark.parametrize("attack", ["fill_disk", "fill_disk_with_files"])
 def test_it_cannot_fill_the_disk(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) in ("OSError", "PermissionError", "recipe-killed")
+
+
+@pytest.mark.parametrize("attack", ["fill_disk", "fill_disk_with_files"])
+def test_without_limits_it_fills_the_disk(one_process: Stage, attack: str) -> None:
+    """The control of the test above."""
+    try:
+        assert one_process.attack(attack) == SUCCESS
+    finally:
+        for left in Path("/tmp").glob("much*"):
+            left.unlink()
 
 
 def test_a_recipe_that_hangs_is_ended(stage: Stage) -> None:
@@ -204,6 +239,27 @@ def test_nonsense_is_no_answer(stage: Stage, attack: str) -> None:
     assert stage.attack("remember") == ""  # the next task is not harmed
 
 
+def test_a_parent_that_believes_nonsense(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant of the test above: what a recipe writes does reach the parent."""
+    plain = Answers.read
+
+    def believe(self: Answers, raw: bytes) -> object:
+        return Fault(kind="memory") if raw == b"nonsense" else plain(self, raw)
+
+    monkeypatch.setattr(Answers, "read", believe)
+    assert stage.attack("garble") == "no-memory"
+
+
+def test_a_parent_that_reads_whatever_length_it_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant: it still waits for 4 GiB when the recipe's process has gone."""
+    monkeypatch.setattr(Answers, "most", 1 << 32)
+    assert stage.attack("boast") == "recipe-killed"
+
+
 def test_it_cannot_shrink_memory_under_its_parent(stage: Stage) -> None:
     assert stage.attack("shrink_memory") == ""
     with open(os.memfd_create("control"), "w+b") as control:
@@ -213,6 +269,14 @@ def test_it_cannot_shrink_memory_under_its_parent(stage: Stage) -> None:
 
 def test_it_cannot_write_a_partys_rows(stage: Stage) -> None:
     assert stage.attack("write_rows") == "PermissionError"
+
+
+def test_rows_without_a_seal_are_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above: nothing but the seal keeps it from them."""
+    monkeypatch.setattr(sharedbuffer, "_SEALS", fcntl.F_SEAL_SHRINK)
+    assert stage.attack("write_rows") == SUCCESS
 
 
 def test_what_is_read_from_an_area_no_longer_changes() -> None:
@@ -227,6 +291,23 @@ def test_what_is_read_from_an_area_no_longer_changes() -> None:
 @pytest.mark.parametrize("attack", ["leave", "crash"])
 def test_a_process_that_ends_early(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) == "recipe-killed"
+
+
+@pytest.mark.parametrize(("attack", "status"), [("leave", 0), ("crash", -SIGSEGV)])
+def test_in_the_process_of_the_loop_it_ends_that(
+    tmp_path: Path, bundle: dict[str, bytes], attack: str, status: int
+) -> None:
+    """The control of the test above; nothing is said, not even by an exit status."""
+    for name, content in bundle.items():
+        (tmp_path / name).write_bytes(content)
+    script = "import sys, recipe; recipe.ATTACKS[sys.argv[1]](); print('went on')"
+    done = subprocess.run(
+        [sys.executable, "-c", script, attack],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (status, b"")
 
 
 def test_an_agreement_on_hardware_demands_a_sandbox(unconfined: Stage) -> None:
