@@ -213,6 +213,11 @@ def test_a_recipe_that_takes_all_memory(stage: Stage) -> None:
     assert stage.attack("remember", memory_bytes=1 << 31) == ""  # control
 
 
+def test_a_state_larger_than_its_room(stage: Stage) -> None:
+    assert stage.attack("remember", area_bytes=256) == "bad-recipe"
+    assert stage.attack("remember", area_bytes=4096) == ""  # control
+
+
 def test_what_it_prints_stays_inside(
     stage: Stage, capfd: pytest.CaptureFixture[str]
 ) -> None:

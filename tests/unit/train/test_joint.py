@@ -288,6 +288,14 @@ def test_too_many_sums() -> None:
             ),
             "its model keeps something else than tensors",
         ),
+        (
+            PLAIN.replace(
+                "def loss(model, batch):\n",
+                "def loss(model, batch):\n"
+                "    model.register_buffer('seen', batch['x'].clone())\n",
+            ),
+            "makes another model",
+        ),
     ],
 )
 def test_a_state_that_cannot_be_carried(text: str, why: str) -> None:
