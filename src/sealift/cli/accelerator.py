@@ -63,13 +63,8 @@ def run(args: argparse.Namespace) -> int:
         _restart_overwriting()
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args)
+    _require_attester(setup)
     agreement = setup.agreement.agreement
-    if setup.identity.public_key not in agreement.references.development_attesters:
-        raise PolicyError(
-            "the agreement does not accept this host's attester key",
-            fix="Put it into references.development_attesters, or use the named host",
-            code="attester-unknown",
-        )
     files = load_bundle(Path(setup.job.bundle), agreement.code)
     attester = DevelopmentAttester(
         setup.identity,
@@ -93,6 +88,16 @@ def run(args: argparse.Namespace) -> int:
         )
         rejoining.run(lambda joined: seat.serve(rejoining.dial_s, joined))
     return 0
+
+
+def _require_attester(setup: RoleSetup) -> None:
+    accepted = setup.agreement.agreement.references.development_attesters
+    if setup.identity.public_key not in accepted:
+        raise PolicyError(
+            "the agreement does not accept this host's attester key",
+            fix="Put it into references.development_attesters, or use the named host",
+            code="attester-unknown",
+        )
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from sealift.demo.outcome import Outcome
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,6 +26,11 @@ def add_parser(subparsers: Any) -> None:
         "attack, trains, verifies everything that the parties keep, and writes a report.",
     )
     parser.set_defaults(run=run)
+    _add_run_arguments(parser)
+    _add_output_arguments(parser)
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         choices=("digits", "text"),
@@ -49,6 +57,9 @@ def add_parser(subparsers: Any) -> None:
         default="travel",
         help="local: one process, no attacks, the reference for travel's weights",
     )
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         type=Path,
@@ -73,12 +84,29 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         IntegrityError: if anything did not verify.
     """
+    from sealift.demo.summary import print_summary
+
+    outcome = _play(args)
+    print_summary(outcome, _console_for(args))
+    if args.json:
+        print(json.dumps(outcome.to_plain()))
+    if outcome.verdict.failures:
+        raise IntegrityError(
+            "the demo did not verify",
+            why=outcome.verdict.failures[0],
+            fix=f"What the parties kept is in {args.output}",
+            code="demo-unverified",
+        )
+    return 0
+
+
+def _play(args: argparse.Namespace) -> Outcome:
+    """The whole demo, on a screen or as lines; torch and rich are imported here."""
     from rich.console import Console
 
     from sealift.demo.lines import Lines
     from sealift.demo.screen import Screen
     from sealift.demo.show import Wishes, run_demo
-    from sealift.demo.summary import print_summary
     from sealift.demo.tasks.catalogue import TASKS
     from sealift.demo.travelrun import Stops
     from sealift.demo.world import Travel
@@ -99,18 +127,7 @@ def run(args: argparse.Namespace) -> int:
         postponed=stop_postponed,
         environment=followed(),
     )
-    outcome = run_demo(wishes, view, clock=time.monotonic, stops=stops)
-    print_summary(outcome, _console_for(args))
-    if args.json:
-        print(json.dumps(outcome.to_plain()))
-    if outcome.verdict.failures:
-        raise IntegrityError(
-            "the demo did not verify",
-            why=outcome.verdict.failures[0],
-            fix=f"What the parties kept is in {args.output}",
-            code="demo-unverified",
-        )
-    return 0
+    return run_demo(wishes, view, clock=time.monotonic, stops=stops)
 
 
 def _console_for(args: argparse.Namespace) -> Any:

@@ -43,6 +43,7 @@ class TrainLines:
         self._watch = watch
         self._stream = stream
         self._epoch = _Epoch(-1)
+        self._failure = ""
 
     def take(self, event: RoleEvent) -> None:
         """Say what a person wants to know of an event."""
@@ -62,7 +63,9 @@ class TrainLines:
             case "visit.ended":
                 self._take_visit(event)
             case "visit.skipped":
-                self.say(f"skipped {event.text('holder')}: {event.text('line')}")
+                line = event.text("line")
+                why = f": {line}" if line != self._failure else ""  # said just before
+                self.say(f"skipped {event.text('holder')}{why}")
             case "checkpoint.restored":
                 number, group = event.text("number"), event.text("position")
                 self.say(f"goes on from checkpoint {number}, at group {group}")
@@ -79,6 +82,7 @@ class TrainLines:
     def _take_visit(self, event: RoleEvent) -> None:
         if event.text("outcome") != "verified":
             reason, line = event.text("reason"), event.text("line")
+            self._failure = line
             self.say(f"a visit to {event.text('holder')} failed: {line} [{reason}]")
         elif event.text("purpose") == "train":
             self._count(event)

@@ -36,6 +36,41 @@ GROUND_IN_WORDS: Final[dict[Ground, str]] = {
     "records": "checked from records",
     "evidence": "the level",
 }
+PROMISED_ALWAYS: Final = (
+    Promise(
+        "Rows lie on disks and cross networks sealed, unaltered and in order.",
+        "AES-256-GCM records under the owner's data key, a keyed commitment in the "
+        "agreement, and frames under the visit's own key.",
+        "cryptography",
+    ),
+    Promise(
+        "A key of one visit opens nothing of another.",
+        "A whole hybrid handshake for each visit: X25519 and ML-KEM-768.",
+        "cryptography",
+    ),
+    Promise(
+        f"Only {MODEL_OWNER} opens the model.",
+        "Its key went by HPKE to the key that the agreement names.",
+        "cryptography",
+    ),
+    Promise(
+        "No key is released that its owner did not agree to, nor unseen.",
+        "Each owner's own broker, the agreement that it signed, and a Merkle log whose "
+        "heads the other owners keep.",
+        "records",
+    ),
+    Promise(
+        "A holder writes its leased range once, and reads nothing.",
+        "A signed lease, one state machine per visit, no message that reads memory; "
+        "attacked above.",
+        "evidence",
+    ),
+)
+MACHINE_SEES_NOTHING: Final = Promise(
+    "Whoever runs the machine sees neither rows nor keys nor model.",
+    "Memory that the hardware encrypts, proved by evidence.",
+    "evidence",
+)
 
 
 def standing(outcome: Outcome) -> Iterator[Markup]:
@@ -131,34 +166,7 @@ def _ground(ground: Ground, outcome: Outcome) -> Markup:
 
 def _promised(outcome: Outcome) -> Iterator[Promise]:
     travel = outcome.travel
-    yield Promise(
-        "Rows lie on disks and cross networks sealed, unaltered and in order.",
-        "AES-256-GCM records under the owner's data key, a keyed commitment in the "
-        "agreement, and frames under the visit's own key.",
-        "cryptography",
-    )
-    yield Promise(
-        "A key of one visit opens nothing of another.",
-        "A whole hybrid handshake for each visit: X25519 and ML-KEM-768.",
-        "cryptography",
-    )
-    yield Promise(
-        f"Only {MODEL_OWNER} opens the model.",
-        "Its key went by HPKE to the key that the agreement names.",
-        "cryptography",
-    )
-    yield Promise(
-        "No key is released that its owner did not agree to, nor unseen.",
-        "Each owner's own broker, the agreement that it signed, and a Merkle log whose "
-        "heads the other owners keep.",
-        "records",
-    )
-    yield Promise(
-        "A holder writes its leased range once, and reads nothing.",
-        "A signed lease, one state machine per visit, no message that reads memory; "
-        "attacked above.",
-        "evidence",
-    )
+    yield from PROMISED_ALWAYS
     yield Promise(
         f"{cargo_promise(travel.buffers, travel.mixed).capitalize()}.",
         "The accelerator's scrub and its report, in every receipt.",
@@ -166,12 +174,8 @@ def _promised(outcome: Outcome) -> Iterator[Promise]:
     )
     yield Promise(
         "What runs is the code that everybody signed, and it carries no rows out.",
-        f"The bundle's digest in the evidence, the output rule, and a sandbox: "
+        "The bundle's digest in the evidence, the output rule, and what keeps it in: "
         f"{say_sandbox(outcome.sandbox)}.",
         "evidence",
     )
-    yield Promise(
-        "Whoever runs the machine sees neither rows nor keys nor model.",
-        "Memory that the hardware encrypts, proved by evidence.",
-        "evidence",
-    )
+    yield MACHINE_SEES_NOTHING
