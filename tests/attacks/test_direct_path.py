@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -328,6 +327,7 @@ def test_a_stall_ends_with_the_lease(world: VisitWorld, kind: Kind) -> None:
     assert world.visit("bern", alongside()).verified
 
 
+@pytest.mark.timeout(25)  # less than the lease
 @pytest.mark.parametrize("kind", ["memfd", "tcp"])
 def test_a_stop_need_not_wait_for_a_holder_that_stalls(
     world: VisitWorld, monkeypatch: pytest.MonkeyPatch, kind: Kind
@@ -344,9 +344,7 @@ def test_a_stop_need_not_wait_for_a_holder_that_stalls(
             hosted[0].close_session()
             return hand._read(type(None))
 
-    started = time.monotonic()
     assert not world.visit("ada", bring).verified
-    assert time.monotonic() - started < world.lease_s / 2
     assert world.pools[-1].scrubbed
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from sealift.attest.level import Level
 from sealift.bench.travel_limit import Link
@@ -220,8 +220,3 @@ class Cast:
 
 def _party(card: Card, roles: tuple[PartyRole, ...]) -> Party:
     return Party(card.name, roles, card.sign, card.hpke)
-
-
-def kinds_of(path: str) -> tuple[Any, ...]:
-    """What the holder is allowed to take, for a path that is wanted."""
-    return () if path == "relay" else (path,)

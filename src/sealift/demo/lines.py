@@ -6,7 +6,7 @@ from typing import TextIO
 
 from sealift.demo.progress import Progress, VisitSeen
 from sealift.demo.tasks.task import Metric
-from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
+from sealift.demo.words import BANNER, say_bytes
 from sealift.train.eventlines import RoleEvent
 
 BANNER_LINE = f"DEVELOPMENT: {BANNER}"
@@ -79,8 +79,3 @@ def _line(progress: Progress, visit: VisitSeen) -> str:
         f"{say_bytes(progress.sealed_bytes)} sealed, "
         f"{progress.transfer_s:.2f} s in transfer"
     )
-
-
-def attack_line(name: str, reason: str) -> str:
-    """One attack in one line."""
-    return f"{ATTACK_IN_WORDS[name]}: refused [{reason}]"

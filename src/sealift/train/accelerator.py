@@ -201,15 +201,6 @@ class Accelerator:
         terms = RunTerms(
             buffers=settings.buffers, mixed=settings.mixed, sandbox=bench.sandbox
         )
-        handout = Handout(
-            self._agreement,
-            self._endpoint,
-            start.job,
-            self._rules,
-            proof=self._proof,
-            heads=keyring.heads,
-            terms=terms,
-        )
         job = OpenJob(
             name=start.job,
             settings=settings,
@@ -218,13 +209,24 @@ class Accelerator:
             keyring=keyring,
             bench=bench,
             terms=terms,
-            handout=handout,
+            handout=self._handout(start.job, terms),
             rules=self._rules,
             checkpoints=self._open_checkpoints(start, settings, keyring),
             restarts=self._restarts,
         )
         job.restore(agreement.resources)
         return job
+
+    def _handout(self, job: str, terms: RunTerms) -> Handout:
+        return Handout(
+            self._agreement,
+            self._endpoint,
+            job,
+            self._rules,
+            proof=self._proof,
+            heads=self._keyring.heads,
+            terms=terms,
+        )
 
     def _host(self, job: OpenJob, control: Session, orders: Orders) -> Hosting:
         settings, heads = job.settings, job.keyring.heads

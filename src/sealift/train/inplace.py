@@ -1,4 +1,4 @@
-"""Tasks in this process: for ``sealift try`` and for tests, never for a party's rows.
+"""Tasks in this process: for tests and rehearsals, never for a party's rows.
 
 The same function as in the sandbox, so that both give the same bits.
 """

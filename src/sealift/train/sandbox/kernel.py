@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from pathlib import Path
 from typing import Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -54,11 +53,6 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
     """``mount(2)``."""
     words = [word.encode() or None for word in (source, target, kind, options)]
     call("mount", words[0], words[1], words[2], flags, words[3])
-
-
-def thread_count() -> int:
-    """Threads of this process; before it loses sight of ``/proc``."""
-    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _plain(part: object) -> object:

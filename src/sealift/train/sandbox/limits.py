@@ -60,16 +60,6 @@ def limit_use(memory_bytes: int) -> None:
         _limit(kind, most)
 
 
-def physical_bytes() -> int:
-    """Memory of this machine, or of the control group that we are in."""
-    pages: int = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        text = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        return pages
-    return min(pages, int(text)) if text.isdecimal() else pages
-
-
 def forbid_new_privileges() -> None:
     """No program that it may run gives more rights; seccomp and Landlock demand it."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
