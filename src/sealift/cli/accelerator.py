@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         "accelerator",
         help="visit the holders, train on the device of this host",
         description="Dials the orchestrator, proves itself with the host's attester key, "
-        "collects one key from each owner's broker, and trains what holders bring.",
+        "collects the data keys from the owners' brokers, and trains what holders bring.",
     )
     parser.set_defaults(run=run)
     add_role_arguments(parser)
@@ -49,10 +49,15 @@ def add_parser(subparsers: Any) -> None:
         help="do not make the allocator overwrite freed memory (receipts will say so)",
     )
     parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="checkpoints, not in state/NAME"
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="checkpoints, not in state/NAME beside the job",
     )
     parser.add_argument(
-        "--must-resume", action="store_true", help="do not begin from the beginning"
+        "--must-resume",
+        action="store_true",
+        help="end with an error where there is no checkpoint to go on from",
     )
     add_dock_arguments(parser)
 

@@ -64,14 +64,14 @@ def _verify(args: argparse.Namespace) -> None:
 
 
 def _print_report(report: LogReport) -> None:
-    print(f"owner     {report.owner}")
-    print(f"entries   {report.size}")
-    print(f"releases  {report.releases}")
-    print(f"refusals  {report.refusals}")
+    print(f"owner        {report.owner}")
+    print(f"entries      {report.size}")
+    print(f"releases     {report.releases}")
+    print(f"refusals     {report.refusals}")
     if report.checkpoints:
-        print(f"checkpoints {report.checkpoints}")
-    print(f"root      {report.root}")
-    print(f"verified  {report.statement}")
+        print(f"checkpoints  {report.checkpoints}")
+    print(f"root         {report.root}")
+    print(f"verified     {report.statement}")
 
 
 def _show(args: argparse.Namespace) -> None:

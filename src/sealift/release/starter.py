@@ -133,7 +133,7 @@ buffers = 1               # rows of one owner are gone before the next is met; o
                           # the next owner's rows load while these are trained on
 mixed = false             # or true: batches are drawn across several owners' rows
 modes = ["at-rest"]       # records cross as sealed at home; or "visit": sealed again
-lease_s = {LEASE_S}
+lease_s = {LEASE_S}           # longest time that a holder has for its cargo
 """
 
 
