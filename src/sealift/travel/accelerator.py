@@ -345,10 +345,9 @@ def work_together(
     except StartOverError:
         raise
     except SealiftError as error:
-        fatal = error.code != "bad-row"  # else every later visit would fail as well
-        failure = _forget(error)
+        failure = _forget(error)  # of no party: rows were checked, keys are here
         for visit in begun:
-            yield visit, visit.fail(failure, fatal=fatal)
+            yield visit, visit.fail(failure, fatal=True)
     else:
         for visit in begun:
             yield visit, visit.finish(result)
