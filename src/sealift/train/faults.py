@@ -121,7 +121,8 @@ def no_memory() -> UnavailableError:
     """The error where memory ran out."""
     return UnavailableError(
         "the recipe ran out of memory",
-        fix="Lower batch_rows or buffer_bytes in the job, or use a smaller model",
+        fix="Free memory and resume; or, in a job of another name, lower batch_rows "
+        "or buffer_bytes",
         code="no-memory",
     )
 
