@@ -56,6 +56,11 @@ def test_a_decision_is_not(end: str) -> None:
         script.run(5.0)
 
 
+def test_an_orchestrator_killed_before_it_let_us_in() -> None:
+    script = Script("late relay-gone", "late peer-unreachable", "finished")
+    assert script.run(5.0) == "finished"
+
+
 def test_not_for_ever() -> None:
     script = Script("relay-gone", *["late peer-unreachable"] * 60)
     with pytest.raises(PeerError, match="peer-unreachable"):
@@ -81,6 +86,6 @@ def test_a_broker_that_stays_away_is_not_waited_for_for_ever() -> None:
 
 @pytest.mark.parametrize(("rejoin_s", "arrives"), [(0.0, True), (5.0, False)])
 def test_only_who_was_there_and_may(rejoin_s: float, arrives: bool) -> None:
-    script = Script("relay-gone", "finished", arrives=arrives)
-    with pytest.raises(PeerError, match="relay-gone"):
+    script = Script("peer-unreachable", "finished", arrives=arrives)
+    with pytest.raises(PeerError, match="peer-unreachable"):
         script.run(rejoin_s)

@@ -2,7 +2,7 @@
 
 What ends by a decision stays ended: a session that was closed in order, a refusal. What
 was cut (the orchestrator was killed, the network is gone) is begun again. A role that
-never arrived at all is not repeated here; its first dial has its own patience.
+never reached the relay is not repeated here; its first dial has its own patience.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from sealift.session.link import DIAL_TIMEOUT_S
 T = TypeVar("T")
 Joined = Callable[[], None]
 PAUSE_S: Final = 0.1
+RELAY_GONE: Final = "relay-gone"  # it was there: its orchestrator was killed meanwhile
 BROKER_MISSING: Final = "checkpoint-broker-missing"  # it may be coming back as well
 CUT: Final = frozenset({
     BROKER_MISSING,
     "name-taken",  # by our former connection, which the relay has not missed yet
-    "peer-closed", "peer-timeout", "peer-unreachable", "relay-gone",
+    "peer-closed", "peer-timeout", "peer-unreachable", RELAY_GONE,
     "session-truncated", "unknown-peer",
     "state-restored",  # it cut itself off, to go on from a checkpoint
 })  # fmt: skip
@@ -79,6 +80,7 @@ class Rejoining:
         self._arrived, self._deadline = True, None
 
     def _tries_again(self, error: PeerError) -> bool:
+        self._arrived = self._arrived or error.code == RELAY_GONE
         if not self._arrived or not self._rejoin_s or error.code not in CUT:
             return False
         arrived_again = self._deadline is None
