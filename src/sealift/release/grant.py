@@ -102,20 +102,27 @@ def open_release(
             fix="Ask again",
             code="release-foreign",
         )
-    _verify_signature(release.key, owner)
+    key = release.key
+    verify_owner(
+        Label.RELEASE, _signed_bytes(key.sealed, key.info), key.signature, owner
+    )
     _verify_logged(release, owner)
     data_key = private.open(encode(expected), release.key.sealed)
     _verify_commitment(data_key, resource)
     return data_key
 
 
-def _verify_signature(key: SealedKey, owner: Party) -> None:
+def verify_owner(label: Label, message: bytes, signature: bytes, owner: Party) -> None:
+    """Demand that the owner signed what was released, a key or a share of one.
+
+    Raises:
+        RefusedError: ``release-unsigned``.
+    """
     try:
-        message = _signed_bytes(key.sealed, key.info)
-        owner.sign.verify(Label.RELEASE, message, key.signature)
+        owner.sign.verify(label, message, signature)
     except AuthenticationError:
         raise RefusedError(
-            f"the released key is not signed by {owner.name}",
+            f"what was released is not signed by {owner.name}",
             fix="Somebody between may have replaced it; ask the owner's broker",
             code="release-unsigned",
         ) from None

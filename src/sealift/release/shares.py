@@ -15,11 +15,9 @@ from sealift.codec import encode
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import (
-    AuthenticationError,
     IntegrityError,
     MalformedError,
     PolicyError,
-    RefusedError,
     StaleError,
 )
 from sealift.ids import Digest
@@ -52,6 +50,7 @@ from sealift.release.collect import (
     require_answer,
     require_owners_broker,
 )
+from sealift.release.grant import verify_owner
 from sealift.release.signed import VerifiedAgreement
 
 SUPERSEDED: Final = "instance-superseded"
@@ -160,7 +159,8 @@ class Shares:
                 fix="Ask again",
                 code="release-foreign",
             )
-        _verify_signature(release, self._owner)
+        message = signed_bytes(release.sealed, release.info)
+        verify_owner(Label.CHECKPOINT_SHARE, message, release.signature, self._owner)
         entry = self._verify_logged(release.logged, "checkpoint-release", expected.mark)
         if entry.info != Digest.of(encode(expected)):
             raise _unlogged(self._owner)
@@ -191,18 +191,6 @@ class Shares:
                 error.code = answer.refusal.rule
             raise error
         return answer
-
-
-def _verify_signature(release: ShareRelease, owner: Party) -> None:
-    try:
-        message = signed_bytes(release.sealed, release.info)
-        owner.sign.verify(Label.CHECKPOINT_SHARE, message, release.signature)
-    except AuthenticationError:
-        raise RefusedError(
-            f"the released share is not signed by {owner.name}",
-            fix="Somebody between may have replaced it; ask the owner's broker",
-            code="release-unsigned",
-        ) from None
 
 
 def _unlogged(owner: Party) -> IntegrityError:
