@@ -28,10 +28,10 @@ from sealift.session import Established, handshake, proof, transcript
 from sealift.session.handshake import Initiator, Responder
 from sealift.session.messages import Answer, Done, Hello, Params, Proof, Reply
 from sealift.session.transcript import KeySchedule, Side
-from tests.sim.attested import Cast, run_handshake
+from tests.sim.attested import BUNDLE, Cast, accepting, run_handshake
+from tests.sim.mutants import Patch, passing, without
 
 Attack = Callable[[Cast], object]
-Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @dataclass
@@ -121,7 +121,7 @@ def other_role(cast: Cast) -> object:
     attester = DevelopmentAttester(
         cast.attester_key,
         role=Role.BROKER,
-        code_bundle=cast.of_accelerator.references.code_bundle,
+        code_bundle=BUNDLE,
     )
     return run_handshake(cast.initiator(), impostor(cast, attester))
 
@@ -152,7 +152,7 @@ def other_host(cast: Cast) -> object:
     attester = DevelopmentAttester(
         SigningKey.generate(),
         role=Role.ACCELERATOR,
-        code_bundle=cast.of_accelerator.references.code_bundle,
+        code_bundle=BUNDLE,
     )
     return run_handshake(cast.initiator(), impostor(cast, attester))
 
@@ -165,7 +165,7 @@ def other_code(cast: Cast) -> object:
 
 def altered_claims(cast: Cast) -> object:
     """The code digest in genuine evidence is overwritten on the way."""
-    wanted = cast.of_accelerator.references.code_bundle
+    wanted = BUNDLE
     genuine = DevelopmentAttester(cast.attester_key, role=Role.ACCELERATOR)
 
     class Altering:
@@ -275,20 +275,11 @@ def version_downgrade(cast: Cast) -> object:
 
 def not_asked_for(cast: Cast) -> object:
     """Development evidence under an agreement that accepts a TEE."""
-    cast.of_accelerator = replace(cast.of_accelerator, accept=(Level.TEE,))
+    cast.of_accelerator = accepting(cast.of_accelerator, Level.TEE)
     return run_handshake(cast.initiator(), cast.responder())
 
 
 # ------------------------------------------------------------------- the mutants
-
-
-def without(module: object, name: str) -> Patch:
-    """A mutant whose check ``name`` lets everything pass."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, name, lambda *args, **kwargs: None)
-
-    return patch
 
 
 def evidence_binds_only_challenges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,12 +331,12 @@ def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CASES: list[tuple[Attack, str, Patch]] = [
-    (wrong_challenge, "evidence-unbound", without(verifier, "_verify_bound")),
+    (wrong_challenge, "evidence-unbound", passing(verifier, "check_bound")),
     (unbound_key, "evidence-unbound", evidence_binds_only_challenges),
     (other_role, "evidence-role", without(proof, "_require_role")),
     (other_side, "evidence-unbound", evidence_without_side),
     (other_host, "attester-unknown", without(verifier, "_require_pinned_attester")),
-    (other_code, "code-bundle-differs", without(verifier, "_require_code_bundle")),
+    (other_code, "code-bundle-differs", passing(verifier, "check_code_bundle")),
     (altered_claims, "authentication", without(verifier, "_verify_signature")),
     (replayed_messages, "authentication", stateless_transcript),
     (

@@ -70,8 +70,7 @@ def expect_accelerator(consortium: Consortium) -> PeerPolicy:
     return PeerPolicy(
         roles=frozenset({Role.ACCELERATOR}),
         require_evidence=True,
-        accept=consortium.agreement.accept,
-        references=consortium.agreement.reference_values(),
+        appraiser=consortium.verified().appraiser(),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sealift.attest import Level, ReferenceValues
+from sealift.attest import Appraiser, Level, ReferenceValues
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.channel.memory import memory_pair
 from sealift.channel.transport import Transport
@@ -49,10 +49,12 @@ class Cast:
         self.of_accelerator = PeerPolicy(
             roles=frozenset({Role.ACCELERATOR}),
             require_evidence=True,
-            accept=(Level.DEVELOPMENT,),
-            references=ReferenceValues(
-                development_attesters=(self.attester_key.public_key,),
-                code_bundle=BUNDLE,
+            appraiser=Appraiser(
+                accept=(Level.DEVELOPMENT,),
+                references=ReferenceValues(
+                    development_attesters=(self.attester_key.public_key,),
+                    code_bundle=BUNDLE,
+                ),
             ),
         )
         self.of_holder = PeerPolicy(
@@ -111,3 +113,9 @@ def both(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
     if errors:
         raise errors[0]
     return here, outcome[0]
+
+
+def accepting(policy: PeerPolicy, *levels: Level) -> PeerPolicy:
+    """The policy, with other accepted levels."""
+    assert policy.appraiser
+    return replace(policy, appraiser=replace(policy.appraiser, accept=levels))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.level import Level
-from sealift.attest.policy import appraise
+from sealift.attest.policy import Appraiser
 from sealift.attest.result import AttestationResult
 from sealift.channel.commitment import key_commitment
 from sealift.codec import decode, encode
@@ -179,12 +179,8 @@ def evidence_result(
     attester = DevelopmentAttester(consortium.attester, role=role, code_bundle=bundle)
     bound = secrets.token_bytes(32)
     references = replace(consortium.agreement.reference_values(), code_bundle=bundle)
-    return appraise(
-        attester.collect(bound),
-        bound=bound,
-        references=references,
-        accept=(Level.DEVELOPMENT,),
-    )
+    appraiser = Appraiser(accept=(Level.DEVELOPMENT,), references=references)
+    return appraiser.appraise(attester.collect(bound), bound)
 
 
 def accelerator_peer(consortium: Consortium, hpke: HpkePublicKey) -> SimPeer:

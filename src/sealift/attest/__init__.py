@@ -7,12 +7,13 @@ open devices, and verifying must not load them.
 from sealift.attest.attester import Attester
 from sealift.attest.evidence import Challenge, Evidence
 from sealift.attest.level import Level, Tier, parse_accept
-from sealift.attest.policy import appraise
+from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.result import AttestationResult
 from sealift.attest.verifier import Claims, Verifier
 
 __all__ = [
+    "Appraiser",
     "AttestationResult",
     "Attester",
     "Challenge",
@@ -22,6 +23,5 @@ __all__ = [
     "ReferenceValues",
     "Tier",
     "Verifier",
-    "appraise",
     "parse_accept",
 ]

@@ -18,7 +18,7 @@ from sealift.ids import Digest
 
 CHALLENGE_BYTES: Final = 32
 BOUND_BYTES: Final = 32
-MAX_BODY_BYTES: Final = 1 << 20
+MAX_BODY_BYTES: Final = 4 << 20
 _MEDIA_TYPE: Final = re.compile(r"application/[a-z0-9][a-z0-9.+-]{0,100}")
 
 

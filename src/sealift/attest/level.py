@@ -33,6 +33,11 @@ class Tier(StrEnum):
     CONTRAINDICATED = "contraindicated"
 
 
+def say_level(level: Level, rehearsing: Level | None = None) -> str:
+    """The level for people; a rehearsal names itself everywhere (rule H11)."""
+    return f"{level} (rehearsing {rehearsing})" if rehearsing else level.value
+
+
 def parse_accept(levels: Iterable[str]) -> tuple[Level, ...]:
     """The levels that an agreement accepts, in its order of preference.
 

@@ -7,8 +7,11 @@ contains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from sealift.attest.check import require_passed
+from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, Tier, parse_accept
 from sealift.attest.reference import ReferenceValues
@@ -18,43 +21,77 @@ from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.errors import EvidenceError, PolicyError
 
 
-def appraise(
-    evidence: Evidence,
-    *,
-    bound: bytes,
-    references: ReferenceValues,
-    accept: tuple[Level, ...],
-    verifiers: Mapping[str, Verifier] = VERIFIER_FOR_MEDIA_TYPE,
-) -> AttestationResult:
-    """Appraise one piece of evidence against what the agreement accepts.
+def no_time() -> float:
+    """No time at all: whatever depends on one (certificates) is refused."""
+    return 0.0
 
-    Args:
-        evidence: What the peer sent.
-        bound: What it must be bound to (32 bytes, from the transcript).
-        references: From the agreement.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraiser:
+    """Everything that a decision about evidence depends on, beside the evidence.
+
+    Attributes:
         accept: Accepted levels; ``development`` stands alone.
+        references: From the agreement and the reference sets that it names.
+        rehearse: With ``development``: only evidence that rehearses this level is taken.
+        collateral: From this side, never from the attester (rule H13).
+        clock: Seconds since 1970, to judge certificates and collateral at.
         verifiers: By media type.
-
-    Raises:
-        EvidenceError: unknown kind, not genuine, or bound to something else.
-        PolicyError: a level or a value that the agreement does not accept.
-        MalformedError: evidence that does not parse, or a bad ``accept``.
     """
-    accepted = parse_accept(accept)
-    verifier = _select(evidence, verifiers)
-    _require_level(verifier.levels, accepted)
-    claims = verifier.appraise(evidence, bound=bound, references=references)
-    _require_level(frozenset({claims.level}), accepted)
-    _require_tier(claims)
-    return AttestationResult(
-        media_type=verifier.result_media_type,
-        claims=claims,
-        evidence=evidence.digest,
-        token=APPRAISED,
+
+    accept: tuple[Level, ...]
+    references: ReferenceValues = field(default_factory=ReferenceValues)
+    rehearse: Level | None = None
+    collateral: Collateral = field(default_factory=Collateral)
+    clock: Callable[[], float] = no_time
+    verifiers: Mapping[str, Verifier] = field(
+        default_factory=lambda: VERIFIER_FOR_MEDIA_TYPE
     )
 
+    def __post_init__(self) -> None:
+        parse_accept(self.accept)
 
-def _select(evidence: Evidence, verifiers: Mapping[str, Verifier]) -> Verifier:
+    def appraise(self, evidence: Evidence, bound: bytes) -> AttestationResult:
+        """Appraise one piece of evidence.
+
+        Args:
+            evidence: What the peer sent.
+            bound: What it must be bound to (32 bytes, from the transcript).
+
+        Raises:
+            EvidenceError: unknown kind, not genuine, or bound to something else.
+            PolicyError: a level or a value that the agreement does not accept.
+            StaleError: collateral, a log or a list that is too old.
+            MalformedError: evidence that does not parse.
+        """
+        verifier = find_verifier(evidence, self.verifiers)
+        _require_level(verifier.levels, self.accept)
+        claims = verifier.examine(
+            evidence,
+            bound=bound,
+            references=self.references,
+            collateral=self.collateral,
+            at_s=int(self.clock()),
+        )
+        require_passed(claims.checks)
+        proven = frozenset({claims.level}) if claims.level else frozenset()
+        _require_level(proven, self.accept)
+        _require_rehearsal(claims, self.rehearse)
+        _require_tier(claims)
+        return AttestationResult(
+            media_type=verifier.result_media_type,
+            claims=claims,
+            evidence=evidence.digest,
+            token=APPRAISED,
+        )
+
+
+def find_verifier(evidence: Evidence, verifiers: Mapping[str, Verifier]) -> Verifier:
+    """The verifier that reads this evidence.
+
+    Raises:
+        EvidenceError: ``evidence-unknown-kind``.
+    """
     verifier = verifiers.get(evidence.media_type)
     if verifier is None:
         raise EvidenceError(
@@ -78,10 +115,20 @@ def _require_level(possible: frozenset[Level], accepted: tuple[Level, ...]) -> N
         )
     raise PolicyError(
         "evidence of a level that is not accepted",
-        why=f"it proves {', '.join(sorted(possible))}; "
+        why=f"it proves {', '.join(sorted(possible)) or 'no level by itself'}; "
         f"the agreement accepts {', '.join(accepted)}",
         code="level-refused",
     )
+
+
+def _require_rehearsal(claims: Claims, rehearse: Level | None) -> None:
+    if rehearse is not None and claims.rehearsing is not rehearse:
+        raise PolicyError(
+            f"the evidence does not rehearse {rehearse}",
+            why=f"it rehearses {claims.rehearsing or 'nothing'}",
+            fix="Show the evidence of that level, from its development stand-in",
+            code="rehearsal-differs",
+        )
 
 
 def _require_tier(claims: Claims) -> None:

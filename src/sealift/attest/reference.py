@@ -1,15 +1,24 @@
 """Reference values: what the parties agreed that evidence must show.
 
 They come from the signed agreement, never from the peer. Each kind of evidence reads
-the fields that concern it; a kind whose field is empty accepts nothing.
+the field that concerns it; a kind whose field is empty accepts nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from sealift.attest.collateral import DAY_S
+from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.references.snp import SnpReferences
+from sealift.attest.references.tdx import TdxReferences
+from sealift.attest.references.tpm import TpmReferences
 from sealift.crypto.sign import PublicKey
+from sealift.errors import PolicyError
 from sealift.ids import Digest
+
+COLLATERAL_MAX_AGE_S: Final = 30 * DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +28,27 @@ class ReferenceValues:
     Attributes:
         development_attesters: Keys whose development evidence is genuine.
         code_bundle: Digest of the code that must run, or None if any may.
+        tpm: For TPM evidence, and for the virtual TPM of Azure's guests.
+        tdx: For TD quotes.
+        snp: For SEV-SNP reports.
+        nvidia: For GPUs and switches.
+        collateral_max_age_s: How old collateral may be (rule H13).
     """
 
     development_attesters: tuple[PublicKey, ...] = ()
     code_bundle: Digest | None = None
+    tpm: TpmReferences | None = None
+    tdx: TdxReferences | None = None
+    snp: SnpReferences | None = None
+    nvidia: NvidiaReferences | None = None
+    collateral_max_age_s: int = COLLATERAL_MAX_AGE_S
+
+
+def no_references(kind: str) -> PolicyError:
+    """The refusal of a kind that the agreement has no reference values for."""
+    return PolicyError(
+        f"the agreement has no reference values for {kind}",
+        why="without them nothing that it shows could be right",
+        fix="Collect them (sealift attest collect --as-reference) and sign a successor",
+        code="references-missing",
+    )

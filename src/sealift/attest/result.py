@@ -1,6 +1,6 @@
 """The attestation result: what appraisal concluded, and on what.
 
-Only ``sealift.attest.policy.appraise`` makes one: the constructor wants a token that
+Only ``sealift.attest.policy.Appraiser`` makes one: the constructor wants a token that
 nothing else has a reason to use. A result at level ``development`` cannot be affirming.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from sealift.attest.level import Level, Tier
+from sealift.attest.level import Level, Tier, say_level
 from sealift.attest.verifier import Claims
 from sealift.errors import UsageError
 from sealift.ids import Digest
 
 
 class _AppraisedToken:
-    """Shows that a result comes from ``appraise``."""
+    """Shows that a result comes from an ``Appraiser``."""
 
 
 APPRAISED: Final = _AppraisedToken()
@@ -39,14 +39,20 @@ class AttestationResult:
 
     def __post_init__(self) -> None:
         if self.token is not APPRAISED:
-            raise UsageError("attestation results are made by appraise() only")
+            raise UsageError("attestation results are made by an Appraiser only")
         if self.level is Level.DEVELOPMENT and self.tier is Tier.AFFIRMING:
             raise UsageError("development evidence can never be affirming")
 
     @property
     def level(self) -> Level:
         """The assurance level that was accepted."""
+        assert self.claims.level is not None, "an appraiser accepts levels only"
         return self.claims.level
+
+    @property
+    def standing(self) -> str:
+        """The level for people: ``development (rehearsing attested-host)``."""
+        return say_level(self.level, self.claims.rehearsing)
 
     @property
     def tier(self) -> Tier:
@@ -58,7 +64,7 @@ class AttestationResult:
         bundle = self.claims.code_bundle
         return {
             "media_type": self.media_type,
-            "level": self.level.value,
+            "level": self.standing,
             "tier": self.tier.value,
             "attester": self.claims.attester,
             "code_bundle": bundle.to_text() if bundle else None,

@@ -1,40 +1,53 @@
-"""The seam on the verifying side: evidence in, claims out.
+"""The seam on the verifying side: evidence in, claims and checks out.
 
 A verifier is a function of bytes: no sockets, no processes, no clock. It says what the
-evidence proves; whether that is enough is for ``appraise`` and the agreement.
-Kinds are found in ``sealift.attest.verifiers``.
+evidence proves and how that compares with the references; whether that is enough is for
+``appraise`` and the agreement. Kinds are found in ``sealift.attest.verifiers``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from sealift.attest.check import Check
+from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
+from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.trust import TrustVector
 from sealift.ids import Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What verified evidence proves.
+    """What genuine evidence proves, and how it compares with the references.
 
     Attributes:
-        level: The level that it supports, by itself.
+        level: The level that it supports by itself; None for a device, which only
+            counts inside a composite.
+        rehearsing: The level whose whole path this ``development`` evidence rehearses.
         attester: Stable text of what made it (key, attestation key name, chip id).
         role: The role that it names, or None if its format has no place for one.
         code_bundle: Digest of the code it measured, or None.
         trust: The verdict per aspect, within the ceiling of its kind.
-        notes: Plain words for people: what was checked, what was not.
+        checks: Every comparison made, those that failed included.
+        measurements: Digests by name (``pcr4``, ``mrtd``, ``rtmr1``, ``launch``).
+        events: What the process measured about itself, register replayed.
+        notes: Plain words for people: what was not checked, whom one still trusts.
     """
 
-    level: Level
+    level: Level | None
+    rehearsing: Level | None = None
     attester: str
     role: str | None
     code_bundle: Digest | None
     trust: TrustVector
+    checks: tuple[Check, ...] = ()
+    measurements: Mapping[str, bytes] = field(default_factory=dict)
+    events: tuple[RuntimeEvent, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -56,14 +69,26 @@ class Verifier(Protocol):
         """How a result over this evidence is marked wherever it is shown or sent."""
         ...
 
-    def appraise(
-        self, evidence: Evidence, *, bound: bytes, references: ReferenceValues
+    def examine(
+        self,
+        evidence: Evidence,
+        *,
+        bound: bytes | None,
+        references: ReferenceValues,
+        collateral: Collateral,
+        at_s: int,
     ) -> Claims:
-        """Verify the evidence and that it carries ``bound``.
+        """Verify that the evidence is genuine, and compare it with the references.
+
+        Args:
+            evidence: Of this verifier's media type.
+            bound: What it must carry (32 bytes); None makes that check fail.
+            references: From the agreement.
+            collateral: From the verifier's side.
+            at_s: The time to judge certificates and collateral at, since 1970.
 
         Raises:
-            EvidenceError: if it is not genuine, or made for something else.
-            PolicyError: if it is genuine and shows what the references do not allow.
+            EvidenceError: if it is not genuine.
             MalformedError: if it does not parse.
         """
         ...

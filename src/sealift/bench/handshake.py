@@ -16,6 +16,7 @@ from typing import Final
 
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.level import Level
+from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
 from sealift.bench.report import BenchReport, start_report
 from sealift.channel.memory import memory_pair
@@ -76,9 +77,11 @@ class _Cast:
         self._of_accelerator = PeerPolicy(
             roles=frozenset({Role.ACCELERATOR}),
             require_evidence=True,
-            accept=(Level.DEVELOPMENT,),
-            references=ReferenceValues(
-                development_attesters=(attester_key.public_key,)
+            appraiser=Appraiser(
+                accept=(Level.DEVELOPMENT,),
+                references=ReferenceValues(
+                    development_attesters=(attester_key.public_key,)
+                ),
             ),
         )
         self._of_holder = PeerPolicy(

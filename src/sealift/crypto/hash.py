@@ -7,6 +7,7 @@ hash doubles as a MAC of public-length input.
 from __future__ import annotations
 
 import hmac
+from typing import Final, Literal
 
 import blake3
 from cryptography.hazmat.primitives import hashes
@@ -16,6 +17,31 @@ from sealift.errors import AuthenticationError
 from sealift.ids import Buffer
 
 HASH_BYTES = 32
+HashName = Literal["sha1", "sha256", "sha384", "sha512"]
+_ALGORITHMS: Final[dict[HashName, hashes.HashAlgorithm]] = {
+    "sha1": hashes.SHA1(),  # noqa: S303 - old event logs and IMA lists still carry it
+    "sha256": hashes.SHA256(),
+    "sha384": hashes.SHA384(),
+    "sha512": hashes.SHA512(),
+}
+
+
+def hash_algorithm(name: HashName) -> hashes.HashAlgorithm:
+    """The algorithm of that name, for the other files of this room."""
+    return _ALGORITHMS[name]
+
+
+def digest_bytes(name: HashName) -> int:
+    """Length of a digest."""
+    return _ALGORITHMS[name].digest_size
+
+
+def digest(name: HashName, *parts: Buffer) -> bytes:
+    """The digest of the concatenation of ``parts``, for formats that others made."""
+    hasher = hashes.Hash(hash_algorithm(name))
+    for part in parts:
+        hasher.update(part)
+    return hasher.finalize()
 
 
 def sha256(*parts: Buffer) -> bytes:

@@ -29,6 +29,11 @@ class Label(StrEnum):
     RESOURCE_KEY = "sealift v1 resource key commitment"
     # sessions (spec/handshake.md)
     EVIDENCE = "sealift evidence"
+    DEVICE_EVIDENCE = "sealift v1 device evidence"
+    COMPOSITE_EVIDENCE = "sealift v1 composite evidence"
+    REFERENCE_SET = "sealift v1 reference values"
+    COLLATERAL = "sealift v1 collateral"
+    ENROLMENT = "sealift v1 attestation key enrolment"
     TRANSCRIPT_PARAMS = "sealift v1 session transcript 1"
     TRANSCRIPT_PROOFS = "sealift v1 session transcript 2"
     IDENTITY_PROOF = "sealift v1 identity proof"

@@ -15,7 +15,6 @@ from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
-from sealift.attest.policy import appraise
 from sealift.attest.result import AttestationResult
 from sealift.codec import decode, encode
 from sealift.crypto.hash import labelled
@@ -176,12 +175,8 @@ def appraise_instance(
         RefusedError: if it does not bind the key, or is for another role, other code or
             a level that is not accepted.
     """
-    result = appraise(
-        evidence,
-        bound=instance_bound(instance, verified.digest),
-        references=verified.agreement.reference_values(),
-        accept=verified.accept,
-    )
+    bound = instance_bound(instance, verified.digest)
+    result = verified.appraiser().appraise(evidence, bound)
     if result.claims.role not in (None, Role.ACCELERATOR.value):
         raise PolicyError("the evidence is for another role", code="role-refused")
     return result

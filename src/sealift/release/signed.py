@@ -7,11 +7,14 @@ owner who did not sign it (rule H7). The file on disk is canonical JSON as well.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from sealift.attest.collateral import Collateral
 from sealift.attest.level import Level
+from sealift.attest.policy import Appraiser, no_time
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
@@ -44,6 +47,19 @@ class SignedAgreement:
         return tuple(name for name in names if name not in self.signatures)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What a process judges evidence with, beside the signed document.
+
+    Attributes:
+        collateral: Of this side, never of the attester (rule H13).
+        clock: Seconds since 1970, to judge certificates and collateral at.
+    """
+
+    collateral: Collateral = field(default_factory=Collateral)
+    clock: Callable[[], float] = no_time
+
+
 class _VerifiedToken:
     """Shows that an agreement comes from ``verify``."""
 
@@ -53,10 +69,16 @@ _VERIFIED: Final = _VerifiedToken()
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAgreement:
-    """An agreement that every one of its parties signed."""
+    """An agreement that every one of its parties signed.
+
+    Attributes:
+        agreement: The document.
+        equipment: What this process judges evidence with, beside the document.
+    """
 
     agreement: Agreement
-    token: _VerifiedToken = field(repr=False, compare=False)
+    equipment: Equipment = field(default_factory=Equipment, compare=False)
+    token: _VerifiedToken | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.token is not _VERIFIED:
@@ -71,6 +93,19 @@ class VerifiedAgreement:
     def accept(self) -> tuple[Level, ...]:
         """Accepted levels."""
         return self.agreement.accept
+
+    def equipped(self, equipment: Equipment) -> VerifiedAgreement:
+        """The same agreement, with what evidence is judged with."""
+        return replace(self, equipment=equipment)
+
+    def appraiser(self) -> Appraiser:
+        """Decides about evidence under this agreement."""
+        return Appraiser(
+            accept=self.accept,
+            references=self.agreement.reference_values(),
+            collateral=self.equipment.collateral,
+            clock=self.equipment.clock,
+        )
 
     def party(self, name: str) -> Party:
         """The party of that name; raises PolicyError if there is none."""
@@ -118,7 +153,7 @@ def verify(signed: SignedAgreement) -> VerifiedAgreement:
             fix="Every party runs `sealift agreement sign`; no key is released before",
             code="agreement-unsigned",
         )
-    return VerifiedAgreement(signed.agreement, _VERIFIED)
+    return VerifiedAgreement(signed.agreement, token=_VERIFIED)
 
 
 def verify_signatures(signed: SignedAgreement) -> SignedAgreement:

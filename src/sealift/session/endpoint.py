@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sealift.attest.attester import Attester
-from sealift.attest.level import Level, parse_accept
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.policy import Appraiser
 from sealift.attest.result import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
 from sealift.crypto.kdf import Label
@@ -55,8 +54,7 @@ class PeerPolicy:
         identities: Identity key by name; a peer that shows a key must be in it.
         require_identity: Whether it must sign with its identity key.
         require_evidence: Whether it must show acceptable evidence.
-        accept: Levels that the agreement accepts; ``development`` stands alone.
-        references: What its evidence must show.
+        appraiser: Decides about its evidence; None takes none.
         names: Names that it may have, or None for any.
         instance: The instance key that it must have, or None for any.
     """
@@ -65,8 +63,7 @@ class PeerPolicy:
     identities: Mapping[str, PublicKey] | None = None
     require_identity: bool = False
     require_evidence: bool = False
-    accept: tuple[Level, ...] = ()
-    references: ReferenceValues = field(default_factory=ReferenceValues)
+    appraiser: Appraiser | None = None
     names: frozenset[str] | None = None
     instance: PublicKey | None = None
 
@@ -75,8 +72,8 @@ class PeerPolicy:
             raise UsageError("a peer policy names at least one role")
         if self.require_identity and self.identities is None:
             raise UsageError("require_identity needs the identity keys to compare with")
-        if self.require_evidence or self.accept:
-            parse_accept(self.accept)
+        if self.require_evidence and self.appraiser is None:
+            raise UsageError("require_evidence needs an appraiser")
         if not (self.require_identity or self.require_evidence or self.instance):
             raise UsageError("a peer policy must demand identity, evidence or instance")
 

@@ -16,7 +16,7 @@ from sealift.errors import MalformedError
 from sealift.ids import Digest, Role, check_name
 
 VERSION: Final = 1
-MAX_HANDSHAKE_BYTES: Final = 1 << 20
+MAX_HANDSHAKE_BYTES: Final = 7 << 20  # evidence in base64, below a frame's limit
 MAX_HELLO_BYTES: Final = 1 << 14  # anybody can send one, and it carries no evidence
 MAX_SUITES: Final = 8
 TRANSCRIPT_BYTES: Final = 32

@@ -6,7 +6,6 @@ policy looks at is inside th1, so it is covered by what is verified here.
 
 from __future__ import annotations
 
-from sealift.attest.policy import appraise
 from sealift.attest.result import AttestationResult
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey
@@ -128,16 +127,14 @@ def _appraise(
     if proof.evidence is None:
         _refuse_missing(policy, params)
         return None
-    if not policy.accept:
+    if policy.appraiser is None:
         raise PolicyError(
             f"{params.name} shows evidence that nobody asked for",
             why="no accepted level is set here, and no kind is accepted by default",
             fix="Take accept from the agreement",
             code="evidence-refused",
         )
-    result = appraise(
-        proof.evidence, bound=bound, references=policy.references, accept=policy.accept
-    )
+    result = policy.appraiser.appraise(proof.evidence, bound)
     _require_role(result, params)
     return result
 
@@ -146,9 +143,13 @@ def _refuse_missing(policy: PeerPolicy, params: Params) -> None:
     if policy.require_evidence:
         raise EvidenceError(
             f"{params.name} shows no evidence",
-            why=f"the agreement wants {', '.join(policy.accept)}",
+            why=f"the agreement wants {_say_accepted(policy)}",
             code="evidence-missing",
         )
+
+
+def _say_accepted(policy: PeerPolicy) -> str:
+    return ", ".join(policy.appraiser.accept) if policy.appraiser else "it"
 
 
 def _require_role(result: AttestationResult, params: Params) -> None:

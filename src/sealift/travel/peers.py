@@ -48,8 +48,7 @@ def expect_accelerator(
     return PeerPolicy(
         roles=frozenset({Role.ACCELERATOR}),
         require_evidence=True,
-        accept=agreement.accept,
-        references=agreement.agreement.reference_values(),
+        appraiser=agreement.appraiser(),
         names=frozenset({ACCELERATOR}),
         instance=instance,
     )

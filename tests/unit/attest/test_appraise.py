@@ -12,16 +12,17 @@ import pytest
 
 from sealift import codec
 from sealift.attest import (
+    Appraiser,
     AttestationResult,
     Claims,
     Evidence,
     Level,
     ReferenceValues,
     Tier,
-    appraise,
 )
 from sealift.attest.attesters import ATTESTER_FOR_MEDIA_TYPE
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.collateral import Collateral
 from sealift.attest.development import MEDIA_TYPE, RESULT_MEDIA_TYPE, parse_body
 from sealift.attest.result import APPRAISED
 from sealift.attest.trust import TrustVector
@@ -52,8 +53,14 @@ class RehearsedVerifier:
     levels: frozenset[Level] = frozenset({Level.TEE, Level.DEVELOPMENT})
     result_media_type: str = "application/eat+jwt"
 
-    def appraise(
-        self, evidence: Evidence, *, bound: bytes, references: ReferenceValues
+    def examine(
+        self,
+        evidence: Evidence,
+        *,
+        bound: bytes | None,
+        references: ReferenceValues,
+        collateral: Collateral,
+        at_s: int,
     ) -> Claims:
         if evidence.body != bound:
             raise EvidenceError("unbound")
@@ -91,12 +98,8 @@ def try_appraise(
     accept: tuple[Level, ...] = (Level.DEVELOPMENT,),
     code_bundle: Digest | None = BUNDLE,
 ) -> AttestationResult:
-    return appraise(
-        evidence,
-        bound=bound,
-        references=references(key, code_bundle),
-        accept=accept,
-    )
+    ours = Appraiser(accept=accept, references=references(key, code_bundle))
+    return ours.appraise(evidence, bound)
 
 
 def test_development_result_is_contraindicated_and_marked(
@@ -183,13 +186,8 @@ def test_changed_claims_do_not_verify(evidence: Evidence, key: SigningKey) -> No
 
 
 def rehearse(verifier: RehearsedVerifier, *accept: Level) -> AttestationResult:
-    return appraise(
-        Evidence("tee", verifier.media_type, BOUND),
-        bound=BOUND,
-        references=ReferenceValues(),
-        accept=accept,
-        verifiers={verifier.media_type: verifier},
-    )
+    ours = Appraiser(accept=accept, verifiers={verifier.media_type: verifier})
+    return ours.appraise(Evidence("tee", verifier.media_type, BOUND), BOUND)
 
 
 def test_other_kinds_plug_in() -> None:
@@ -240,7 +238,7 @@ def test_an_attester_binds_32_bytes(key: SigningKey) -> None:
     [
         ("Development", MEDIA_TYPE, b""),
         ("development", "text/html; charset=x", b""),
-        ("development", MEDIA_TYPE, bytes((1 << 20) + 1)),
+        ("development", MEDIA_TYPE, bytes((4 << 20) + 1)),
     ],
 )
 def test_evidence_is_limited(kind: str, media_type: str, body: bytes) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sealift import codec
-from sealift.attest import Level
+from sealift.attest import Appraiser, Level
 from sealift.crypto.aead import Suite
 from sealift.crypto.kdf import Label
 from sealift.crypto.kem import X25519_BYTES
@@ -23,7 +23,7 @@ from sealift.ids import Digest, Role
 from sealift.session import Endpoint, PeerPolicy
 from sealift.session.handshake import Initiator, Responder
 from sealift.session.messages import MAX_HELLO_BYTES, Hello
-from tests.sim.attested import Cast, run_handshake
+from tests.sim.attested import Cast, accepting, run_handshake
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_missing_evidence_is_refused(cast: Cast) -> None:
 
 
 def test_development_is_refused_where_not_asked_for(cast: Cast) -> None:
-    cast.of_accelerator = replace(cast.of_accelerator, accept=(Level.TEE,))
+    cast.of_accelerator = accepting(cast.of_accelerator, Level.TEE)
     with pytest.raises(PolicyError) as refusal:
         run_handshake(cast.initiator(), cast.responder())
     assert refusal.value.code == "development-refused"
@@ -238,12 +238,8 @@ def test_policies_that_take_anybody_are_refused(demands: dict[str, object]) -> N
 
 def test_policies_check_accept() -> None:
     with pytest.raises(MalformedError):
-        PeerPolicy(
-            roles=frozenset({Role.HOLDER}),
-            require_evidence=True,
-            accept=(Level.TEE, Level.DEVELOPMENT),
-        )
-    with pytest.raises(MalformedError):
+        Appraiser(accept=(Level.TEE, Level.DEVELOPMENT))
+    with pytest.raises(UsageError):
         PeerPolicy(roles=frozenset({Role.HOLDER}), require_evidence=True)
 
 

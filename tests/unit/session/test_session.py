@@ -24,7 +24,7 @@ from sealift.session import Incoming, Session, accept, connect
 from sealift.session import session as session_module
 from sealift.session.frames import FrameKind, MessageType, pack
 from sealift.session.halves import MAX_MESSAGE_BYTES
-from tests.sim.attested import Cast, run_handshake
+from tests.sim.attested import Cast, accepting, run_handshake
 
 Pair = tuple[Session, Session]
 
@@ -306,7 +306,7 @@ def run_refused(
 
 
 def test_no_evidence_no_session(cast: Cast) -> None:
-    cast.of_accelerator = replace(cast.of_accelerator, accept=(Level.TEE,))
+    cast.of_accelerator = accepting(cast.of_accelerator, Level.TEE)
     refusal = run_refused(cast, *memory_pair())
     assert refusal.code == "development-refused"
 

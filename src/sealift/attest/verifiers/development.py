@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from sealift import codec
+from sealift.attest.check import check_bound, check_code_bundle
+from sealift.attest.collateral import Collateral
 from sealift.attest.development import (
     MEDIA_TYPE,
     RESULT_MEDIA_TYPE,
@@ -21,29 +23,32 @@ from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
-from sealift.crypto.hash import verify_equal
 from sealift.crypto.kdf import Label
-from sealift.errors import AuthenticationError, EvidenceError, PolicyError
+from sealift.errors import EvidenceError
 
 CEILING: Final = TrustVector(hardware=97, runtime_opaque=96)
 
 
 class DevelopmentVerifier:
-    """Checks attester key, signature, bound value and code bundle."""
+    """Verifies attester key and signature; compares bound value and code bundle."""
 
     media_type = MEDIA_TYPE
     levels = frozenset({Level.DEVELOPMENT})
     result_media_type = RESULT_MEDIA_TYPE
 
-    def appraise(
-        self, evidence: Evidence, *, bound: bytes, references: ReferenceValues
+    def examine(
+        self,
+        evidence: Evidence,
+        *,
+        bound: bytes | None,
+        references: ReferenceValues,
+        collateral: Collateral,
+        at_s: int,
     ) -> Claims:
-        """See ``Verifier.appraise``."""
+        """See ``Verifier.examine``; collateral and time play no part."""
         body = parse_body(evidence.body)
         _require_pinned_attester(body, references)
         _verify_signature(body)
-        _verify_bound(body, bound)
-        _require_code_bundle(body, references)
         claims = body.statement.claims
         return Claims(
             level=Level.DEVELOPMENT,
@@ -51,6 +56,10 @@ class DevelopmentVerifier:
             role=claims.role,
             code_bundle=claims.code_bundle,
             trust=CEILING,
+            checks=(
+                check_bound(body.statement.bound, bound, "bound value"),
+                check_code_bundle(claims.code_bundle, references.code_bundle),
+            ),
             notes=("software keys: nobody is kept out",),
         )
 
@@ -69,27 +78,3 @@ def _require_pinned_attester(
 def _verify_signature(body: DevelopmentBody) -> None:
     signed = codec.encode(body.statement)
     body.statement.attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)
-
-
-def _verify_bound(body: DevelopmentBody, bound: bytes) -> None:
-    try:
-        verify_equal(bound, body.statement.bound)
-    except AuthenticationError:
-        raise EvidenceError(
-            "evidence is bound to something else",
-            why="it was made for another handshake, another key or another role",
-            fix="Collect fresh evidence in this handshake",
-            code="evidence-unbound",
-        ) from None
-
-
-def _require_code_bundle(body: DevelopmentBody, references: ReferenceValues) -> None:
-    expected = references.code_bundle
-    found = body.statement.claims.code_bundle
-    if expected is not None and found != expected:
-        raise PolicyError(
-            "the peer runs other code than the agreement names",
-            why=f"it says {found.short if found else 'none'}, not {expected.short}",
-            fix="Start it with the agreed bundle, or agree on the other one",
-            code="code-bundle-differs",
-        )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
-from sealift.attest.policy import appraise
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import SigningKey
@@ -73,12 +73,8 @@ def _refusal(
     accept: tuple[Level, ...] = (Level.DEVELOPMENT,),
 ) -> str:
     try:
-        appraise(
-            evidence,
-            bound=_bound(stage),
-            references=stage.agreement.agreement.reference_values(),
-            accept=accept,
-        )
+        ours = stage.agreement.appraiser()
+        replace(ours, accept=accept).appraise(evidence, _bound(stage))
     except SealiftError as error:
         return error.code
     return ""

@@ -1,0 +1,136 @@
+"""One thing that appraisal compared: what was expected, what was found.
+
+Verifiers collect checks instead of stopping at the first that fails, so that a person
+sees the whole table; ``appraise`` refuses if one of them failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sealift.errors import EvidenceError, PolicyError, RefusedError, StaleError
+from sealift.ids import Digest
+
+Refusal = Literal["evidence", "policy", "stale"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        subject: What was looked at, for people: ``TDX debug bit``, ``PCR 4``.
+        expected: What the references allow, as text.
+        found: What the evidence shows, as text.
+        code: Empty if it passed, else the stable name of the refusal.
+        refusal: The class of error that a failure leads to.
+        fix: What the reader can do about a failure.
+    """
+
+    subject: str
+    expected: str
+    found: str
+    code: str = ""
+    refusal: Refusal = "policy"
+    fix: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it holds."""
+        return not self.code
+
+
+def check(
+    holds: bool,
+    subject: str,
+    *,
+    expected: str,
+    found: str,
+    code: str,
+    refusal: Refusal = "policy",
+    fix: str = "",
+) -> Check:
+    """A check that passed if ``holds``, and fails under the name ``code`` if not."""
+    return Check(
+        subject=subject,
+        expected=expected,
+        found=found,
+        code="" if holds else code,
+        refusal=refusal,
+        fix="" if holds else fix,
+    )
+
+
+def check_among(
+    found: bytes, allowed: Sequence[bytes], subject: str, *, code: str
+) -> Check:
+    """``found`` is one of the reference values; with none at all nothing is allowed."""
+    return check(
+        found in allowed,
+        subject,
+        expected=" or ".join(each.hex() for each in allowed) or "no value is allowed",
+        found=found.hex(),
+        code=code,
+        fix="Compare with the reference values that the parties signed",
+    )
+
+
+def check_bound(found: bytes, bound: bytes | None, subject: str) -> Check:
+    """The signed field carries the bound value first and zeros after it.
+
+    Without a bound value nothing is compared, and the check does not pass.
+    """
+    expected = None if bound is None else bound.ljust(len(found), b"\0")
+    return check(
+        found == expected,
+        subject,
+        expected="nothing to compare with" if expected is None else expected.hex(),
+        found=found.hex(),
+        code="evidence-unbound",
+        refusal="evidence",
+        fix="Collect fresh evidence in this handshake",
+    )
+
+
+def check_code_bundle(found: Digest | None, expected: Digest | None) -> Check:
+    """The code that runs is the agreed one, or any where none was agreed on."""
+    return check(
+        expected is None or found == expected,
+        "code bundle",
+        expected=expected.to_text() if expected else "any",
+        found=found.to_text() if found else "none measured",
+        code="code-bundle-differs",
+        fix="Start it with the agreed bundle, or agree on the other one",
+    )
+
+
+def require_passed(checks: Iterable[Check]) -> None:
+    """Refuse if a check failed; the error names the first one.
+
+    Raises:
+        EvidenceError, StaleError, PolicyError: with the check's code.
+    """
+    failed = [each for each in checks if not each.passed]
+    if failed:
+        raise _refusal(failed[0], len(failed) - 1)
+
+
+def _refusal(first: Check, more: int) -> RefusedError:
+    kinds: dict[Refusal, type[RefusedError]] = {
+        "evidence": EvidenceError,
+        "policy": PolicyError,
+        "stale": StaleError,
+    }
+    also = f" (and {more} more)" if more else ""
+    return kinds[first.refusal](
+        f"evidence refused: {first.subject}",
+        why=f"expected {_short(first.expected)}, found {_short(first.found)}{also}",
+        fix=first.fix,
+        code=first.code,
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 140 else f"{text[:139]}…"

@@ -1,0 +1,1 @@
+"""Reference values by kind of evidence: what the parties agreed it must show."""

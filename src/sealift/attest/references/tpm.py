@@ -1,0 +1,63 @@
+"""Reference values for a TPM: whose it is, what booted, what may run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sealift.ids import Digest
+
+Operator = Literal["hardware", "virtual", "software"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmRoot:
+    """A root of endorsement key certificates.
+
+    Attributes:
+        name: For people, and in the result manifest.
+        key: SHA-256 of its SubjectPublicKeyInfo.
+        operator: ``hardware`` for a chip's vendor; ``virtual`` for a cloud's TPM, whose
+            operator joins the trusted base; ``software`` (swtpm) only rehearses.
+    """
+
+    name: str
+    key: Digest
+    operator: Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImaReferences:
+    """What may have been executed, mapped or loaded.
+
+    Attributes:
+        allow: Accepted SHA-256 digests of file contents, by path.
+        signers: SubjectPublicKeyInfo (DER) of keys whose file signatures are accepted.
+        max_lag: List entries that may be newer than the quote.
+    """
+
+    allow: dict[str, tuple[Digest, ...]]
+    signers: tuple[bytes, ...] = ()
+    max_lag: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmReferences:
+    """What a TPM's evidence must show.
+
+    Attributes:
+        roots: Accepted roots of endorsement key certificates.
+        endorsement_keys: SHA-256 of the SubjectPublicKeyInfo of the accepted hosts'
+            endorsement keys (a clean machine elsewhere must not answer: rule M7).
+        bank: The PCR bank that is compared and replayed.
+        pcrs: Accepted values by PCR number (decimal).
+        register: PCR of the runtime log; not 16 or 23, which software can reset.
+        ima: What may run; None accepts no host.
+    """
+
+    roots: tuple[TpmRoot, ...]
+    endorsement_keys: tuple[Digest, ...]
+    bank: Literal["sha256", "sha384"] = "sha256"
+    pcrs: dict[str, tuple[bytes, ...]]
+    register: int = 15
+    ima: ImaReferences | None = None

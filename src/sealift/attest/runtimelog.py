@@ -1,0 +1,57 @@
+"""What a process measures about itself after boot, into a register that only grows.
+
+Each event extends one register (RTMR3, or a PCR that locality 0 cannot reset: rule M7),
+so a quote over the register proves the whole list. Kinds in use: ``code-bundle`` (once,
+before any key), ``module`` (each module that is imported), ``gpu-binding`` (once, from
+measured boot code, before any owner's code).
+Source: spec/evidence.md section Runtime log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sealift import codec
+from sealift.crypto.hash import HashName, digest, digest_bytes
+from sealift.errors import MalformedError
+
+LABEL: Final = b"sealift v1 runtime event\0"
+MAX_EVENTS: Final = 65_536
+MAX_CONTENT_BYTES: Final = 4096
+CODE_BUNDLE: Final = "code-bundle"
+MODULE: Final = "module"
+GPU_BINDING: Final = "gpu-binding"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeEvent:
+    """One measured fact.
+
+    Attributes:
+        kind: Selects how ``content`` is read.
+        content: Canonical bytes of the fact.
+    """
+
+    kind: str
+    content: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.content) > MAX_CONTENT_BYTES or not 0 < len(self.kind) <= 64:
+            raise MalformedError("a runtime event is too large", field="events")
+
+
+def event_digest(event: RuntimeEvent, name: HashName) -> bytes:
+    """What the register is extended with."""
+    return digest(name, LABEL, codec.encode(event))
+
+
+def replay(events: Iterable[RuntimeEvent], name: HashName, start: bytes) -> bytes:
+    """The register after all ``events``, from its value ``start`` after boot."""
+    register = start
+    if len(register) != digest_bytes(name):
+        raise MalformedError(f"a register of {len(register)} bytes")
+    for event in events:
+        register = digest(name, register, event_digest(event, name))
+    return register
