@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.sim.vectors import vectors_folder
 
 # How long an example takes says more about the machine than about the code. In CI,
 # hypothesis itself makes its examples repeatable.
@@ -39,8 +42,26 @@ def _lacks_tpm() -> str | None:
     return None if os.access(device, os.R_OK | os.W_OK) else f"permission for {device}"
 
 
+def _lacks_program(program: str, package: str) -> Callable[[], str | None]:
+    def lacks() -> str | None:
+        found = shutil.which(program)
+        return None if found else f"{program} (apt-get install {package})"
+
+    return lacks
+
+
+def _lacks_vectors() -> str | None:
+    folder = vectors_folder()
+    return None if folder.is_dir() else f"the evidence vectors ({folder})"
+
+
 # Marker -> what the machine lacks for it, or None.
-NEEDS: dict[str, Callable[[], str | None]] = {"gpu": _lacks_gpu, "tpm": _lacks_tpm}
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "gpu": _lacks_gpu,
+    "tpm": _lacks_tpm,
+    "swtpm": _lacks_program("swtpm", "swtpm"),
+    "vectors": _lacks_vectors,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,6 +28,7 @@ class ReferenceValues:
     Attributes:
         development_attesters: Keys whose development evidence is genuine.
         code_bundle: Digest of the code that must run, or None if any may.
+        enrollers: Keys whose word ties an attestation key to its TPM (enrolment).
         tpm: For TPM evidence, and for the virtual TPM of Azure's guests.
         tdx: For TD quotes.
         snp: For SEV-SNP reports.
@@ -37,6 +38,7 @@ class ReferenceValues:
 
     development_attesters: tuple[PublicKey, ...] = ()
     code_bundle: Digest | None = None
+    enrollers: tuple[PublicKey, ...] = ()
     tpm: TpmReferences | None = None
     tdx: TdxReferences | None = None
     snp: SnpReferences | None = None

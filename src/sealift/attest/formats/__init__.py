@@ -1,0 +1,1 @@
+"""Foreign formats of evidence, parsed: bytes in, frozen records out."""
