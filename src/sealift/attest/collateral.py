@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
+from sealift.codec import decode, encode
 from sealift.errors import EvidenceError, StaleError
 
 DAY_S: Final = 86_400
+MAX_BUNDLE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +67,29 @@ def require_recent(collateral: Collateral, *, at_s: int, max_age_s: int) -> None
             fix="Fetch it again on a machine with network",
             code="collateral-stale",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollateralBundle:
+    """Collateral as a file: canonical JSON, items in base64url."""
+
+    format: Literal["sealift-collateral"] = "sealift-collateral"
+    version: Literal[1] = 1
+    as_of_s: int
+    items: dict[str, bytes]
+
+
+def parse_bundle(raw: bytes) -> Collateral:
+    """The collateral of a bundle's file.
+
+    Raises:
+        MalformedError: if it is none.
+    """
+    bundle = decode(CollateralBundle, raw, max_bytes=MAX_BUNDLE_BYTES)
+    return Collateral(as_of_s=bundle.as_of_s, items=bundle.items)
+
+
+def pack_bundle(collateral: Collateral) -> bytes:
+    """The file of some collateral."""
+    items = dict(collateral.items)
+    return encode(CollateralBundle(as_of_s=collateral.as_of_s, items=items))

@@ -1,0 +1,101 @@
+"""JSON Web Tokens signed ES256 (RFC 7515, RFC 7519): the form of attestation results.
+
+Time is an argument, the algorithm is fixed, and the key is the caller's: a key that a
+token carries in its own header is never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.errors import AuthenticationError, MalformedError, StaleError
+
+ALGORITHM: Final = "ES256"
+MAX_TOKEN_BYTES: Final = 1 << 18
+
+
+class TokenSigner:
+    """An ES256 private key in memory."""
+
+    __slots__ = ("_private",)
+
+    def __init__(self, private: ec.EllipticCurvePrivateKey) -> None:
+        self._private = private
+
+    @classmethod
+    def generate(cls) -> TokenSigner:
+        """A fresh key."""
+        return cls(ec.generate_private_key(ec.SECP256R1()))
+
+    @classmethod
+    def from_secret(cls, secret: SecretKey) -> TokenSigner:
+        """The key that ``secret`` (32 uniform bytes) stands for, always the same."""
+        # Reduced to 1 .. n-1: the bias is 2^-32, far from any use to anybody.
+        order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+        value = int.from_bytes(secret.reveal(TOKEN)) % (order - 1) + 1
+        return cls(ec.derive_private_key(value, ec.SECP256R1()))
+
+    @property
+    def public_key(self) -> EcdsaKey:
+        """The key that verifies."""
+        numbers = self._private.public_key().public_numbers()
+        return EcdsaKey("P-256", numbers.x.to_bytes(32) + numbers.y.to_bytes(32))
+
+    def sign(self, claims: Mapping[str, Any], *, kid: str = "") -> str:
+        """A compact token over ``claims``."""
+        headers = {"kid": kid} if kid else None
+        pem = self._private.private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+        return jwt.encode(dict(claims), pem, algorithm=ALGORITHM, headers=headers)
+
+    def __repr__(self) -> str:
+        return "<TokenSigner>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("keys are not pickled or copied")
+
+
+def verify_token(token: str, key: EcdsaKey, *, at_s: int) -> dict[str, Any]:
+    """The claims of a token that ``key`` signed and that is valid at ``at_s``.
+
+    Raises:
+        AuthenticationError: if the signature does not verify.
+        StaleError: ``token-expired``, also if it names no end or comes from the future.
+        MalformedError: if it is no token.
+    """
+    if len(token) > MAX_TOKEN_BYTES:
+        raise MalformedError("a token is too large")
+    unchecked = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key.to_spki_pem(),
+            algorithms=[ALGORITHM],
+            options={**unchecked, "verify_aud": False},  # type: ignore[arg-type]
+        )
+    except jwt.InvalidSignatureError:
+        raise AuthenticationError from None
+    except jwt.PyJWTError:
+        raise MalformedError("not a token signed ES256") from None
+    _require_time(claims, at_s)
+    return claims
+
+
+def _require_time(claims: Mapping[str, Any], at_s: int) -> None:
+    began, ends = claims.get("iat"), claims.get("exp")
+    if not (isinstance(began, int) and isinstance(ends, int) and began <= at_s < ends):
+        raise StaleError(
+            "the token is not of this time", fix="Attest again", code="token-expired"
+        )
