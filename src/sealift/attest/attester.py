@@ -6,7 +6,7 @@ in ``sealift.attest.attesters``.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sealift.attest.evidence import Evidence
 
@@ -21,6 +21,23 @@ class Attester(Protocol):
 
     def collect(self, bound: bytes) -> Evidence:
         """Evidence that carries ``bound`` (32 bytes) in its signed field.
+
+        Raises:
+            UnavailableError: if the platform cannot make it now.
+        """
+        ...
+
+
+@runtime_checkable
+class ContinuingAttester(Attester, Protocol):
+    """One whose evidence grows, and that can send only what is new.
+
+    Within one session each renewal continues the evidence before, so that its cost does
+    not depend on how long the machine has been running.
+    """
+
+    def continue_from(self, earlier: Evidence, bound: bytes) -> Evidence:
+        """Evidence over ``bound`` that leaves out what ``earlier`` showed.
 
         Raises:
             UnavailableError: if the platform cannot make it now.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
@@ -16,7 +17,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, Tier, parse_accept
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.result import APPRAISED, AttestationResult
-from sealift.attest.verifier import Claims, Verifier
+from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.errors import EvidenceError, PolicyError
 
@@ -51,12 +52,19 @@ class Appraiser:
     def __post_init__(self) -> None:
         parse_accept(self.accept)
 
-    def appraise(self, evidence: Evidence, bound: bytes) -> AttestationResult:
+    def appraise(
+        self,
+        evidence: Evidence,
+        bound: bytes,
+        earlier: AttestationResult | None = None,
+    ) -> AttestationResult:
         """Appraise one piece of evidence.
 
         Args:
             evidence: What the peer sent.
             bound: What it must be bound to (32 bytes, from the transcript).
+            earlier: What the same peer's evidence before this one amounted to; of
+                growing evidence only what is new is then expected.
 
         Raises:
             EvidenceError: unknown kind, not genuine, or bound to something else.
@@ -66,13 +74,7 @@ class Appraiser:
         """
         verifier = find_verifier(evidence, self.verifiers)
         _require_level(verifier.levels, self.accept)
-        claims = verifier.examine(
-            evidence,
-            bound=bound,
-            references=self.references,
-            collateral=self.collateral,
-            at_s=int(self.clock()),
-        )
+        claims = self._examine(verifier, evidence, bound, earlier)
         require_passed(claims.checks)
         proven = frozenset({claims.level}) if claims.level else frozenset()
         _require_level(proven, self.accept)
@@ -84,6 +86,23 @@ class Appraiser:
             evidence=evidence.digest,
             token=APPRAISED,
         )
+
+    def _examine(
+        self,
+        verifier: Verifier,
+        evidence: Evidence,
+        bound: bytes,
+        earlier: AttestationResult | None,
+    ) -> Claims:
+        basis: dict[str, Any] = {
+            "bound": bound,
+            "references": self.references,
+            "collateral": self.collateral,
+            "at_s": int(self.clock()),
+        }
+        if earlier is not None and isinstance(verifier, ContinuingVerifier):
+            return verifier.examine_continued(evidence, earlier=earlier.claims, **basis)
+        return verifier.examine(evidence, **basis)
 
 
 def find_verifier(evidence: Evidence, verifiers: Mapping[str, Verifier]) -> Verifier:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sealift.attest.check import Check
 from sealift.attest.collateral import Collateral
@@ -36,6 +36,7 @@ class Claims:
         checks: Every comparison made, those that failed included.
         measurements: Digests by name (``pcr4``, ``mrtd``, ``rtmr1``, ``launch``).
         events: What the process measured about itself, register replayed.
+        progress: How far growing evidence was judged; its own verifier continues there.
         notes: Plain words for people: what was not checked, whom one still trusts.
     """
 
@@ -48,6 +49,7 @@ class Claims:
     checks: tuple[Check, ...] = ()
     measurements: Mapping[str, bytes] = field(default_factory=dict)
     events: tuple[RuntimeEvent, ...] = ()
+    progress: object = None
     notes: tuple[str, ...] = ()
 
 
@@ -90,5 +92,27 @@ class Verifier(Protocol):
         Raises:
             EvidenceError: if it is not genuine.
             MalformedError: if it does not parse.
+        """
+        ...
+
+
+@runtime_checkable
+class ContinuingVerifier(Verifier, Protocol):
+    """Verifies growing evidence from where it left off."""
+
+    def examine_continued(
+        self,
+        evidence: Evidence,
+        *,
+        earlier: Claims,
+        bound: bytes | None,
+        references: ReferenceValues,
+        collateral: Collateral,
+        at_s: int,
+    ) -> Claims:
+        """Like ``examine``, of evidence that continues what led to ``earlier``.
+
+        A list with a gap, another attester, or a machine that was reset in between must
+        not pass.
         """
         ...

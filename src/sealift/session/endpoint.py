@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sealift.attest.attester import Attester
+from sealift.attest.evidence import Evidence
 from sealift.attest.policy import Appraiser
 from sealift.attest.result import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
@@ -110,12 +111,14 @@ class Established:
         peer: The verified peer.
         suite: Number of the AEAD suite of the session's streams.
         hpke: Our private half; the peer has the public one.
+        shown: The evidence that we showed, which a renewal continues.
     """
 
     side: Side
     peer: VerifiedPeer
     suite: int
     hpke: HpkePrivateKey
+    shown: Evidence | None = None
     keys: KeySchedule = field(repr=False)
 
     @property

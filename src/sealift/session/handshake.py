@@ -60,12 +60,14 @@ class _Party:
         policy: PeerPolicy,
         *,
         suites: Sequence[Suite] = SUITES,
-        predecessor: bytes = b"",
+        renews: Established | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._policy = policy
         self._suites = tuple(suites)
-        self._predecessor = predecessor
+        self._predecessor = renews.th2 if renews else b""
+        self._shown = renews.shown if renews else None
+        self._earlier = renews.peer.result if renews else None
         self._hpke = HpkePrivateKey.generate()
         self._step = _Step.START
 
@@ -107,8 +109,17 @@ class _Party:
         self, side: Side, peer: VerifiedPeer, suite: int, keys: KeySchedule
     ) -> Established:
         return Established(
-            side=side, peer=peer, suite=suite, hpke=self._hpke, keys=keys
+            side=side,
+            peer=peer,
+            suite=suite,
+            hpke=self._hpke,
+            shown=self._proof.evidence,
+            keys=keys,
         )
+
+    def _prove(self, side: Side, th1: bytes) -> Proof:
+        self._proof = make_proof(self._endpoint, side, th1, self._shown)
+        return self._proof
 
 
 class Initiator(_Party):
@@ -137,10 +148,15 @@ class Initiator(_Party):
         self._suite = _chosen_suite(reply.params, self._own)
         th1 = hash_params(self._own, reply.params)
         self._peer = verify_peer(
-            self._policy, reply.params, reply.proof, side=Side.RESPONDER, th1=th1
+            self._policy,
+            reply.params,
+            reply.proof,
+            side=Side.RESPONDER,
+            th1=th1,
+            earlier=self._earlier,
         )
         shared = self._offer.finish(reply.params.exchange)
-        proof = make_proof(self._endpoint, Side.INITIATOR, th1)
+        proof = self._prove(Side.INITIATOR, th1)
         self._keys = KeySchedule(shared, hash_proofs(th1, proof, reply.proof))
         self._step = _Step.PROVEN
         return codec.encode(Answer(proof, self._keys.finished(Side.INITIATOR)))
@@ -176,9 +192,8 @@ class Responder(_Party):
         own = self._params((self._suite,), exchange)
         self._initiator = hello.params
         self._th1 = hash_params(hello.params, own)
-        self._proof: Proof = make_proof(self._endpoint, Side.RESPONDER, self._th1)
         self._step = _Step.SENT
-        return codec.encode(Reply(own, self._proof))
+        return codec.encode(Reply(own, self._prove(Side.RESPONDER, self._th1)))
 
     def finish(self, message: bytes) -> tuple[bytes, Established]:
         """Verify message 3, return message 4 and the session's keys.
@@ -195,6 +210,7 @@ class Responder(_Party):
             answer.proof,
             side=Side.INITIATOR,
             th1=self._th1,
+            earlier=self._earlier,
         )
         keys = KeySchedule(
             self._shared, hash_proofs(self._th1, answer.proof, self._proof)

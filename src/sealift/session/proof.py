@@ -6,6 +6,8 @@ policy looks at is inside th1, so it is covered by what is verified here.
 
 from __future__ import annotations
 
+from sealift.attest.attester import Attester, ContinuingAttester
+from sealift.attest.evidence import Evidence
 from sealift.attest.result import AttestationResult
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey
@@ -16,26 +18,58 @@ from sealift.session.messages import Params, Proof
 from sealift.session.transcript import Side, bound_value, signed_value
 
 
-def make_proof(endpoint: Endpoint, side: Side, th1: bytes) -> Proof:
+def make_proof(
+    endpoint: Endpoint, side: Side, th1: bytes, shown: Evidence | None = None
+) -> Proof:
     """Sign th1 and collect evidence bound to it.
+
+    Args:
+        endpoint: Ours.
+        side: Ours.
+        th1: Of this handshake.
+        shown: What we showed in the session that this one renews.
 
     Raises:
         UnavailableError: if evidence cannot be collected.
     """
     message = signed_value(side, endpoint.role, th1)
-    attester, identity = endpoint.attester, endpoint.identity
+    identity = endpoint.identity
     bound = bound_value(side, endpoint.role, th1)
     return Proof(
-        evidence=attester.collect(bound) if attester else None,
+        evidence=_collect(endpoint.attester, bound, shown),
         identity=identity.sign(Label.IDENTITY_PROOF, message) if identity else None,
         instance=endpoint.instance.sign(Label.INSTANCE_PROOF, message),
     )
 
 
+def _collect(
+    attester: Attester | None, bound: bytes, shown: Evidence | None
+) -> Evidence | None:
+    if attester is None:
+        return None
+    if shown is not None and isinstance(attester, ContinuingAttester):
+        return attester.continue_from(shown, bound)
+    return attester.collect(bound)
+
+
 def verify_peer(
-    policy: PeerPolicy, params: Params, proof: Proof, *, side: Side, th1: bytes
+    policy: PeerPolicy,
+    params: Params,
+    proof: Proof,
+    *,
+    side: Side,
+    th1: bytes,
+    earlier: AttestationResult | None = None,
 ) -> VerifiedPeer:
     """Verify the peer's proof; ``side`` is the peer's.
+
+    Args:
+        policy: What it must show.
+        params: What it brought.
+        proof: What it shows.
+        side: The peer's.
+        th1: Of this handshake.
+        earlier: What its evidence amounted to in the session that this one renews.
 
     Raises:
         AuthenticationError: a signature does not verify.
@@ -53,7 +87,9 @@ def verify_peer(
         instance=params.instance,
         hpke=params.hpke,
         agreement=params.agreement,
-        result=_appraise(policy, params, proof, bound_value(side, params.role, th1)),
+        result=_appraise(
+            policy, params, proof, bound_value(side, params.role, th1), earlier
+        ),
     )
 
 
@@ -122,7 +158,11 @@ def _require_identity(policy: PeerPolicy, params: Params) -> None:
 
 
 def _appraise(
-    policy: PeerPolicy, params: Params, proof: Proof, bound: bytes
+    policy: PeerPolicy,
+    params: Params,
+    proof: Proof,
+    bound: bytes,
+    earlier: AttestationResult | None,
 ) -> AttestationResult | None:
     if proof.evidence is None:
         _refuse_missing(policy, params)
@@ -134,7 +174,7 @@ def _appraise(
             fix="Take accept from the agreement",
             code="evidence-refused",
         )
-    result = policy.appraiser.appraise(proof.evidence, bound)
+    result = policy.appraiser.appraise(proof.evidence, bound, earlier)
     _require_role(result, params)
     return result
 

@@ -16,14 +16,14 @@ def start_renewal(
     endpoint: Endpoint, policy: PeerPolicy, current: Established
 ) -> Initiator:
     """The initiator of a handshake that continues ``current``."""
-    return Initiator(endpoint, policy, predecessor=current.th2)
+    return Initiator(endpoint, policy, renews=current)
 
 
 def answer_renewal(
     endpoint: Endpoint, policy: PeerPolicy, current: Established
 ) -> Responder:
     """The responder of a handshake that continues ``current``."""
-    return Responder(endpoint, policy, predecessor=current.th2)
+    return Responder(endpoint, policy, renews=current)
 
 
 def verify_same_peer(current: Established, renewed: Established) -> Established:

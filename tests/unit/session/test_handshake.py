@@ -166,7 +166,8 @@ def test_other_versions_are_refused(cast: Cast) -> None:
 
 
 def test_predecessors_must_match(cast: Cast) -> None:
-    initiator = Initiator(cast.holder, cast.of_accelerator, predecessor=bytes(32))
+    earlier, _ = run_handshake(cast.initiator(), cast.responder())
+    initiator = Initiator(cast.holder, cast.of_accelerator, renews=earlier)
     with pytest.raises(PolicyError) as refusal:
         run_handshake(initiator, cast.responder())
     assert refusal.value.code == "predecessor-differs"
