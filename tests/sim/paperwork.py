@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
+from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
 from sealift.release.audit import SignedTreeHead
@@ -76,6 +78,15 @@ def draft_receipt(
     )
 
 
+def bound_evidence(consortium: Consortium) -> Evidence:
+    """Genuine evidence over 32 bytes of 01."""
+    bundle = consortium.agreement.code.digest
+    attester = DevelopmentAttester(
+        consortium.attester, role=Role.ACCELERATOR, code_bundle=bundle
+    )
+    return attester.collect(b"\1" * 32)
+
+
 def signed_receipt(
     consortium: Consortium, heads: tuple[SignedTreeHead, ...]
 ) -> SignedReceipt:
@@ -84,7 +95,7 @@ def signed_receipt(
 
 
 def write_paperwork(folder: Path) -> None:
-    """agreement.json, ada.log, heads.json, receipt.json, and the log one entry short."""
+    """agreement.json, evidence.json, ada.log, heads.json, receipt.json, and the log one entry short."""
     consortium = make_consortium()
     save_signed(consortium.signed(), folder / "agreement.json")
     save_signed(consortium.signed("ada", "bern"), folder / "unsigned.json")
@@ -93,4 +104,5 @@ def write_paperwork(folder: Path) -> None:
     head = release_once(consortium, box, "ada")
     HeadStore(folder / "heads.json").admit(head)
     save_receipt(signed_receipt(consortium, (head,)), folder / "receipt.json")
+    (folder / "evidence.json").write_bytes(encode(bound_evidence(consortium)))
     box.close()

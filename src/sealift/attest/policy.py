@@ -74,12 +74,8 @@ class Appraiser:
         """
         verifier = find_verifier(evidence, self.verifiers)
         _require_level(verifier.levels, self.accept)
-        claims = self._examine(verifier, evidence, bound, earlier)
-        require_passed(claims.checks)
-        proven = frozenset({claims.level}) if claims.level else frozenset()
-        _require_level(proven, self.accept)
-        _require_rehearsal(claims, self.rehearse)
-        _require_tier(claims)
+        claims = self.examine(evidence, bound, earlier)
+        self.judge(claims)
         return AttestationResult(
             media_type=verifier.result_media_type,
             claims=claims,
@@ -87,13 +83,31 @@ class Appraiser:
             token=APPRAISED,
         )
 
-    def _examine(
+    def judge(self, claims: Claims) -> None:
+        """Decide about what a verifier found.
+
+        Raises:
+            RefusedError: like ``appraise``.
+        """
+        require_passed(claims.checks)
+        proven = frozenset({claims.level}) if claims.level else frozenset()
+        _require_level(proven, self.accept)
+        _require_rehearsal(claims, self.rehearse)
+        _require_tier(claims)
+
+    def examine(
         self,
-        verifier: Verifier,
         evidence: Evidence,
-        bound: bytes,
-        earlier: AttestationResult | None,
+        bound: bytes | None,
+        earlier: AttestationResult | None = None,
     ) -> Claims:
+        """What the evidence's verifier finds; nothing is decided yet.
+
+        Raises:
+            EvidenceError: unknown kind, or not genuine.
+            MalformedError: evidence that does not parse.
+        """
+        verifier = find_verifier(evidence, self.verifiers)
         basis: dict[str, Any] = {
             "bound": bound,
             "references": self.references,
