@@ -2,7 +2,8 @@
 
 The TOML names cards (``*.card.json`` of parties, ``*.resource.json`` of sealed tables)
 and a code folder by path, relative to itself; the agreement holds what is in them, so
-it stands alone. Strict: an unknown or missing field is an error that names its path.
+it stands alone. Strict: an unknown or missing field is an error that names its path;
+only what says so below may be left out. Times are RFC 3339 text, or TOML's own.
 Source: spec/release.md section Document.
 """
 
@@ -10,21 +11,24 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.codec import from_plain
+from sealift.codec import from_plain, to_plain
 from sealift.crypto.identity import load_card
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import (
     Agreement,
+    Board,
     OutputRule,
     Party,
     PartyRole,
     References,
+    ReleaseRule,
     Resource,
     TravelRule,
 )
@@ -45,6 +49,7 @@ class _PartyEntry:
 @dataclass(frozen=True, slots=True)
 class _ResourceEntry:
     card: str
+    rule: ReleaseRule | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,10 @@ class _Document:
     references: References
     output: OutputRule
     travel: TravelRule
+    board: Board | None
+    not_before: int | None
+    not_after: int | None
+    rehearse: Level | None
 
 
 def compile_document(path: Path, read_resource: ReadResource) -> Agreement:
@@ -92,19 +101,23 @@ def compile_document(path: Path, read_resource: ReadResource) -> Agreement:
         accept=document.accept,
         references=document.references,
         resources=tuple(
-            read_resource(folder / entry.card) for entry in document.resources
+            _resource(folder, entry, read_resource) for entry in document.resources
         ),
         model_owner=document.model_owner,
         operator=document.operator,
         output=document.output,
         travel=document.travel,
+        board=document.board,
+        not_before=document.not_before,
+        not_after=document.not_after,
+        rehearse=document.rehearse,
     )
 
 
 def _parse(path: Path) -> _Document:
     plain = _load(path)
-    plain.setdefault("predecessor", None)
     try:
+        _fill_in(plain)
         document: _Document = from_plain(_Document, plain)
     except MalformedError as error:
         raise MalformedError(
@@ -116,6 +129,62 @@ def _parse(path: Path) -> _Document:
             code="bad-agreement",
         ) from None
     return document
+
+
+_MAY_BE_LEFT_OUT: Final = (
+    "predecessor", "board", "not_before", "not_after", "rehearse",
+)  # fmt: skip
+_WINDOW: Final = ("not_before", "not_after")
+
+
+def _fill_in(plain: dict[str, Any]) -> None:
+    """What may be left out, in its plain form, and times in seconds; in place."""
+    for name in _MAY_BE_LEFT_OUT:
+        plain.setdefault(name, None)
+    _read_times(plain, "")
+    _fill_defaults(References, plain.get("references"))
+    _fill_defaults(OutputRule, plain.get("output"), only=("model_to", "approved_by"))
+    if isinstance(plain["board"], dict):
+        _fill_defaults(Board, plain["board"])
+    entries = plain.get("resources")
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, dict):
+            _fill_rule(entry.setdefault("rule", None), f"resources[{index}].rule")
+
+
+def _fill_rule(rule: object, path: str) -> None:
+    if isinstance(rule, dict):
+        _fill_defaults(ReleaseRule, rule)
+        _read_times(rule, f"{path}.")
+
+
+def _fill_defaults(kind: type[Any], plain: object, only: tuple[str, ...] = ()) -> None:
+    if not isinstance(plain, dict):
+        return
+    for each in fields(kind):
+        if each.default is not MISSING and (not only or each.name in only):
+            plain.setdefault(each.name, to_plain(each.default))
+
+
+def _read_times(plain: dict[str, Any], path: str) -> None:
+    for name in _WINDOW:
+        if plain.get(name) is not None:
+            plain[name] = _seconds(plain[name], f"{path}{name}")
+
+
+def _seconds(value: object, field: str) -> int:
+    """Seconds since 1970 of RFC 3339 text with its offset, or of a TOML date-time."""
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        at = None
+    if not isinstance(at, datetime) or at.tzinfo is None or at.microsecond:
+        raise MalformedError(
+            "expected a time with its offset, in whole seconds",
+            fix='Write it like "2027-01-31T12:00:00Z"',
+            field=field,
+        )
+    return int(at.timestamp())
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -142,3 +211,11 @@ def _party(folder: Path, entry: _PartyEntry) -> Party:
             code="bad-card",
         ) from None
     return Party(card.name, entry.roles, card.sign, card.hpke)
+
+
+def _resource(
+    folder: Path, entry: _ResourceEntry, read_resource: ReadResource
+) -> Resource:
+    """The card's resource; a rule in the document takes the place of the card's."""
+    resource = read_resource(folder / entry.card)
+    return replace(resource, rule=entry.rule) if entry.rule else resource

@@ -1,0 +1,49 @@
+"""How the parts of an agreement refuse what contradicts itself: always with a field."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from sealift.errors import MalformedError
+
+LAST_S: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
+
+
+def require_distinct(names: Iterable[str], field: str) -> None:
+    """Refuse a name that stands twice."""
+    if any(count > 1 for count in Counter(names).values()):
+        raise inconsistent("named twice", field)
+
+
+def require_within(value: float, low: float, high: float, field: str) -> None:
+    """Refuse a number outside ``low`` .. ``high``."""
+    if not low <= value <= high:
+        raise inconsistent(f"{value} is not within {low} .. {high}", field)
+
+
+def require_ascii(text: str, field: str) -> None:
+    """Refuse text in which two different documents could look equal."""
+    if not text or not text.isascii() or not text.isprintable():
+        raise inconsistent(f"{ascii(text)[:80]} is not printable ASCII", field)
+
+
+def require_window(not_before: int | None, not_after: int | None) -> None:
+    """Refuse a time that never comes; both are seconds since 1970."""
+    for name, at_s in (("not_before", not_before), ("not_after", not_after)):
+        if at_s is not None:
+            require_within(at_s, 0, LAST_S, name)
+    if not_before is not None and not_after is not None and not_after <= not_before:
+        raise inconsistent("is not after not_before", "not_after")
+
+
+def inconsistent(why: str, field: str) -> MalformedError:
+    """The refusal of a document that contradicts itself."""
+    return MalformedError(
+        "the agreement is not consistent",
+        why=why,
+        fix="Correct the field and check again",
+        field=field,
+        code="bad-agreement",
+    )

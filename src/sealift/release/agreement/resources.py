@@ -1,0 +1,169 @@
+"""What an owner brings, and the rule under which its key may be released.
+
+Source: spec/release.md sections Agreement and Rule of a resource.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from sealift.attest.level import Level
+from sealift.codec import MAX_INTEGER
+from sealift.errors import PolicyError
+from sealift.ids import Digest, check_name
+from sealift.release.agreement.consistency import (
+    inconsistent,
+    require_distinct,
+    require_window,
+    require_within,
+)
+
+Part = Literal["train", "heldout"]
+Purpose = Literal["prepare", "train", "heldout"]  # what one visit is for
+MAX_LEASE_S: Final = 7 * 86_400.0
+PURPOSES: Final[dict[Part, tuple[Purpose, ...]]] = {
+    "train": ("prepare", "train"),
+    "heldout": ("heldout",),
+}
+
+
+def part_for(purpose: Purpose) -> Part:
+    """Which rows a visit reads: sums before training are of training rows."""
+    return "heldout" if purpose == "heldout" else "train"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseRule:
+    """When the owner lets the key of one resource go; it belongs to that owner alone.
+
+    Attributes:
+        accept: Levels that are good enough, of those of the agreement; empty for all.
+        purposes: What its rows may be visited for; empty for all that its part allows.
+        max_uses: How often its key may be released in all; 0 for any number.
+        not_before: Seconds since 1970 from which it may be released, or None.
+        not_after: Seconds since 1970 until which it may be released, or None.
+        kbs: Whether it may be fetched by the KBS protocol (rule M5).
+        policy: Digest of a Rego policy of the owner that must allow as well, or None.
+        lease_s: How long a released key may be used before fresh evidence is needed,
+            in seconds; None releases without a lease.
+        heartbeat_s: How often evidence is renewed within a lease, in seconds.
+    """
+
+    accept: tuple[Level, ...] = ()
+    purposes: tuple[Purpose, ...] = ()
+    max_uses: int = 0
+    not_before: int | None = None
+    not_after: int | None = None
+    kbs: bool = False
+    policy: Digest | None = None
+    lease_s: float | None = None
+    heartbeat_s: float | None = None
+
+    def __post_init__(self) -> None:
+        require_distinct(self.accept, "accept")
+        require_distinct(self.purposes, "purposes")
+        require_within(self.max_uses, 0, MAX_INTEGER, "max_uses")
+        require_window(self.not_before, self.not_after)
+        if (self.lease_s is None) is not (self.heartbeat_s is None):
+            raise inconsistent("a lease has a heartbeat, and only a lease", "lease_s")
+        if self.lease_s is not None and self.heartbeat_s is not None:
+            require_positive(self.lease_s, MAX_LEASE_S, "lease_s")
+            require_positive(self.heartbeat_s, self.lease_s, "heartbeat_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A sealed table: who owns it, what it holds, and what binds bytes and key.
+
+    Attributes:
+        part: ``train``, or ``heldout`` for evaluation only.
+        rows: Number of rows.
+        row_bytes: Bytes of one row.
+        total_bytes: Plaintext bytes, ``rows * row_bytes``.
+        record_bytes: Plaintext bytes of one sealed record.
+        schema: The table's schema in its plain form (spec/table.md).
+        content: Commitment to the plaintext (rule C5).
+        key: Commitment to the data key (rule C9).
+        rule: When its owner lets the key go.
+    """
+
+    name: str
+    owner: str
+    part: Part
+    rows: int
+    row_bytes: int
+    total_bytes: int
+    record_bytes: int
+    schema: dict[str, Any]
+    content: Digest
+    key: Digest
+    rule: ReleaseRule = field(default_factory=ReleaseRule)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="resource name")
+        for name in ("rows", "row_bytes", "total_bytes", "record_bytes"):
+            require_within(getattr(self, name), 1, MAX_INTEGER, name)
+        if self.total_bytes != self.rows * self.row_bytes:
+            raise inconsistent("is not rows times row_bytes", "total_bytes")
+        for purpose in self.rule.purposes:
+            if part_for(purpose) != self.part:
+                raise inconsistent(f"{purpose} reads other rows", "rule.purposes")
+
+    @property
+    def num_records(self) -> int:
+        """Records of the sealed file."""
+        return -(-self.total_bytes // self.record_bytes)
+
+    @property
+    def purposes(self) -> tuple[Purpose, ...]:
+        """What its rows may be visited for."""
+        return self.rule.purposes or PURPOSES[self.part]
+
+    def accepted(self, agreed: tuple[Level, ...]) -> tuple[Level, ...]:
+        """Levels at which its key may be released, in the agreement's preference."""
+        wanted = self.rule.accept or agreed
+        return tuple(level for level in agreed if level in wanted)
+
+    def require_time(self, at_s: float) -> None:
+        """Refuse a release before or after the time that its owner allowed.
+
+        Args:
+            at_s: Seconds since 1970, by the clock of the owner's broker.
+
+        Raises:
+            PolicyError: ``resource-not-yet`` or ``resource-expired``.
+        """
+        require_time(
+            self.rule.not_before, self.rule.not_after, at_s, self.name, "resource"
+        )
+
+
+def require_time(
+    not_before: int | None, not_after: int | None, at_s: float, what: str, kind: str
+) -> None:
+    """Refuse a time outside a window; ``what`` and ``kind`` name whose it is.
+
+    Raises:
+        PolicyError: ``KIND-not-yet`` or ``KIND-expired``.
+    """
+    if not_before is not None and at_s < not_before:
+        raise PolicyError(
+            f"{what} may not be used yet",
+            why=f"it may be {not_before - at_s:.0f} seconds from now",
+            fix="Wait, or check the clock of this machine",
+            code=f"{kind}-not-yet",
+        )
+    if not_after is not None and at_s > not_after:
+        raise PolicyError(
+            f"{what} may not be used any more",
+            why=f"its time ended {at_s - not_after:.0f} seconds ago",
+            fix="Sign a successor with a later not_after",
+            code=f"{kind}-expired",
+        )
+
+
+def require_positive(value: float, most: float, name: str) -> None:
+    """Refuse a number of seconds that is not above 0 and up to ``most``."""
+    if not 0 < value <= most:
+        raise inconsistent(f"is not above 0 and up to {most:g}", name)
