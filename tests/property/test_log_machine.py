@@ -29,8 +29,10 @@ from sealift.errors import IntegrityError
 from sealift.ids import Digest
 from sealift.release.audit import LogEntry, SignedTreeHead, verify_entry
 from sealift.release.auditlog import AuditLog
+from sealift.release.database import copy_database
 from sealift.release.heads import HeadStore
 from sealift.release.logcheck import verify_log
+from sealift.release.logfile import APPLICATION_ID
 from sealift.release.tree import LogTree
 
 AGREEMENT = Digest.of(b"agreement")
@@ -99,7 +101,7 @@ class LogMachine(RuleBasedStateMachine):
     def copy(self) -> tuple[Path, tuple[bytes, ...]]:
         self.count += 1
         path = self.folder / f"copy-{self.count}"
-        shutil.copy(self.path, path)
+        copy_database(self.path, path, APPLICATION_ID)
         return path, self.entries
 
     @rule(copy=copies)

@@ -12,7 +12,9 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import collect_release
+from sealift.release.database import copy_database
 from sealift.release.heads import HeadStore
+from sealift.release.logfile import APPLICATION_ID
 from sealift.release.receipt import (
     Receipt,
     ScrubbedPart,
@@ -100,7 +102,7 @@ def write_paperwork(folder: Path) -> None:
     save_signed(consortium.signed(), folder / "agreement.json")
     save_signed(consortium.signed("ada", "bern"), folder / "unsigned.json")
     box = make_broker(consortium, "ada", folder)
-    (folder / "early.log").write_bytes((folder / "ada.log").read_bytes())
+    copy_database(folder / "ada.log", folder / "early.log", APPLICATION_ID)
     head = release_once(consortium, box, "ada")
     HeadStore(folder / "heads.json").admit(head)
     save_receipt(signed_receipt(consortium, (head,)), folder / "receipt.json")

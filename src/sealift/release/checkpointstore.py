@@ -19,7 +19,11 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
 from sealift.release.checkpoint import CheckpointMark, CheckpointStatus
-from sealift.release.database import database_errors, transaction
+from sealift.release.database import (
+    database_errors,
+    overwrite_deleted,
+    transaction,
+)
 from sealift.release.wrapping import Wrapped, unwrap, wrap
 
 SCHEMA: Final = """
@@ -150,6 +154,7 @@ class CheckpointStore:
                 key.columns,
             )
             self._set_finished(key, 0)
+        self._overwrite_deleted()
 
     def finish(self, key: JobKey) -> None:
         """Delete every share of a job; the last number is remembered."""
@@ -161,6 +166,7 @@ class CheckpointStore:
                 key.columns,
             )
             self._set_finished(key, 1)
+        self._overwrite_deleted()
 
     def fetch(self, key: JobKey, mark: CheckpointMark) -> SecretKey:
         """The share of the checkpoint that counts.
@@ -183,6 +189,10 @@ class CheckpointStore:
             )
         context = self._context(key, mark)
         return unwrap(self._identity, Wrapped(row[0], row[1]), context, self._path)
+
+    def _overwrite_deleted(self) -> None:
+        with self._lock:
+            overwrite_deleted(self._connection, self._path)
 
     def _context(self, key: JobKey, mark: CheckpointMark) -> _ShareContext:
         return _ShareContext(self._identity.name, key.agreement, key.job, mark)
