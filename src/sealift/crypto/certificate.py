@@ -15,9 +15,10 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
 
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import sha256
@@ -29,6 +30,7 @@ E = TypeVar("E", bound=x509.ExtensionType)
 MAX_CHAIN: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10
 MAX_CRL_BYTES: Final = 1 << 20
+_HASHES: Final = {"sha256", "sha384", "sha512"}
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,21 @@ class Certificate:
         """The first certificate of a PEM text."""
         return certificates_from_pem(pem)[0]
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """RFC 4514 text of the subject."""
         return self.parsed.subject.rfc4514_string()
 
-    @property
+    @cached_property
     def issuer(self) -> str:
         """RFC 4514 text of the issuer."""
         return self.parsed.issuer.rfc4514_string()
+
+    @property
+    def subject_name(self) -> str:
+        """The subject's common name; empty if it has none, or several."""
+        found = self.parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(found[0].value) if len(found) == 1 else ""
 
     @property
     def serial(self) -> int:
@@ -92,6 +100,12 @@ class Certificate:
         return bool(basic and basic.ca and (usage is None or usage.key_cert_sign))
 
     @property
+    def signs_lists(self) -> bool:
+        """Whether it may sign revocation lists: keyUsage, if there."""
+        usage = self._extension(x509.KeyUsage)
+        return usage is None or usage.crl_sign
+
+    @property
     def path_length(self) -> int | None:
         """CA certificates that may stand between it and a leaf, or None for any."""
         basic = self._extension(x509.BasicConstraints)
@@ -126,12 +140,14 @@ class Certificate:
         return found.public_bytes()
 
     def is_issued_by(self, issuer: Certificate) -> bool:
-        """Whether names fit and the issuer's key made the signature."""
+        """Whether names fit and the issuer's key made the signature, not over SHA-1."""
         try:
             self.parsed.verify_directly_issued_by(issuer.parsed)
-        except (InvalidSignature, ValueError, TypeError):
+            return self.parsed.signature_hash_algorithm is not None and (
+                self.parsed.signature_hash_algorithm.name in _HASHES
+            )
+        except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
             return False
-        return True
 
     def _extension(self, kind: type[E]) -> E | None:
         try:
@@ -144,7 +160,7 @@ class Certificate:
     def _check_parts(self) -> None:
         try:
             _ = (self.subject, self.issuer, self.serial, self.spki)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm):
             raise MalformedError("not a certificate") from None
 
     @cached_property
@@ -178,7 +194,8 @@ class RevocationList:
         try:
             self._parsed = load(raw)
             self.issuer = self._parsed.issuer.rfc4514_string()
-        except ValueError:
+            _ = self._parsed.signature_hash_algorithm
+        except (ValueError, UnsupportedAlgorithm):
             raise MalformedError("not a revocation list") from None
 
     @property
@@ -198,11 +215,7 @@ class RevocationList:
         Raises:
             EvidenceError: ``crl-not-genuine`` or ``crl-expired``.
         """
-        try:
-            signed = self._parsed.is_signature_valid(issuer.parsed.public_key())  # type: ignore[arg-type]
-        except (ValueError, TypeError):
-            signed = False
-        if not signed or self._parsed.issuer != issuer.parsed.subject:
+        if not self._is_signed_by(issuer):
             raise EvidenceError(
                 f"the revocation list of {issuer.subject} is not genuine",
                 fix="Fetch the collateral again",
@@ -216,6 +229,17 @@ class RevocationList:
                 fix="Fetch the collateral again",
                 code="crl-expired",
             )
+
+    def _is_signed_by(self, issuer: Certificate) -> bool:
+        algorithm = self._parsed.signature_hash_algorithm
+        if algorithm is None or algorithm.name not in _HASHES:
+            return False
+        if self._parsed.issuer != issuer.parsed.subject or not issuer.signs_lists:
+            return False
+        try:
+            return self._parsed.is_signature_valid(issuer.parsed.public_key())  # type: ignore[arg-type]
+        except (ValueError, TypeError):
+            return False
 
     def revokes(self, certificate: Certificate) -> bool:
         """Whether it names the certificate's serial number."""
@@ -250,13 +274,15 @@ def verify_chain(
             ``chain-revoked``, ``crl-not-genuine`` or ``crl-expired``.
     """
     path = _build_path(leaf, tuple(others), roots)
-    lists = {each.issuer: each for each in revocation_lists}
+    lists = tuple(revocation_lists)
     for depth, certificate in enumerate(path):
         _require_time(certificate, at_s)
         if depth:
             _require_ca(certificate, below=depth - 1)
     for certificate, issuer in pairwise(path):
-        _require_unrevoked(certificate, issuer, lists.get(issuer.subject), at_s)
+        for each in lists:
+            if each.issuer == issuer.subject:
+                _require_unrevoked(certificate, issuer, each, at_s)
     return path
 
 
@@ -279,7 +305,19 @@ def _build_path(
                 code="chain-root" if _self_issued(path[-1]) else "chain-broken",
             )
         path.append(issuer)
+    _require_own_signature(path[-1])
     return tuple(path)
+
+
+def _require_own_signature(root: Certificate) -> None:
+    """Roots are named by key; what else theirs say is covered by their own signature."""
+    if _self_issued(root) and not root.is_issued_by(root):
+        raise EvidenceError(
+            f"the certificate of {root.subject} was altered",
+            why="its own signature does not fit",
+            fix="Fetch the vendor's root certificate again",
+            code="chain-broken",
+        )
 
 
 def _issued(certificate: Certificate, issuer: Certificate) -> bool:
@@ -314,11 +352,9 @@ def _require_ca(certificate: Certificate, *, below: int) -> None:
 def _require_unrevoked(
     certificate: Certificate,
     issuer: Certificate,
-    revocation_list: RevocationList | None,
+    revocation_list: RevocationList,
     at_s: int,
 ) -> None:
-    if revocation_list is None:
-        return
     revocation_list.verify_fresh(issuer, at_s=at_s)
     if revocation_list.revokes(certificate):
         raise EvidenceError(

@@ -37,6 +37,8 @@ class RsaKey:
                 f"an RSA modulus of {self.modulus.bit_length()} bits",
                 why=f"{MIN_BITS} to {MAX_BITS} are taken",
             )
+        if self.modulus % 2 == 0:
+            raise MalformedError("an RSA modulus that is even")
         self._key()
 
     @classmethod

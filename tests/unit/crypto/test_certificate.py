@@ -1,0 +1,224 @@
+"""Chains and revocation lists of vendors: what is taken, and every way to be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sealift.crypto.certificate import (
+    MAX_CERTIFICATE_BYTES,
+    MAX_CRL_BYTES,
+    Certificate,
+    RevocationList,
+    certificates_from_pem,
+    verify_chain,
+)
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.rsa import RsaKey
+from sealift.errors import EvidenceError, MalformedError
+from tests.sim.made_chain import AT_S, DAY_S, Issuer, make
+
+ROOT = make("root", usage=(True, True))
+MIDDLE = make("middle", ROOT, path_length=0, usage=(True, True))
+LEAF = make("leaf", MIDDLE, ca=False)
+
+
+def chain(
+    leaf: Issuer = LEAF,
+    *others: Issuer,
+    root: Issuer = ROOT,
+    at_s: int = AT_S,
+    lists: tuple[RevocationList, ...] = (),
+) -> tuple[Certificate, ...]:
+    return verify_chain(
+        leaf.certificate,
+        [each.certificate for each in others or (ROOT, MIDDLE)],
+        [root.certificate.spki_digest],
+        at_s=at_s,
+        revocation_lists=lists,
+    )
+
+
+def refused(code: str, *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(EvidenceError) as caught:
+        chain(*args, **kwargs)
+    assert caught.value.code == code
+
+
+def test_good_chain_with_lists_is_taken_leaf_first() -> None:
+    path = chain(lists=(ROOT.revoke(1), MIDDLE.revoke(2)))
+    assert [each.subject_name for each in path] == ["leaf", "middle", "root"]
+
+
+def test_a_leaf_that_is_the_root_is_its_own_path() -> None:
+    assert chain(ROOT) == (ROOT.certificate,)
+
+
+def test_another_root_of_the_same_name_is_refused() -> None:
+    refused("chain-broken", LEAF, MIDDLE, make("root"))
+
+
+def test_a_root_that_nobody_trusts_is_refused() -> None:
+    refused("chain-root", root=make("root"))
+
+
+def test_a_missing_link_is_refused() -> None:
+    refused("chain-broken", LEAF, ROOT)
+
+
+@pytest.mark.parametrize("at_s", [AT_S - 11 * DAY_S, AT_S + 11 * DAY_S, 0])
+def test_outside_its_time_is_refused(at_s: int) -> None:
+    refused("chain-expired", at_s=at_s)
+
+
+def test_an_expired_issuer_is_refused() -> None:
+    middle = make("middle", ROOT, until_s=AT_S - 1)
+    refused("chain-expired", make("leaf", middle, ca=False), ROOT, middle)
+
+
+def test_an_issuer_that_is_no_ca_is_refused() -> None:
+    middle = make("middle", ROOT, ca=False)
+    refused("chain-broken", make("leaf", middle), ROOT, middle)
+
+
+def test_an_issuer_that_may_not_sign_certificates_is_refused() -> None:
+    middle = make("middle", ROOT, usage=(False, True))
+    refused("chain-broken", make("leaf", middle), ROOT, middle)
+
+
+def test_path_length_counts_the_cas_below() -> None:
+    lower = make("lower", MIDDLE)
+    refused("chain-broken", make("leaf", lower, ca=False), ROOT, MIDDLE, lower)
+    roomy = make("roomy", ROOT, path_length=1)
+    lower = make("lower", roomy)
+    assert len(chain(make("leaf", lower, ca=False), ROOT, roomy, lower)) == 4
+
+
+def test_chains_have_a_limit() -> None:
+    line = [ROOT]
+    for place in range(9):
+        line.append(make(f"ca-{place}", line[-1]))
+    refused("chain-broken", line[-1], *line)
+
+
+def test_cross_signing_in_a_circle_ends() -> None:
+    first = make("first")
+    second = make("second", first)
+    crossed = make("first", second, key=first.key)
+    refused("chain-broken", make("leaf", first), crossed, second)
+
+
+def test_sha1_signatures_are_refused() -> None:
+    """As made by a library that still can; the control is the same link over SHA-256."""
+    key = rsa.generate_private_key(65537, 2048)
+    root = make("old", key=key)
+    assert chain(make("leaf", root), root, root=root)
+    refused("chain-broken", make("leaf", root, weak=True), root, root=root)
+
+
+def test_an_altered_root_is_refused_though_its_key_is_trusted() -> None:
+    longer = make("root", until_s=AT_S + 99 * DAY_S, key=ROOT.key)
+    der = bytearray(ROOT.certificate.der)
+    place = ROOT.certificate.der.rfind(b"Z") - 12  # the end of its time
+    der[place] ^= 1
+    altered = Issuer(ROOT.key, Certificate(bytes(der)))
+    assert altered.certificate.spki_digest == ROOT.certificate.spki_digest
+    refused("chain-broken", LEAF, MIDDLE, altered)
+    assert chain(LEAF, MIDDLE, longer)
+
+
+@pytest.mark.parametrize("revoker", [ROOT, MIDDLE])
+def test_a_revoked_link_is_refused(revoker: Issuer) -> None:
+    serials = [each.certificate.serial for each in (MIDDLE, LEAF)]
+    refused("chain-revoked", lists=(revoker.revoke(*serials),))
+
+
+def test_each_list_of_an_issuer_counts() -> None:
+    lists = (MIDDLE.revoke(LEAF.certificate.serial), MIDDLE.revoke())
+    refused("chain-revoked", lists=lists)
+    refused("chain-revoked", lists=lists[::-1])
+
+
+@pytest.mark.parametrize(
+    ("from_s", "until_s"), [(AT_S - 9, AT_S - 1), (AT_S + 1, AT_S + 9)]
+)
+def test_a_list_of_another_time_is_refused(from_s: int, until_s: int) -> None:
+    refused("crl-expired", lists=(MIDDLE.revoke(from_s=from_s, until_s=until_s),))
+
+
+def test_a_list_by_a_foreign_key_is_refused() -> None:
+    refused("crl-not-genuine", lists=(ROOT.revoke(name="middle"),))
+
+
+def test_a_list_of_a_foreign_issuer_says_nothing() -> None:
+    other = make("other", ROOT)
+    chain(lists=(other.revoke(LEAF.certificate.serial),))
+
+
+def test_a_list_by_an_issuer_without_that_right_is_refused() -> None:
+    middle = make("middle", ROOT, usage=(True, False))
+    leaf = make("leaf", middle, ca=False)
+    refused("crl-not-genuine", leaf, ROOT, middle, lists=(middle.revoke(),))
+
+
+def test_a_list_over_sha1_is_refused() -> None:
+    root = make("old", key=rsa.generate_private_key(65537, 2048))
+    leaf = make("leaf", root)
+    chain(leaf, root, root=root, lists=(root.revoke(),))
+    weak = root.revoke(weak=True)
+    refused("crl-not-genuine", leaf, root, root=root, lists=(weak,))
+
+
+def test_lists_are_read_from_pem_too() -> None:
+    parsed = MIDDLE.revoke(7)._parsed
+    assert RevocationList(parsed.public_bytes(Encoding.PEM)).issuer == "CN=middle"
+
+
+@pytest.mark.parametrize("raw", [b"", b"-----", b"0", b"\0" * (MAX_CRL_BYTES + 1)])
+def test_no_list_is_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedError):
+        RevocationList(raw)
+
+
+@pytest.mark.parametrize("raw", [b"", b"0\x80", b"\0" * (MAX_CERTIFICATE_BYTES + 1)])
+def test_no_certificate_is_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedError):
+        Certificate(raw)
+
+
+def test_bytes_after_a_certificate_are_malformed() -> None:
+    with pytest.raises(MalformedError):
+        Certificate(LEAF.certificate.der + b"\0")
+
+
+def test_every_changed_byte_of_a_leaf_is_refused() -> None:
+    der = LEAF.certificate.der
+    for place in range(len(der)):
+        changed = bytearray(der)
+        changed[place] ^= 0x01
+        with pytest.raises((EvidenceError, MalformedError)):
+            chain(Issuer(LEAF.key, Certificate(bytes(changed))))
+
+
+def test_pem_texts() -> None:
+    pem = b"".join(
+        each.certificate.parsed.public_bytes(Encoding.PEM) for each in (LEAF, MIDDLE)
+    )
+    found = certificates_from_pem(pem + b"\0")
+    assert found == (LEAF.certificate, MIDDLE.certificate)
+    assert Certificate.from_pem(pem) == LEAF.certificate
+    for bad in (b"", b"no PEM", pem * 17):
+        with pytest.raises(MalformedError):
+            certificates_from_pem(bad)
+
+
+def test_keys_by_kind() -> None:
+    assert isinstance(LEAF.certificate.key(), EcdsaKey)
+    strong = make("rsa", key=rsa.generate_private_key(65537, 2048))
+    assert isinstance(strong.certificate.key(), RsaKey)
+    other_curve = make("k", key=ec.generate_private_key(ec.SECP256K1()))
+    with pytest.raises(MalformedError):
+        other_curve.certificate.key()
