@@ -15,7 +15,8 @@ from typing import Final
 
 from sealift import codec
 from sealift.crypto.hash import HashName, digest, digest_bytes
-from sealift.errors import MalformedError
+from sealift.errors import EvidenceError, MalformedError
+from sealift.ids import DIGEST_BYTES, Digest
 
 LABEL: Final = b"sealift v1 runtime event\0"
 MAX_EVENTS: Final = 65_536
@@ -55,3 +56,22 @@ def replay(events: Iterable[RuntimeEvent], name: HashName, start: bytes) -> byte
     for event in events:
         register = digest(name, register, event_digest(event, name))
     return register
+
+
+def measured_bundle(events: Iterable[RuntimeEvent]) -> Digest | None:
+    """The code bundle that the log names, or None if it names none.
+
+    The event's content is the digest's 32 bytes.
+
+    Raises:
+        EvidenceError: ``code-bundle-twice``: what runs now would be a guess.
+    """
+    found = [each.content for each in events if each.kind == CODE_BUNDLE]
+    if len(found) > 1 or any(len(each) != DIGEST_BYTES for each in found):
+        raise EvidenceError(
+            "the runtime log does not name one code bundle",
+            why=f"it has {len(found)} such events, and one of 32 bytes is taken",
+            fix="Restart the machine, and measure the bundle once",
+            code="code-bundle-twice",
+        )
+    return Digest(found[0]) if found else None
