@@ -160,6 +160,7 @@ class Certificate:
     def _check_parts(self) -> None:
         try:
             _ = (self.subject, self.issuer, self.serial, self.spki)
+            _require_whole_bytes(self.der, self.parsed.signature)
         except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm):
             raise MalformedError("not a certificate") from None
 
@@ -167,6 +168,12 @@ class Certificate:
     def parsed(self) -> x509.Certificate:
         """The library's object, for this file only."""
         return x509.load_der_x509_certificate(self.der)
+
+
+def _require_whole_bytes(der: bytes, signature: bytes) -> None:
+    """The count of unused bits before a signature is covered by nothing, so it is 0."""
+    if not der.endswith(b"\0" + signature):
+        raise ValueError("a signature that is no whole number of bytes")
 
 
 def certificates_from_pem(pem: bytes) -> tuple[Certificate, ...]:
@@ -195,6 +202,8 @@ class RevocationList:
             self._parsed = load(raw)
             self.issuer = self._parsed.issuer.rfc4514_string()
             _ = self._parsed.signature_hash_algorithm
+            der = self._parsed.public_bytes(Encoding.DER)
+            _require_whole_bytes(der, self._parsed.signature)
         except (ValueError, UnsupportedAlgorithm):
             raise MalformedError("not a revocation list") from None
 

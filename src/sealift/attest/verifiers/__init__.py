@@ -8,8 +8,12 @@ from typing import Final
 
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.development import DevelopmentVerifier
+from sealift.attest.verifiers.tdx import TdxVerifier
 
-_VERIFIERS: Final[tuple[Verifier, ...]] = (DevelopmentVerifier(),)
+_VERIFIERS: Final[tuple[Verifier, ...]] = (
+    DevelopmentVerifier(),
+    TdxVerifier(),
+)
 
 VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Verifier]] = MappingProxyType(
     {verifier.media_type: verifier for verifier in _VERIFIERS}

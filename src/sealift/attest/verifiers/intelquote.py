@@ -1,0 +1,219 @@
+"""Verifies that a quote is genuine: from its signature up to Intel's root, offline.
+
+The links, in order: platform certificate (PCK) to Intel's root, nothing on it revoked;
+the PCK key signs the quoting enclave's report; that report binds the attestation key,
+which signs the quote; Intel's signed lists say what the platform's versions amount to.
+Source: spec/evidence-tdx.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sealift.attest.anchors import INTEL_SGX_ROOTS
+from sealift.attest.collateral import Collateral
+from sealift.attest.formats import tcbinfo
+from sealift.attest.formats.pck import PlatformFacts, platform_facts
+from sealift.attest.formats.sgxquote import EnclaveReport, Quote, TdReport
+from sealift.attest.formats.tcbinfo import QeIdentity, TcbInfo, TcbLevel
+from sealift.attest.verifiers import tcblevel
+from sealift.crypto.certificate import (
+    Certificate,
+    RevocationList,
+    certificates_from_pem,
+    verify_chain,
+)
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.hash import sha256
+from sealift.errors import AuthenticationError, EvidenceError, MalformedError
+from sealift.ids import Digest
+
+T = TypeVar("T")
+_LIST_SIGNER: Final = "Intel SGX TCB Signing"
+_QE_FOR: Final = {"SGX": "QE", "TDX": "TD_QE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuoteVerdict:
+    """What Intel's collateral says about the platform of a genuine quote.
+
+    Attributes:
+        platform: From the platform's certificate.
+        status: One of ``tcbinfo.STATUSES``, or ``tcblevel.UNKNOWN``.
+        advisories: Of every part, sorted.
+        evaluation: The lower tcbEvaluationDataNumber of the two lists.
+        issued_s, due_s: When both lists hold, seconds since 1970.
+    """
+
+    platform: PlatformFacts
+    status: str
+    advisories: tuple[str, ...]
+    evaluation: int
+    issued_s: int
+    due_s: int
+
+
+def verify_quote(
+    quote: Quote,
+    collateral: Collateral,
+    *,
+    at_s: int,
+    roots: tuple[Digest, ...] = tuple(INTEL_SGX_ROOTS.values()),
+) -> QuoteVerdict:
+    """Verify every link; whether the lists are of this time is left to the caller.
+
+    Raises:
+        EvidenceError: naming the link that failed.
+        MalformedError: if a part does not parse.
+    """
+    kind = "TDX" if isinstance(quote.body, TdReport) else "SGX"
+    source = _Source(collateral, kind, roots, at_s)
+    platform = platform_facts(_verify_platform_key(quote, source))
+    _verify_quote_key(quote)
+    tcb = source.tcb_info(platform)
+    identity = source.qe_identity()
+    _require_about(tcb, identity, platform, kind)
+    tcblevel.require_quoting_enclave(identity, quote.qe)
+    levels = _levels(quote, tcb, identity, platform)
+    return QuoteVerdict(
+        platform=platform,
+        status=tcblevel.converge(*_statuses(levels)),
+        advisories=tuple(
+            sorted({name for each in levels if each for name in each.advisories})
+        ),
+        evaluation=min(tcb.evaluation, identity.evaluation),
+        issued_s=max(tcb.issued_s, identity.issued_s),
+        due_s=min(tcb.due_s, identity.due_s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Collateral of one kind of quote, with what it is judged by."""
+
+    collateral: Collateral
+    kind: str
+    roots: tuple[Digest, ...]
+    at_s: int
+
+    def item(self, name: str, variant: str = "") -> bytes:
+        """An item, that of one kind of platform before the general one."""
+        name = f"{self.kind.lower()}/{name}"
+        special = f"{name}/{variant}"
+        has = variant and special in self.collateral.items
+        return self.collateral.item(special if has else name)
+
+    def tcb_info(self, platform: PlatformFacts) -> TcbInfo:
+        """The verified TCB levels of a platform."""
+        raw = self.item("tcb-info", platform.fmspc.hex())
+        return self._read(raw, "tcbInfo", "tcb-info-chain", tcbinfo.parse_tcb_info)
+
+    def qe_identity(self) -> QeIdentity:
+        """The verified identity of the quoting enclave."""
+        raw = self.item("qe-identity")
+        name, chain = "enclaveIdentity", "qe-identity-chain"
+        return self._read(raw, name, chain, tcbinfo.parse_qe_identity)
+
+    def _read(
+        self, raw: bytes, name: str, chain: str, parse: Callable[[bytes], T]
+    ) -> T:
+        parts = tcbinfo.split_list(raw)
+        if parts.name != name:
+            raise MalformedError("a signed list of another kind", field=parts.name)
+        signer, *others = certificates_from_pem(self.item(chain))
+        if signer.subject_name != _LIST_SIGNER:
+            raise _broken(f"the signer of {name}", f"it is {signer.subject}")
+        lists = (RevocationList(self.item("root-crl")),)
+        path = verify_chain(
+            signer, others, self.roots, at_s=self.at_s, revocation_lists=lists
+        )
+        if [each.subject for each in path[1:]] != [lists[0].issuer]:
+            raise _broken(f"the signer of {name}", "the root did not issue it itself")
+        _verify(signer.key(), parts.signed, parts.signature, f"Intel's {name}")
+        return parse(parts.signed)
+
+
+def _verify_platform_key(quote: Quote, source: _Source) -> Certificate:
+    """The platform's certificate, its chain verified with both revocation lists."""
+    pck, *others = certificates_from_pem(quote.chain)
+    authority = "processor" if "Processor" in pck.issuer else "platform"
+    lists = [
+        RevocationList(source.item("root-crl")),
+        RevocationList(source.item("pck-crl", authority)),
+    ]
+    path = verify_chain(
+        pck, others, source.roots, at_s=source.at_s, revocation_lists=lists
+    )
+    issuers = [each.subject for each in path[1:]]
+    if issuers != [lists[1].issuer, lists[0].issuer]:
+        raise EvidenceError(
+            "the revocation lists are not those of the platform's issuers",
+            why=f"issued by {'; '.join(issuers)}",
+            fix="Fetch the collateral of this platform",
+            code="collateral-foreign",
+        )
+    _verify(pck.key(), quote.qe_signed, quote.qe_signature, "the quoting enclave")
+    return pck
+
+
+def _verify_quote_key(quote: Quote) -> None:
+    """The quoting enclave binds the attestation key, which signs the quote."""
+    bound = sha256(quote.key, quote.qe_auth).ljust(len(quote.qe.report_data), b"\0")
+    if quote.qe.report_data != bound:
+        raise _broken("the attestation key", "the quoting enclave binds another one")
+    key = EcdsaKey("P-256", quote.key)
+    _verify(key, quote.signed, quote.signature, "the quote")
+
+
+def _verify(key: object, signed: bytes, signature: bytes, what: str) -> None:
+    if not isinstance(key, EcdsaKey) or key.curve != "P-256":
+        raise _broken(what, "its signer has a key of another kind")
+    try:
+        key.verify_raw(signed, signature, "sha256")
+    except AuthenticationError:
+        raise _broken(what, "the signature does not fit") from None
+
+
+def _broken(what: str, why: str) -> EvidenceError:
+    return EvidenceError(
+        f"{what} is not genuine",
+        why=why,
+        fix="Collect the evidence again, or fetch the collateral again",
+        code="quote-not-genuine",
+    )
+
+
+def _require_about(
+    tcb: TcbInfo, identity: QeIdentity, platform: PlatformFacts, kind: str
+) -> None:
+    about = (tcb.kind, identity.kind, tcb.fmspc, tcb.pceid)
+    if about != (kind, _QE_FOR[kind], platform.fmspc, platform.pceid):
+        raise EvidenceError(
+            "the collateral is of another kind of platform",
+            why=f"{tcb.kind} {tcb.fmspc.hex()}, needed {kind} {platform.fmspc.hex()}",
+            fix="Fetch the collateral of this platform",
+            code="collateral-foreign",
+        )
+
+
+def _levels(
+    quote: Quote, tcb: TcbInfo, identity: QeIdentity, platform: PlatformFacts
+) -> list[TcbLevel | None]:
+    """Of the platform, the quoting enclave, and a TDX module that has levels."""
+    levels = [
+        tcblevel.platform_level(tcb, platform, quote.body),
+        tcblevel.svn_level(identity.levels, quote.qe.svn),
+    ]
+    if isinstance(quote.body, EnclaveReport):
+        return levels
+    module = tcblevel.find_module(tcb, quote.body)
+    if module.name:
+        levels.append(tcblevel.svn_level(module.levels, quote.body.tee_tcb_svn[0]))
+    return levels
+
+
+def _statuses(levels: list[TcbLevel | None]) -> tuple[str, list[str]]:
+    platform, *parts = (each.status if each else tcblevel.UNKNOWN for each in levels)
+    return platform, parts
