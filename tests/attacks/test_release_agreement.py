@@ -109,7 +109,11 @@ def test_a_majority_is_not_everybody(consortium: Consortium) -> None:
 
 def test_verified_agreements_cannot_be_made_by_hand(consortium: Consortium) -> None:
     with pytest.raises(UsageError):
-        VerifiedAgreement(consortium.agreement, token=object())  # type: ignore[arg-type]
+        VerifiedAgreement(
+            consortium.agreement,
+            consortium.verified().standing,
+            token=object(),  # type: ignore[arg-type]
+        )
 
 
 def test_a_signature_of_another_kind_does_not_count(consortium: Consortium) -> None:

@@ -91,7 +91,7 @@ def test_any_changed_field_breaks_the_signatures(
         target = target[key]
     before, target[place[-1]] = target[place[-1]], value
     assume(before != value or type(before) is not type(value))
-    raw = encode({"agreement": changed, "signatures": to_plain(SIGNED.signatures)})
+    raw = encode({**to_plain(SIGNED), "agreement": changed})
     assume(raw != encode(SIGNED))  # 1.0 and 1 are one number in JSON
     with pytest.raises(SealiftError) as caught:
         verify(decode(SignedAgreement, raw, max_bytes=4 << 20))
@@ -115,6 +115,6 @@ def test_unknown_fields_are_named(place: tuple[Any, ...], name: str) -> None:
 
 def test_untouched_document_verifies() -> None:
     """Control of the two tests above."""
-    raw = encode({"agreement": PLAIN, "signatures": to_plain(SIGNED.signatures)})
+    raw = encode({**to_plain(SIGNED), "agreement": PLAIN})
     verify(decode(SignedAgreement, raw, max_bytes=4 << 20))
     assert SigningKey.generate().public_key not in [p.sign for p in AGREEMENT.parties]

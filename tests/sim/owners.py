@@ -37,6 +37,7 @@ from sealift.release.agreement import (
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker, BrokerAnswer, BrokerRequest
 from sealift.release.bundle import measure_bundle
+from sealift.release.line import SignedLink
 from sealift.release.signed import (
     SignedAgreement,
     VerifiedAgreement,
@@ -83,10 +84,11 @@ class Consortium:
     keys: dict[str, SecretKey]
     attester: SigningKey
     agreement: Agreement
+    before: tuple[SignedLink, ...] = ()
 
     def signed(self, *names: str) -> SignedAgreement:
         """The agreement, signed by these parties, or by all."""
-        signed = SignedAgreement(self.agreement)
+        signed = SignedAgreement(self.agreement, before=self.before)
         for name in names or self.identities:
             signed = add_signature(signed, self.identities[name])
         return signed
@@ -102,7 +104,7 @@ class Consortium:
             predecessor=self.agreement.digest,
             **changes,
         )
-        return replace(self, agreement=after)
+        return replace(self, agreement=after, before=self.signed().line)
 
 
 def make_consortium(owners: tuple[str, ...] = ("ada", "bern", "cleo")) -> Consortium:

@@ -21,8 +21,8 @@ from sealift.release.signed import (
     SignedAgreement,
     add_signature,
     load_signed,
+    load_verified,
     save_signed,
-    verify,
     verify_signatures,
     verify_successor,
 )
@@ -169,7 +169,8 @@ def _code(args: argparse.Namespace, agreement: Agreement) -> Iterator[str]:
 
 def _sign(args: argparse.Namespace) -> None:
     target = _target(args.file)
-    agreement = _load(args.file).agreement
+    document = _load(args.file)
+    agreement = document.agreement
     _say(f"you are signing {agreement.name}, number {agreement.number}")
     _say(
         f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it"
@@ -181,18 +182,19 @@ def _sign(args: argparse.Namespace) -> None:
 
     identity = load_identity(args.key, passphrase)
     with locked(target.parent):
-        signed = add_signature(_current(target, agreement), identity)
+        signed = add_signature(_current(target, document), identity)
         save_signed(signed, target)
     print(f"{'signed':<7}  {target}\n{'digest':<7}  {agreement.digest}")
     print(f"missing  {', '.join(signed.missing) or 'nobody'}")
 
 
 def _verify(args: argparse.Namespace) -> None:
-    verified = verify(load_signed(args.file))
+    verified = load_verified(args.file)
     if args.predecessor:
         verify_successor(verified, load_signed(args.predecessor).agreement)
     agreement = verified.agreement
-    names = ", ".join(party.name for party in agreement.parties)
+    signers = verified.signers
+    names = ", ".join(each.name for each in agreement.parties if each.name in signers)
     print(f"agreement  {agreement.name}, number {agreement.number}")
     print(f"digest     {verified.digest}")
     print(f"signed by  {names}")
@@ -205,20 +207,19 @@ def _load(path: Path) -> SignedAgreement:
     from sealift.data.card import read_card
     from sealift.release.document import compile_document
 
-    agreement = compile_document(path, lambda card: read_card(card).resource)
-    return SignedAgreement(agreement)
+    return compile_document(path, lambda card: read_card(card).resource)
 
 
 def _target(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def _current(target: Path, agreement: Agreement) -> SignedAgreement:
+def _current(target: Path, document: SignedAgreement) -> SignedAgreement:
     """What stands in the target: the same agreement, or nothing yet."""
     if not target.exists():
-        return SignedAgreement(agreement)
+        return document
     signed = verify_signatures(load_signed(target))
-    if signed.agreement.digest != agreement.digest:
+    if signed.agreement.digest != document.agreement.digest:
         raise UsageError(
             f"{target} holds another agreement",
             why="the document, a card or the code changed since it was first signed",

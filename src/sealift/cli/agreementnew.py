@@ -80,7 +80,7 @@ def _starter(args: argparse.Namespace) -> Starter:
     return Starter(
         name=args.name,
         number=before.number + 1 if before else 1,
-        predecessor=before.digest if before else None,
+        predecessor=_relative(args.predecessor, folder) if before else "",
         party_cards=parties,
         resource_cards=owners,
         bundle=_relative(args.code, folder),

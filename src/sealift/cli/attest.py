@@ -23,7 +23,7 @@ from sealift.codec import decode, to_plain
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, RefusedError, UsageError
 from sealift.release.files import read_whole
-from sealift.release.signed import Equipment, load_signed, verify
+from sealift.release.signed import Equipment, load_verified
 from sealift.release.visible import visible
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
@@ -114,7 +114,7 @@ def _appraiser(args: argparse.Namespace) -> Appraiser:
         collateral = parse_bundle(read_whole(args.collateral, 2 * MAX_BUNDLE_BYTES))
     if args.agreement is not None:
         equipment = Equipment(collateral=collateral, clock=lambda: at_s)
-        return verify(load_signed(args.agreement)).equipped(equipment).appraiser()
+        return load_verified(args.agreement).equipped(equipment).appraiser()
     appraiser = Appraiser(
         accept=_levels(args.accept), collateral=collateral, clock=lambda: at_s
     )

@@ -12,7 +12,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.files import write_whole
-from sealift.release.signed import load_signed, verify
+from sealift.release.signed import load_verified
 
 
 def add_parser(subparsers: Any) -> None:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{args.output} exists", fix="Name another file with -o", code="exists"
         )
-    verified = verify(load_signed(args.agreement))
+    verified = load_verified(args.agreement)
     prompt = f"passphrase of {args.key.name}"
     owner = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)

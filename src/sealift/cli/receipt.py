@@ -17,7 +17,7 @@ from sealift.release.receipt import (
     load_receipt,
     verify_receipt,
 )
-from sealift.release.signed import load_signed, verify
+from sealift.release.signed import load_verified
 from sealift.release.visible import visible
 
 
@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the verb; the exit code."""
     signed = load_receipt(args.file)
-    verified = verify(load_signed(args.agreement)) if args.agreement else None
+    verified = load_verified(args.agreement) if args.agreement else None
     receipt = verify_receipt(signed, verified)
     statement = _statement(receipt, complete=verified is not None)
     if args.json:

@@ -12,7 +12,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
-from sealift.release.signed import VerifiedAgreement, load_signed, verify
+from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.lease import check_seconds
@@ -62,7 +62,7 @@ def set_up_role(args: argparse.Namespace) -> RoleSetup:
     """
     job = read_job(args.job)
     address = parse_address(args.orchestrator) if args.orchestrator else job.address
-    agreement = verify(load_signed(Path(job.agreement)))
+    agreement = load_verified(Path(job.agreement))
     check_job(job, agreement)
     if job.plan != "travel":
         raise UsageError(
@@ -85,8 +85,9 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
     Raises:
         UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
         PolicyError: if it asks for longer leases, more buffers, mixed cargo or another
-            mode than agreed.
+            mode than agreed, or reads what an owner has not signed for.
     """
+    agreement.require_owners_signed()
     settings, agreed = job.travel_settings(), agreement.agreement.travel
     _check_purpose(job, agreement)
     if settings.buffer_bytes:

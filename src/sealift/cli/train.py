@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.roles import check_job
-from sealift.release.signed import load_signed, verify
+from sealift.release.signed import load_verified
 from sealift.train.settings import read_job
 
 MAX_SHOWN: Final = 100  # characters of one total
@@ -62,7 +62,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the job; the exit code."""
     job = read_job(args.job)
-    agreement = verify(load_signed(Path(job.agreement)))
+    agreement = load_verified(Path(job.agreement))
     check_job(job, agreement)
     if job.plan == "local":
         from sealift.cli.trainlocal import train_locally

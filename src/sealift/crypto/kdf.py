@@ -51,6 +51,7 @@ class Label(StrEnum):
     DIRECT_PATH = "sealift v1 direct path"
     # release (spec/release.md)
     AGREEMENT = "sealift v1 agreement"
+    STATEMENT = "sealift v1 agreement statement"
     RELEASE = "sealift v1 key release"
     CHECKPOINT_SHARE = "sealift v1 checkpoint share"
     TREE_HEAD = "sealift v1 audit tree head"

@@ -20,14 +20,14 @@ from sealift.release.files import write_whole
 from sealift.release.heads import find_head
 from sealift.release.logcheck import read_entries, verify_log
 from sealift.release.receipt import load_receipt, verify_receipt
-from sealift.release.signed import VerifiedAgreement, load_signed, verify
+from sealift.release.signed import VerifiedAgreement, load_verified
 
 MAX_PASSPHRASE_BYTES: Final = 1024
 
 
 def check_run(world: World, run: TravelRun, *, attacks: bool) -> Verdict:
     """Check everything that the parties keep of a run; failures are collected."""
-    verified, verdict = verify(load_signed(world.agreement)), Verdict()
+    verified, verdict = load_verified(world.agreement), Verdict()
     verdict.agreement = verified.agreement
     if attacks:
         _try(verdict, "attacks", lambda: _check_attacks(run.progress))

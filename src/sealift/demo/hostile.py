@@ -29,7 +29,7 @@ from sealift.events import Sink, emit
 from sealift.ids import Buffer, Role
 from sealift.release.files import read_whole
 from sealift.release.heads import HeadStore
-from sealift.release.signed import VerifiedAgreement, load_signed, verify
+from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.train.eventlines import EventLines
@@ -128,7 +128,7 @@ def main() -> int:
     leave_on_sigterm()
     try:
         job = read_job(args.job)
-        agreement = verify(load_signed(Path(job.agreement)))
+        agreement = load_verified(Path(job.agreement))
         passphrase = read_whole(args.passphrase_file, 1024).decode().strip()
         identity = load_identity(args.key, passphrase)
         with _dial(args.orchestrator, identity) as link:

@@ -20,7 +20,7 @@ from sealift.events import Event
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle
 from sealift.release.files import write_whole
-from sealift.release.signed import load_signed, verify
+from sealift.release.signed import load_verified
 from sealift.release.vault import Vault
 from sealift.train.eventlines import RoleEvent
 from sealift.train.joint import joint_training
@@ -42,7 +42,7 @@ def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
     Raises:
         SealiftError: if a file is not the agreed one, or the recipe fails.
     """
-    agreement = verify(load_signed(world.agreement)).agreement
+    agreement = load_verified(world.agreement).agreement
     job, progress = read_job(world.job), Progress(count_visits(world))
     progress.gathered_s = progress.ready_s = clock()
 

@@ -12,7 +12,7 @@ from sealift.demo.progress import Progress
 from sealift.demo.roles import start_orchestrator, start_others
 from sealift.demo.world import World
 from sealift.errors import JobError
-from sealift.release.signed import load_signed, verify
+from sealift.release.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
 from sealift.train.settings import read_job
@@ -102,7 +102,7 @@ def run_travel(
 
 def count_visits(world: World) -> int:
     """Visits that the schedule asks for."""
-    agreement = verify(load_signed(world.agreement)).agreement
+    agreement = load_verified(world.agreement).agreement
     settings = read_job(world.job).travel_settings()
     return count_stops(plan_here(agreement.resources, settings))
 

@@ -33,7 +33,7 @@ from sealift.demo.tasks.task import Task
 from sealift.errors import UsageError
 from sealift.release.document import compile_document
 from sealift.release.files import write_failed, write_whole
-from sealift.release.signed import SignedAgreement, add_signature, save_signed
+from sealift.release.signed import add_signature, save_signed
 from sealift.release.starter import Starter
 from sealift.release.vault import Vault
 
@@ -315,8 +315,7 @@ def _agree(
         "mixed": json.dumps(travel.mixed),
     }
     document.write_text(_settle_lines(starter.to_toml(), settled), encoding="utf-8")
-    agreement = compile_document(document, lambda path: read_card(path).resource)
-    signed = SignedAgreement(agreement)
+    signed = compile_document(document, lambda path: read_card(path).resource)
     for name in parties:
         signed = add_signature(signed, identities[name])
     save_signed(signed, world.agreement)

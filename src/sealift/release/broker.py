@@ -166,8 +166,8 @@ def may_read_heads(peer: Peer, verified: VerifiedAgreement) -> None:
 
 
 def _require_own_agreement(verified: VerifiedAgreement, owner: Owner) -> None:
-    """(1) Every party signed: the type says so. Is one of these keys ours?"""
-    if verified.party(owner.name).sign != owner.key:
+    """(1) The owner itself signed, and with this broker's key, not another one."""
+    if verified.require_owner_signed(owner.name).sign != owner.key:
         raise PolicyError(
             f"the agreement was not signed by this {owner.name}",
             why="it names another key",

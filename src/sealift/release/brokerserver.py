@@ -261,7 +261,8 @@ class Broker:
             data_key.wipe()
 
     def _bring_into_force(self) -> None:
-        if self._verified.party(self._owner.name).sign != self._owner.key:
+        owner = self._verified.require_owner_signed(self._owner.name)
+        if owner.sign != self._owner.key:
             raise PolicyError(
                 f"the agreement names another key for {self._owner.name}",
                 fix="Use the identity that signed it",

@@ -78,12 +78,13 @@ def collect_release(
         The key, and the head of the owner's log that covers its release.
 
     Raises:
-        PolicyError: ``release-refused`` with the broker's reason, or ``not-the-owner``.
+        PolicyError: ``release-refused`` with the broker's reason, ``not-the-owner``,
+            or ``owner-unsigned``: under this agreement its key is nobody's to ask for.
         RefusedError: the answer is not what was asked for, or not by the owner.
         PeerError: no answer in time.
     """
     wanted = verified.resource(resource)
-    owner = verified.party(wanted.owner)
+    owner = verified.require_owner_signed(wanted.owner)
     require_owners_broker(session, owner, verified)
     challenge, asked_at = secrets.token_bytes(CHALLENGE_BYTES), clock()
     request = ReleaseRequest(wanted.name, wanted.part, challenge)

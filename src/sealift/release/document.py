@@ -1,8 +1,8 @@
 """The TOML that people write, turned into the agreement that is signed.
 
-The TOML names cards (``*.card.json`` of parties, ``*.resource.json`` of sealed tables)
-and a code folder by path, relative to itself; the agreement holds what is in them, so
-it stands alone. Strict: an unknown or missing field is an error that names its path;
+The TOML names cards (``*.card.json`` of parties, ``*.resource.json`` of sealed tables),
+a code folder and the signed predecessor by path, relative to itself; the agreement holds
+what is in them, so it stands alone. Strict: an unknown or missing field is an error that names its path;
 only what says so below may be left out. Times are RFC 3339 text, or TOML's own.
 Source: spec/release.md section Document.
 """
@@ -34,6 +34,8 @@ from sealift.release.agreement import (
 )
 from sealift.release.bundle import measure_bundle, read_bundle
 from sealift.release.files import read_whole
+from sealift.release.line import require_follows
+from sealift.release.signed import SignedAgreement, load_signed
 
 MAX_DOCUMENT_BYTES: Final = 1 << 20
 # How a resource card is read; the card belongs to the room that seals tables.
@@ -62,7 +64,7 @@ class _Code:
 class _Document:
     name: str
     number: int
-    predecessor: Digest | None
+    predecessor: str | None
     accept: tuple[Level, ...]
     model_owner: str
     operator: str
@@ -78,24 +80,40 @@ class _Document:
     rehearse: Level | None
 
 
-def compile_document(path: Path, read_resource: ReadResource) -> Agreement:
-    """The agreement that a TOML file and what it names amount to.
+def compile_document(path: Path, read_resource: ReadResource) -> SignedAgreement:
+    """The agreement that a TOML file and what it names amount to, not signed yet.
 
     Args:
         path: The TOML file.
         read_resource: Reads a resource card.
 
     Raises:
-        UnavailableError: if the file, a card or the code cannot be read.
+        UnavailableError: if the file, a card, the code or the predecessor cannot be
+            read.
         MalformedError: with the path of the first field that is wrong.
+        StaleError: ``agreement-line``, if it does not follow its predecessor.
     """
     document = _parse(path)
-    folder = path.parent
+    if document.predecessor is None:
+        return SignedAgreement(_assemble(document, path.parent, None, read_resource))
+    before = load_signed(path.parent / document.predecessor)
+    previous = before.agreement
+    agreement = _assemble(document, path.parent, previous.digest, read_resource)
+    require_follows(agreement, previous)
+    return SignedAgreement(agreement, before=before.line)
+
+
+def _assemble(
+    document: _Document,
+    folder: Path,
+    predecessor: Digest | None,
+    read_resource: ReadResource,
+) -> Agreement:
     code = document.code
     return Agreement(
         name=document.name,
         number=document.number,
-        predecessor=document.predecessor,
+        predecessor=predecessor,
         parties=tuple(_party(folder, entry) for entry in document.parties),
         code=measure_bundle(read_bundle(folder / code.bundle), code.entry),
         accept=document.accept,

@@ -1,13 +1,14 @@
-"""Signatures under an agreement: everybody's, or it binds nobody.
+"""Signatures under an agreement: who must sign has signed, or it binds nobody.
 
-``verify`` is the only maker of a ``VerifiedAgreement``: every party of the document has
-signed these very bytes. There is no threshold, so no majority can write a rule for an
-owner who did not sign it (rule H7). The file on disk is canonical JSON as well.
+``verify`` is the only maker of a ``VerifiedAgreement``: every party of a first agreement
+has signed these very bytes, and whoever ``release/line.py`` asks for a successor's. It
+knows who signed: the key of an owner who did not is not released (rule H7). The file on
+disk is canonical JSON as well, and carries the line before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -18,27 +19,46 @@ from sealift.attest.policy import Appraiser, no_time
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
-from sealift.errors import (
-    AuthenticationError,
-    IntegrityError,
-    MalformedError,
-    PolicyError,
-    StaleError,
-    UsageError,
-)
+from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Party, Resource
 from sealift.release.files import read_whole, write_whole
+from sealift.release.line import (
+    SignedLink,
+    Standing,
+    require_follows,
+    verify_line,
+    verify_link,
+)
+from sealift.release.statement import SignedStatement, load_statements
 
-MAX_AGREEMENT_BYTES: Final = 4 << 20
+MAX_AGREEMENT_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SignedAgreement:
-    """An agreement and the signatures found under it, not verified yet."""
+    """An agreement and the signatures found under it, not verified yet.
+
+    Attributes:
+        signatures: By party.
+        former: Of parties whose key changed: by the key that they had before.
+        before: The line before it, first agreement first.
+    """
 
     agreement: Agreement
     signatures: dict[str, bytes] = field(default_factory=dict)
+    former: dict[str, bytes] = field(default_factory=dict)
+    before: tuple[SignedLink, ...] = ()
+
+    @property
+    def link(self) -> SignedLink:
+        """It alone, as a successor carries it."""
+        return SignedLink(self.agreement, self.signatures, self.former)
+
+    @property
+    def line(self) -> tuple[SignedLink, ...]:
+        """The whole line, itself last."""
+        return (*self.before, self.link)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -69,14 +89,16 @@ _VERIFIED: Final = _VerifiedToken()
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAgreement:
-    """An agreement that every one of its parties signed.
+    """An agreement that all signed who must, and who that was.
 
     Attributes:
         agreement: The document.
+        standing: Who signed it, and who left its line.
         equipment: What this process judges evidence with, beside the document.
     """
 
     agreement: Agreement
+    standing: Standing
     equipment: Equipment = field(default_factory=Equipment, compare=False)
     token: _VerifiedToken | None = field(default=None, repr=False, compare=False)
 
@@ -103,6 +125,7 @@ class VerifiedAgreement:
         return Appraiser(
             accept=self.accept,
             references=self.agreement.reference_values(),
+            rehearse=self.agreement.rehearse,
             collateral=self.equipment.collateral,
             clock=self.equipment.clock,
         )
@@ -115,6 +138,43 @@ class VerifiedAgreement:
         """The resource of that name; raises PolicyError if there is none."""
         return self.agreement.resource(name)
 
+    @property
+    def signers(self) -> frozenset[str]:
+        """Parties that signed it themselves."""
+        return self.standing.signers
+
+    def require_owner_signed(self, name: str) -> Party:
+        """The party, if its key may be released at all: silence is no (rule H7).
+
+        Raises:
+            PolicyError: ``owner-unsigned`` or ``owner-left``, naming the owner.
+        """
+        party = self.party(name)
+        if name in self.standing.left:
+            raise PolicyError(
+                f"{name} has left {self.agreement.name}",
+                why="nothing of it is released any more",
+                fix="Agree on a successor without its resources",
+                code="owner-left",
+            )
+        if name not in self.standing.signers:
+            raise PolicyError(
+                f"{name} has not signed the agreement in force",
+                why="a key is released only under an agreement that its owner signed",
+                fix=f"Have {name} run `sealift agreement sign`",
+                code="owner-unsigned",
+            )
+        return party
+
+    def require_owners_signed(self) -> None:
+        """Refuse a job that reads resources of an owner who has not signed, by name.
+
+        Raises:
+            PolicyError: ``owner-unsigned`` or ``owner-left``.
+        """
+        for name in self.agreement.holders:
+            self.require_owner_signed(name)
+
 
 def sign(agreement: Agreement, identity: Identity) -> bytes:
     """One party's signature.
@@ -122,13 +182,7 @@ def sign(agreement: Agreement, identity: Identity) -> bytes:
     Raises:
         PolicyError: if the identity is no party, or the agreement names another key.
     """
-    party = agreement.party(identity.name)
-    if party.sign != identity.public_key:
-        raise PolicyError(
-            f"the agreement names another key for {identity.name}",
-            fix="Put your current card into the agreement, or sign with the other key",
-            code="other-key",
-        )
+    agreement.require_own_key(identity.name, identity.public_key)
     return identity.sign(Label.AGREEMENT, encode(agreement))
 
 
@@ -138,22 +192,35 @@ def add_signature(signed: SignedAgreement, identity: Identity) -> SignedAgreemen
     return replace(signed, signatures={**signed.signatures, identity.name: signature})
 
 
-def verify(signed: SignedAgreement) -> VerifiedAgreement:
-    """Return the agreement if all its parties signed it.
+def add_former_key(signed: SignedAgreement, former: Identity) -> SignedAgreement:
+    """``signed`` with the word of the key that a party had in the predecessor.
 
     Raises:
-        PolicyError: ``agreement-unsigned``, naming who has not signed.
-        IntegrityError: ``agreement-altered``, naming whose signature does not fit.
+        PolicyError: ``not-a-party``, or ``other-key``: it is not that key.
     """
-    verify_signatures(signed)
-    if signed.missing:
-        raise PolicyError(
-            "the agreement is not signed by everybody",
-            why=f"{', '.join(signed.missing)} missing",
-            fix="Every party runs `sealift agreement sign`; no key is released before",
-            code="agreement-unsigned",
-        )
-    return VerifiedAgreement(signed.agreement, token=_VERIFIED)
+    if not signed.before:
+        raise UsageError("a first agreement has no former keys")
+    before = signed.before[-1].agreement
+    before.require_own_key(former.name, former.public_key)
+    signature = former.sign(Label.AGREEMENT, encode(signed.agreement))
+    return replace(signed, former={**signed.former, former.name: signature})
+
+
+def verify(
+    signed: SignedAgreement, statements: Iterable[SignedStatement] = ()
+) -> VerifiedAgreement:
+    """Return the agreement if all signed who must, and nobody ended it.
+
+    Args:
+        signed: The agreement with the line before it.
+        statements: Vetoes, cancellations and departures that are known here.
+
+    Raises:
+        PolicyError, StaleError, IntegrityError, MalformedError: see
+            ``line.verify_line``.
+    """
+    standing = verify_line(signed.line, statements)
+    return VerifiedAgreement(signed.agreement, standing, token=_VERIFIED)
 
 
 def verify_signatures(signed: SignedAgreement) -> SignedAgreement:
@@ -163,11 +230,8 @@ def verify_signatures(signed: SignedAgreement) -> SignedAgreement:
         IntegrityError: ``agreement-altered``, naming whose signature does not fit.
         MalformedError: if somebody signed who is no party.
     """
-    _require_known_signers(signed)
-    message = encode(signed.agreement)
-    for party in signed.agreement.parties:
-        if party.name in signed.signatures:
-            _verify_one(party, message, signed.signatures[party.name])
+    for link in signed.line:
+        verify_link(link)
     return signed
 
 
@@ -177,15 +241,18 @@ def verify_successor(successor: VerifiedAgreement, previous: Agreement) -> None:
     Raises:
         StaleError: ``agreement-line``, if it does not.
     """
-    after = successor.agreement
-    expected = (previous.name, previous.number + 1, previous.digest)
-    if (after.name, after.number, after.predecessor) != expected:
-        raise StaleError(
-            "the agreement does not follow the one before",
-            why=f"{after.name} {after.number} after {previous.name} {previous.number}",
-            fix="Name the digest of the agreement in force as predecessor",
-            code="agreement-line",
-        )
+    require_follows(successor.agreement, previous)
+
+
+def load_verified(path: Path) -> VerifiedAgreement:
+    """Read an agreement and the statements beside it, and verify all of them.
+
+    Raises:
+        UnavailableError, MalformedError: if a file cannot be read, or is none.
+        PolicyError, StaleError, IntegrityError: see ``verify``.
+    """
+    signed = load_signed(path)
+    return verify(signed, load_statements(path.parent, signed.agreement.name))
 
 
 def load_signed(path: Path) -> SignedAgreement:
@@ -212,27 +279,3 @@ def load_signed(path: Path) -> SignedAgreement:
 def save_signed(signed: SignedAgreement, path: Path) -> None:
     """Write a signed agreement, whole or not at all."""
     write_whole(path, encode(signed))
-
-
-def _verify_one(party: Party, message: bytes, signature: bytes) -> None:
-    try:
-        party.sign.verify(Label.AGREEMENT, message, signature)
-    except AuthenticationError:
-        raise IntegrityError(
-            f"the signature of {party.name} does not fit this agreement",
-            why="it was altered after it was signed, or another key signed it",
-            fix="Ask for the original file, or have it signed again",
-            code="agreement-altered",
-        ) from None
-
-
-def _require_known_signers(signed: SignedAgreement) -> None:
-    names = {party.name for party in signed.agreement.parties}
-    strangers = sorted(set(signed.signatures) - names)
-    if strangers:
-        raise MalformedError(
-            "a signature by somebody who is no party",
-            why=strangers[0][:80],
-            field="signatures",
-            code="bad-agreement-file",
-        )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.crypto.sign import PublicKey
-from sealift.ids import Digest
 
 LEASE_S: Final = 120.0
 
@@ -20,7 +19,7 @@ class Starter:
     Attributes:
         name: Name of the line of agreements.
         number: Number in the line.
-        predecessor: Digest of the agreement before.
+        predecessor: Path of the signed agreement before, as written.
         party_cards: (path as written, party name).
         resource_cards: (path as written, owner).
         bundle: Path of the code folder as written.
@@ -32,7 +31,7 @@ class Starter:
 
     name: str
     number: int = 1
-    predecessor: Digest | None = None
+    predecessor: str = ""
     party_cards: Sequence[tuple[str, str]]
     resource_cards: Sequence[tuple[str, str]]
     bundle: str
@@ -54,9 +53,9 @@ class Starter:
 
     def _heading(self) -> str:
         before = (
-            f"predecessor = {_text(str(self.predecessor))}"
+            f"predecessor = {_text(self.predecessor)}"
             if self.predecessor
-            else '# predecessor = "sha256:..."   # digest of the agreement before'
+            else '# predecessor = "agreement.json"   # the signed agreement before'
         )
         return f"""\
 # What you agree on. Edit it, then:

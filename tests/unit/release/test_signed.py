@@ -14,6 +14,7 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.release.signed import (
+    MAX_AGREEMENT_BYTES,
     load_signed,
     save_signed,
     verify,
@@ -77,7 +78,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(MalformedError) as caught:
         load_signed(tmp_path / "x.json")
     assert caught.value.code == "bad-agreement-file"
-    (tmp_path / "x.json").write_bytes(b"0" * ((4 << 20) + 1))
+    (tmp_path / "x.json").write_bytes(b"0" * (MAX_AGREEMENT_BYTES + 1))
     with pytest.raises(MalformedError) as caught:
         load_signed(tmp_path / "x.json")
     assert caught.value.code == "too-large"

@@ -134,33 +134,31 @@ class Resource:
         Raises:
             PolicyError: ``resource-not-yet`` or ``resource-expired``.
         """
-        require_time(
-            self.rule.not_before, self.rule.not_after, at_s, self.name, "resource"
-        )
+        rule = self.rule
+        if rule.not_before is not None and at_s < rule.not_before:
+            raise too_early(self.name, rule.not_before - at_s, code="resource-not-yet")
+        if rule.not_after is not None and at_s > rule.not_after:
+            raise too_late(self.name, at_s - rule.not_after, code="resource-expired")
 
 
-def require_time(
-    not_before: int | None, not_after: int | None, at_s: float, what: str, kind: str
-) -> None:
-    """Refuse a time outside a window; ``what`` and ``kind`` name whose it is.
+def too_early(what: str, seconds: float, *, code: str) -> PolicyError:
+    """The refusal of a use before the time that was agreed on."""
+    return PolicyError(
+        f"{what} may not be used yet",
+        why=f"it may be {seconds:.0f} seconds from now",
+        fix="Wait, or check the clock of this machine",
+        code=code,
+    )
 
-    Raises:
-        PolicyError: ``KIND-not-yet`` or ``KIND-expired``.
-    """
-    if not_before is not None and at_s < not_before:
-        raise PolicyError(
-            f"{what} may not be used yet",
-            why=f"it may be {not_before - at_s:.0f} seconds from now",
-            fix="Wait, or check the clock of this machine",
-            code=f"{kind}-not-yet",
-        )
-    if not_after is not None and at_s > not_after:
-        raise PolicyError(
-            f"{what} may not be used any more",
-            why=f"its time ended {at_s - not_after:.0f} seconds ago",
-            fix="Sign a successor with a later not_after",
-            code=f"{kind}-expired",
-        )
+
+def too_late(what: str, seconds: float, *, code: str) -> PolicyError:
+    """The refusal of a use after the time that was agreed on."""
+    return PolicyError(
+        f"{what} may not be used any more",
+        why=f"its time ended {seconds:.0f} seconds ago",
+        fix="Sign a successor with a later not_after",
+        code=code,
+    )
 
 
 def require_positive(value: float, most: float, name: str) -> None:

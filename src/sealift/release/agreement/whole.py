@@ -17,6 +17,7 @@ from typing import Final, Literal
 from sealift.attest.level import Level, parse_accept
 from sealift.attest.reference import ReferenceValues
 from sealift.codec import MAX_INTEGER, encode
+from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest, check_name
 from sealift.release.agreement.code import CodeBundle
@@ -28,7 +29,7 @@ from sealift.release.agreement.consistency import (
 )
 from sealift.release.agreement.parties import Board, Party, PartyRole
 from sealift.release.agreement.references import References
-from sealift.release.agreement.resources import Resource, require_time
+from sealift.release.agreement.resources import Resource, too_early, too_late
 from sealift.release.agreement.rules import OutputRule, TravelRule
 
 MAX_PARTIES: Final = 64
@@ -99,6 +100,22 @@ class Agreement:
             )
         return found
 
+    def require_own_key(self, name: str, key: PublicKey) -> Party:
+        """The party of that name, if this is its key.
+
+        Raises:
+            PolicyError: ``not-a-party`` or ``other-key``.
+        """
+        party = self.party(name)
+        if party.sign != key:
+            raise PolicyError(
+                f"the agreement names another key for {name}",
+                fix="Put your current card into the agreement, or sign with the other "
+                "key",
+                code="other-key",
+            )
+        return party
+
     def resource(self, name: str) -> Resource:
         """The resource of that name.
 
@@ -153,9 +170,12 @@ class Agreement:
         Raises:
             PolicyError: ``agreement-not-yet`` or ``agreement-expired``.
         """
-        require_time(
-            self.not_before, self.not_after, at_s, "the agreement", "agreement"
-        )
+        if self.not_before is not None and at_s < self.not_before:
+            wait_s = self.not_before - at_s
+            raise too_early("the agreement", wait_s, code="agreement-not-yet")
+        if self.not_after is not None and at_s > self.not_after:
+            late_s = at_s - self.not_after
+            raise too_late("the agreement", late_s, code="agreement-expired")
 
     def _check_levels(self) -> None:
         rehearsal = self.accept == (Level.DEVELOPMENT,)

@@ -1,0 +1,171 @@
+"""Is this the last agreement of its line? What owners saw, and a counter, say so.
+
+A database comes back with its backup; what other owners saw does not. Of n owners, q
+must say which number they saw: any two such sets share more than f owners, so that one
+honest owner was in both (``2 q > n + f``, rule H6). An owner shows the entry of its own
+log in which its broker began to serve the agreement, under a signed head that others
+keep. Pure, but for the counter. Source: spec/release.md section Rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
+from sealift.ids import Digest
+from sealift.release.agreement import Agreement, RollbackRule
+from sealift.release.audit import (
+    Inclusion,
+    LogEntry,
+    SignedTreeHead,
+    read_entry,
+    verify_entry,
+    verify_head,
+)
+
+
+class VersionCounter(Protocol):
+    """A number that only grows, kept where no backup brings an older one back.
+
+    A TPM's NV counter, for one: rule H6 uses it for agreements, not for each release.
+    A virtual or software TPM rolls back with its state, and is no such place.
+    """
+
+    def read(self) -> int:
+        """The number, 0 at first."""
+        ...
+
+    def advance(self, to: int) -> None:
+        """Raise it; raises UnavailableError if it cannot be raised."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One owner's word: its broker served this agreement.
+
+    Attributes:
+        owner: Its name.
+        number: Of the agreement in its line.
+        digest: The agreement.
+    """
+
+    owner: str
+    number: int
+    digest: Digest
+
+
+def read_sighting(
+    entry: bytes,
+    inclusion: Inclusion,
+    head: SignedTreeHead,
+    *,
+    owner: str,
+    agreement: Agreement,
+) -> Sighting:
+    """What an owner's log says about an agreement.
+
+    Args:
+        entry: Of its log.
+        inclusion: Shows that the log holds it.
+        head: Of the log, as this side admitted it (``release/heads.py``).
+        owner: Its name; one owner key, one log.
+        agreement: Which agreement the entry must be about; names the owner's key.
+
+    Raises:
+        IntegrityError: ``head-unsigned``, ``entry-not-in-log``, or ``not-the-owner``:
+            another log.
+        MalformedError: ``bad-answer``: the entry says something else.
+    """
+    if head.log != agreement.party(owner).sign:
+        raise IntegrityError(f"not the log of {owner}", code="not-the-owner")
+    verify_entry(entry, inclusion, verify_head(head))
+    said = read_entry(entry)
+    if not isinstance(said, LogEntry) or said.kind != "agreement":
+        raise MalformedError("the entry is about something else", code="bad-answer")
+    if said.agreement != agreement.digest:
+        raise MalformedError("the entry is about another agreement", code="bad-answer")
+    return Sighting(owner, agreement.number, agreement.digest)
+
+
+def seen_by_quorum(rule: RollbackRule, sightings: Iterable[Sighting]) -> int:
+    """The highest number that a quorum of owners saw, or went beyond; 0 if none."""
+    numbers = sorted(_highest(sightings).values(), reverse=True)
+    return numbers[rule.quorum - 1] if len(numbers) >= rule.quorum else 0
+
+
+def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
+    """Refuse an agreement if too few owners were asked, or one saw a later one.
+
+    A faulty owner can hold everybody up this way, as it can by not answering; it cannot
+    make an old agreement look like the last.
+
+    Args:
+        agreement: That is to be served.
+        sightings: What owners of its data said, this side's own memory included.
+
+    Raises:
+        PolicyError: ``quorum-missing``.
+        StaleError: ``agreement-rolled-back``, naming who saw which number; or
+            ``agreement-forked``: another document of the same number.
+    """
+    rule = agreement.board.rollback if agreement.board else None
+    if rule is None:
+        return
+    known = [each for each in sightings if each.owner in agreement.holders]
+    _refuse_later(agreement, known)
+    owners = {each.owner for each in known}
+    if len(owners) < rule.quorum:
+        raise PolicyError(
+            "too few owners said which agreement they saw last",
+            why=f"{', '.join(sorted(owners)) or 'nobody'} did, "
+            f"{rule.quorum} of {len(agreement.holders)} must",
+            fix="Start their brokers, or wait for them",
+            code="quorum-missing",
+        )
+
+
+def require_counter(agreement: Agreement, counter: VersionCounter) -> None:
+    """Refuse what the counter has passed; raise it to what is served now.
+
+    Raises:
+        StaleError: ``agreement-rolled-back``.
+        UnavailableError: if the counter cannot be raised.
+    """
+    passed = counter.read()
+    if passed > agreement.number:
+        raise _rolled_back(agreement, "the counter of this machine", passed)
+    if passed < agreement.number:
+        counter.advance(agreement.number)
+
+
+def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
+    for each in sightings:
+        if each.number > agreement.number:
+            raise _rolled_back(agreement, each.owner, each.number)
+        if each.number == agreement.number and each.digest != agreement.digest:
+            raise StaleError(
+                f"{each.owner} saw another agreement of number {each.number}",
+                why=f"{each.digest.short}, this one is {agreement.digest.short}",
+                fix="Keep both documents: together they show who signed both",
+                code="agreement-forked",
+            )
+
+
+def _highest(sightings: Iterable[Sighting]) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for each in sightings:
+        numbers[each.owner] = max(each.number, numbers.get(each.owner, 0))
+    return numbers
+
+
+def _rolled_back(agreement: Agreement, who: str, number: int) -> StaleError:
+    return StaleError(
+        f"{who} saw a later agreement of {agreement.name}",
+        why=f"number {number}, and this one is number {agreement.number}",
+        fix="Use the later one; if this machine was restored from a backup, bring its "
+        "vault up to date first",
+        code="agreement-rolled-back",
+    )

@@ -1,0 +1,171 @@
+"""What one party says about an agreement after it was written: veto, cancel, leave.
+
+One format, signed by the party alone, kept in files beside the agreement. What a
+statement leads to is decided in ``release/line.py``; here is only who said it.
+Source: spec/release.md section Statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from sealift.codec import MAX_INTEGER, decode, encode
+from sealift.crypto.identity import Identity
+from sealift.crypto.kdf import Label
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+)
+from sealift.ids import Digest, check_name
+from sealift.release.agreement import Agreement, Party
+from sealift.release.files import read_whole, write_whole
+
+StatementKind = Literal["veto", "cancel", "leave"]
+SUFFIX: Final = ".statement.json"
+MAX_STATEMENT_BYTES: Final = 1 << 14
+MAX_STATEMENTS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What one party says of one agreement.
+
+    Attributes:
+        kind: ``veto``: this one never. ``cancel``: the line ends. ``leave``: nothing of
+            mine is released in this line any more.
+        line: Name of the line of agreements.
+        number: Number of the agreement.
+        digest: The agreement.
+        party: Who says it.
+        at_s: Seconds since 1970 by the party's clock, for people only.
+    """
+
+    format: Literal["sealift-statement"] = "sealift-statement"
+    version: Literal[1] = 1
+    kind: StatementKind
+    line: str
+    number: int
+    digest: Digest
+    party: str
+    at_s: int
+
+    def __post_init__(self) -> None:
+        check_name(self.line, what="agreement name")
+        check_name(self.party, what="party name")
+        for name in ("number", "at_s"):
+            if not 0 <= getattr(self, name) <= MAX_INTEGER:
+                raise MalformedError("out of range", field=name, code="bad-statement")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStatement:
+    """A statement and its signature, not verified yet."""
+
+    statement: Statement
+    signature: bytes
+
+    @property
+    def file_name(self) -> str:
+        """One name for one statement; it sorts by line, number and party."""
+        said = self.statement
+        return f"{said.line}-{said.number}-{said.party}-{said.kind}{SUFFIX}"
+
+
+def sign_statement(
+    kind: StatementKind, agreement: Agreement, identity: Identity, at_s: float
+) -> SignedStatement:
+    """What ``identity`` says of an agreement.
+
+    Raises:
+        PolicyError: ``not-a-party`` or ``other-key``.
+    """
+    agreement.require_own_key(identity.name, identity.public_key)
+    said = Statement(
+        kind=kind,
+        line=agreement.name,
+        number=agreement.number,
+        digest=agreement.digest,
+        party=identity.name,
+        at_s=int(at_s),
+    )
+    return SignedStatement(said, identity.sign(Label.STATEMENT, encode(said)))
+
+
+def verify_statement(signed: SignedStatement, parties: Iterable[Party]) -> Statement:
+    """The statement, if one of these parties, of that name, signed it.
+
+    Args:
+        signed: What was found.
+        parties: Of every agreement of the line: a key may have changed in it.
+
+    Raises:
+        IntegrityError: ``statement-altered``.
+    """
+    said = signed.statement
+    for party in parties:
+        if party.name == said.party:
+            try:
+                party.sign.verify(Label.STATEMENT, encode(said), signed.signature)
+            except AuthenticationError:
+                continue
+            return said
+    raise IntegrityError(
+        f"a statement that {said.party} did not sign",
+        why=f"{said.kind} of {said.line}, number {said.number}",
+        fix="Ask that party for the file, or remove it",
+        code="statement-altered",
+    )
+
+
+def save_statement(signed: SignedStatement, folder: Path) -> Path:
+    """Write a statement under its own name; returns where.
+
+    Raises:
+        UnavailableError: if it cannot be written.
+    """
+    path = folder / signed.file_name
+    write_whole(path, encode(signed))
+    return path
+
+
+def load_statements(folder: Path, line: str) -> tuple[SignedStatement, ...]:
+    """Every statement about a line that lies in a folder; nothing is verified yet.
+
+    Raises:
+        MalformedError: ``bad-statement``, if a file is none, or there are too many.
+        UnavailableError: if one cannot be read.
+    """
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    if len(paths) > MAX_STATEMENTS:
+        raise MalformedError(
+            f"{folder} holds too many statements",
+            why=f"{len(paths)}, at most {MAX_STATEMENTS} are read",
+            code="bad-statement",
+        )
+    found = (load_statement(path) for path in paths)
+    return tuple(each for each in found if each.statement.line == line)
+
+
+def load_statement(path: Path) -> SignedStatement:
+    """Read one statement.
+
+    Raises:
+        MalformedError: ``bad-statement``.
+        UnavailableError: if it cannot be read.
+    """
+    raw = read_whole(path, MAX_STATEMENT_BYTES)
+    try:
+        return decode(SignedStatement, raw, max_bytes=MAX_STATEMENT_BYTES)
+    except MalformedError as error:
+        raise MalformedError(
+            f"{path.name} is not a statement: {error.what}",
+            why=error.why,
+            fix="Ask the party for the file again, or remove it",
+            field=error.field,
+            offset=error.offset,
+            code="bad-statement",
+        ) from None
