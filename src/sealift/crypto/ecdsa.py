@@ -12,6 +12,7 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import (
+    Prehashed,
     decode_dss_signature,
     encode_dss_signature,
 )
@@ -90,6 +91,20 @@ class EcdsaKey:
                 raise AuthenticationError
             algorithm = ec.ECDSA(hash_algorithm(name))
             self._key().verify(signature, bytes(message), algorithm)
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
+
+    def verify_digest(self, digest: bytes, signature: bytes, name: HashName) -> None:
+        """Check a DER-encoded signature over a message of which only the hash is known.
+
+        Raises:
+            AuthenticationError: if it does not verify, or has another encoding.
+        """
+        try:
+            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
+                raise AuthenticationError
+            algorithm = ec.ECDSA(Prehashed(hash_algorithm(name)))
+            self._key().verify(signature, digest, algorithm)
         except (InvalidSignature, ValueError):
             raise AuthenticationError from None
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -68,6 +69,20 @@ class RsaKey:
             AuthenticationError: if it does not verify.
         """
         self._verify(message, signature, padding.PKCS1v15(), name)
+
+    def verify_pkcs1_digest(
+        self, digest: bytes, signature: bytes, name: HashName
+    ) -> None:
+        """The same over a message of which only the hash is known.
+
+        Raises:
+            AuthenticationError: if it does not verify.
+        """
+        algorithm = Prehashed(hash_algorithm(name))
+        try:
+            self._key().verify(signature, digest, padding.PKCS1v15(), algorithm)
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
 
     def verify_pss(self, message: Buffer, signature: bytes, name: HashName) -> None:
         """Check an RSASSA-PSS signature, MGF1 with the same hash, any salt length.
