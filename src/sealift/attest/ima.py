@@ -1,0 +1,287 @@
+"""Appraisal of what a host executed, entry by entry, against its quoted PCR 10.
+
+``advance`` takes the entries since the last time and the value that a quote proved now.
+The list may be some entries ahead of the quote: it is replayed until the register has
+the quoted value, and every entry up to there must be allowed. What lies behind is proved
+by nothing yet; it is judged when a later quote covers it. The cost depends on the
+entries given, not on the length of the whole list.
+
+Source: spec/evidence-logs.md section 3 (rules L8 to L15).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from sealift.attest.check import Check, check
+from sealift.attest.formats.ima import (
+    BOOT_AGGREGATE,
+    Entry,
+    MeasurementList,
+    replay_padded,
+    replay_until,
+)
+from sealift.attest.formats.imasig import SignerKey, signer_key, verify_file
+from sealift.attest.references.tpm import ImaReferences
+from sealift.crypto.hash import HashName, digest
+from sealift.errors import AuthenticationError, MalformedError
+from sealift.ids import Digest
+
+MAX_REPORTED: Final = 16
+"""Entries that are refused by name; more are only counted."""
+
+_BANKS: Final[dict[int, HashName]] = {32: "sha256", 48: "sha384", 64: "sha512"}
+_STRONG: Final[dict[str, HashName]] = {each: each for each in _BANKS.values()}
+
+# A SHA-256 digest field and the length of the path behind it, as ima-ng and ima-sig
+# begin; and how they end behind the path if there is no signature.
+_SHA256_FIELDS: Final = struct.Struct("<12s32sI")
+_SHA256_HEAD: Final = b"\x28\0\0\0sha256:\0"
+_PATH_AT: Final = _SHA256_FIELDS.size
+_ENDS: Final = {"ima-ng": b"\0", "ima-sig": b"\0\0\0\0\0"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImaState:
+    """How far a host's list is proved and allowed.
+
+    Attributes:
+        count: Entries so far; the host sends those from this number on.
+        register: PCR 10 after them, in the bank that is quoted.
+    """
+
+    count: int
+    register: bytes
+
+    @classmethod
+    def at_boot(cls, bank: HashName) -> ImaState:
+        """Nothing measured yet."""
+        sizes = {name: size for size, name in _BANKS.items()}
+        return cls(0, bytes(sizes[bank]))
+
+
+def advance(
+    state: ImaState,
+    entries: MeasurementList,
+    quoted: bytes,
+    references: ImaReferences,
+    *,
+    pcrs: Mapping[int, bytes] | None = None,
+) -> tuple[ImaState, tuple[Check, ...]]:
+    """Appraise the entries behind ``state`` up to the quoted register.
+
+    Args:
+        state: Where the last appraisal of this boot of this host ended.
+        entries: Every entry from number ``state.count`` on.
+        quoted: PCR 10 as a quote proved it; its length names the bank.
+        references: What may run.
+        pcrs: PCR 0 to 9 of the same bank, proved by a quote; they must give the
+            boot aggregate. Without them the allow-list must have it.
+
+    Returns:
+        The state to go on from, and every comparison. With a failed check the state is
+        not to be used; where the list does not give the register it is ``state`` itself.
+
+    Raises:
+        MalformedError: if the bank is none that is replayed (SHA-1 is not), an entry
+            does not parse, or a signer's key does not.
+    """
+    bank = _bank(quoted, state)
+    place = replay_until(entries, state.register, quoted, bank=bank)
+    if place is None:
+        return state, (_no_replay(state, entries, quoted, bank),)
+    proved = entries.first(place)
+    checks = [_replayed(quoted), _lag(len(entries) - place, references.max_lag)]
+    if state.count == 0:
+        checks.append(_boot_aggregate(proved, references, pcrs, bank))
+    checks += _entry_checks(state.count, proved, references)
+    return ImaState(state.count + place, quoted), tuple(checks)
+
+
+def boot_aggregate(pcrs: Mapping[int, bytes], bank: HashName) -> bytes | None:
+    """The digest of the first entry of a boot with these PCRs, or None if one lacks.
+
+    Source: Linux ima_calc_boot_aggregate, since 5.8 over PCR 0 to 9.
+    """
+    values = [pcrs.get(number) for number in range(10)]
+    present = [each for each in values if each is not None]
+    return digest(bank, *present) if len(present) == len(values) else None
+
+
+def _bank(quoted: bytes, state: ImaState) -> HashName:
+    bank = _BANKS.get(len(quoted))
+    if bank is None or len(state.register) != len(quoted):
+        raise MalformedError(
+            f"PCR 10 of {len(quoted)} bytes cannot be replayed",
+            fix="Quote the sha256 or the sha384 bank, the same one every time",
+            code="ima-bank",
+        )
+    return bank
+
+
+def _replayed(quoted: bytes) -> Check:
+    return check(
+        True,
+        "IMA list against PCR 10",
+        expected=quoted.hex(),
+        found=quoted.hex(),
+        code="ima-replay-differs",
+    )
+
+
+def _no_replay(
+    state: ImaState, entries: MeasurementList, quoted: bytes, bank: HashName
+) -> Check:
+    padded = any(
+        replay_padded(entries.first(end), state.register, bank=bank) == quoted
+        for end in range(max(0, len(entries) - 8), len(entries) + 1)
+    )
+    return check(
+        False,
+        "IMA list against PCR 10",
+        expected=quoted.hex(),
+        found="SHA-1 digests with zeros behind" if padded else "never that value",
+        code="ima-padded-sha1" if padded else "ima-replay-differs",
+        refusal="evidence",
+        fix="Send every entry of this boot, in order; kernels below 5.8 cannot be judged",
+    )
+
+
+def _lag(ahead: int, allowed: int) -> Check:
+    return check(
+        ahead <= allowed,
+        "IMA entries newer than the quote",
+        expected=f"at most {allowed}",
+        found=str(ahead),
+        code="ima-lag",
+        refusal="stale",
+        fix="Quote again after reading the list, or raise max_lag",
+    )
+
+
+def _boot_aggregate(
+    proved: MeasurementList,
+    references: ImaReferences,
+    pcrs: Mapping[int, bytes] | None,
+    bank: HashName,
+) -> Check:
+    """The first entry binds the list to the boot; a list without measures nothing."""
+    first = proved.entry(0) if len(proved) and 0 not in proved.violations else None
+    wanted = boot_aggregate(pcrs, bank) if pcrs is not None else None
+    if wanted is None:
+        holds = first is not None and _is_listed(first, references)
+        expected = "one of the allow-list"
+    else:
+        holds = first is not None and first.digest == wanted
+        holds = holds and first is not None and first.algorithm == bank
+        expected = f"{bank}:{wanted.hex()} (PCR 0 to 9)"
+    named = first is not None and first.path == BOOT_AGGREGATE
+    return check(
+        holds and named,
+        "IMA boot aggregate",
+        expected=expected,
+        found=f"{first.algorithm}:{first.digest.hex()}" if first else "no entry",
+        code="ima-boot-aggregate",
+        fix="Quote PCR 0 to 9 in the bank of ima_hash, or list boot_aggregate",
+    )
+
+
+def _entry_checks(
+    begin: int, proved: MeasurementList, references: ImaReferences
+) -> list[Check]:
+    """One check if every entry is allowed, else one for each of the first that is not."""
+    signers = tuple(map(signer_key, references.signers))
+    judged = (
+        _judge(proved, place, begin + place, references, signers)
+        for place in _not_plainly_listed(proved, references)
+        if place or begin  # the boot aggregate is judged by itself
+    )
+    failed = list(islice((each for each in judged if each), MAX_REPORTED))
+    if failed:
+        return failed
+    subject = f"IMA entries from {begin} to {begin + len(proved) - 1}"
+    return [
+        check(
+            True,
+            subject,
+            expected="allowed",
+            found="allowed",
+            code="ima-entry-unlisted",
+        )
+    ]
+
+
+def _not_plainly_listed(
+    proved: MeasurementList, references: ImaReferences
+) -> list[int]:
+    """Places of entries that need a closer look than path and SHA-256 in the list.
+
+    Kept flat: it runs per entry.
+    """
+    found = []
+    unpack, allowed, ends = _SHA256_FIELDS.unpack_from, references.allow.get, _ENDS.get
+    columns = zip(proved.templates, proved.contents, strict=True)
+    for place, (template, content) in enumerate(columns):
+        if len(content) > _PATH_AT:
+            head, raw, size = unpack(content)
+            end = _PATH_AT - 1 + size
+            if head == _SHA256_HEAD and content[end:] == ends(template):
+                listed = allowed(content[_PATH_AT:end].decode(errors="surrogateescape"))
+                if listed and (listed[0].raw == raw or raw in _raws(listed)):
+                    continue
+        found.append(place)
+    return sorted(proved.violations.union(found))
+
+
+def _raws(listed: Iterable[Digest]) -> list[bytes]:
+    return [each.raw for each in listed]
+
+
+def _judge(
+    proved: MeasurementList,
+    place: int,
+    number: int,
+    references: ImaReferences,
+    signers: tuple[SignerKey, ...],
+) -> Check | None:
+    """The failed check of an entry, or None if it is allowed after all."""
+    entry = proved.entry(place)
+    if place in proved.violations:
+        return _refused(number, entry, "ima-violation", "changed while it was in use")
+    if entry.buffer is not None and not _digest_fits(entry, entry.buffer):
+        return _refused(number, entry, "ima-buffer-differs", "not of its buffer")
+    if _is_listed(entry, references):
+        return None
+    if not entry.signature or entry.verity:
+        return _refused(number, entry, "ima-entry-unlisted", "not in the allow-list")
+    try:
+        verify_file(entry.signature, entry.digest, entry.algorithm, signers)
+    except (AuthenticationError, MalformedError):
+        return _refused(number, entry, "ima-signature", "neither listed nor signed")
+    return None
+
+
+def _is_listed(entry: Entry, references: ImaReferences) -> bool:
+    listed = _raws(references.allow.get(entry.path, ()))
+    plain = entry.algorithm == "sha256" and not entry.verity
+    return plain and entry.digest in listed
+
+
+def _digest_fits(entry: Entry, buffer: bytes) -> bool:
+    name = _STRONG.get(entry.algorithm)
+    return name is not None and digest(name, buffer) == entry.digest
+
+
+def _refused(number: int, entry: Entry, code: str, why: str) -> Check:
+    return check(
+        False,
+        f"IMA entry {number}",
+        expected="a file that the references allow",
+        found=f"{ascii(entry.path)[1:-1]} {entry.algorithm}:{entry.digest.hex()}, {why}",
+        code=code,
+        fix="Have the parties agree on this file, or keep it from running there",
+    )
