@@ -8,6 +8,7 @@ sign certificates, with a path length that allows what is below it.
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,7 +160,9 @@ class Certificate:
 
     def _check_parts(self) -> None:
         try:
-            _ = (self.subject, self.issuer, self.serial, self.spki)
+            with warnings.catch_warnings():  # names of odd length are not refused
+                warnings.simplefilter("ignore")
+                _ = (self.subject, self.issuer, self.serial, self.spki)
             _require_whole_bytes(self.der, self.parsed.signature)
         except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm):
             raise MalformedError("not a certificate") from None
