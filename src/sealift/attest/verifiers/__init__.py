@@ -8,10 +8,12 @@ from typing import Final
 
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.development import DevelopmentVerifier
+from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.attest.verifiers.tdx import TdxVerifier
 
 _VERIFIERS: Final[tuple[Verifier, ...]] = (
     DevelopmentVerifier(),
+    NvidiaVerifier(),
     TdxVerifier(),
 )
 
