@@ -17,7 +17,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.release import shares
-from sealift.release.brokerserver import BrokerAnswer
+from sealift.release.brokermessages import BrokerAnswer
 from sealift.release.checkpoint import CheckpointMark, ShareRelease
 from sealift.release.checkpointdesk import CheckpointDesk, signed_bytes
 from sealift.release.checkpointledger import CheckpointLedger

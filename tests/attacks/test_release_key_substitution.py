@@ -17,7 +17,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.release import grant
-from sealift.release.brokerserver import BrokerAnswer
+from sealift.release.brokermessages import BrokerAnswer
 from sealift.release.collect import collect_release
 from sealift.release.grant import KeyRelease, seal_key
 from tests.sim.owners import (

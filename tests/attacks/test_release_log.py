@@ -29,7 +29,7 @@ from sealift.release.audit import (
 )
 from sealift.release.auditlog import AuditLog
 from sealift.release.broker import ReleaseRequest
-from sealift.release.brokerserver import BrokerAnswer, BrokerRequest
+from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.collect import collect_release
 from sealift.release.database import copy_database
 from sealift.release.heads import HeadStore

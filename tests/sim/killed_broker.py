@@ -15,7 +15,8 @@ from typing import Any
 from sealift.codec import encode
 from sealift.release.auditlog import Appended
 from sealift.release.broker import ReleaseRequest
-from sealift.release.brokerserver import Broker, BrokerRequest
+from sealift.release.brokermessages import BrokerRequest
+from sealift.release.brokerserver import Broker
 from tests.sim.owners import BrokerSide, make_broker, make_consortium, session_pair
 
 

@@ -35,7 +35,8 @@ from sealift.release.agreement import (
     TravelRule,
 )
 from sealift.release.auditlog import AuditLog
-from sealift.release.brokerserver import Broker, BrokerAnswer, BrokerRequest
+from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
+from sealift.release.brokerserver import Broker
 from sealift.release.bundle import measure_bundle
 from sealift.release.line import SignedLink
 from sealift.release.signed import (

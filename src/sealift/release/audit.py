@@ -19,7 +19,7 @@ from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.ids import Digest
 
-EntryKind = Literal["agreement", "release", "refusal"]
+EntryKind = Literal["agreement", "release", "refusal", "revocation"]
 CheckpointKind = Literal[
     "checkpoint", "checkpoint-release", "checkpoint-finish", "checkpoint-refusal"
 ]
@@ -30,7 +30,8 @@ class LogEntry:
     """One thing that a broker did.
 
     Attributes:
-        kind: A broker began to serve an agreement, released a key, or did not.
+        kind: A broker began to serve an agreement, released a key, or did not; or an
+            instance lost its lease.
         at_s: Seconds since 1970 by the broker's clock, for people only.
         agreement: Digest of the agreement.
         resource: Which resource, or empty.
@@ -41,8 +42,10 @@ class LogEntry:
         session: th2 of the session.
         level: Level that its evidence proved, or empty.
         evidence: Digest of its evidence.
-        rule: Refusals: stable name of the rule that failed.
+        rule: Refusals and revocations: stable name of the rule that failed.
         info: Releases: digest of the HPKE info.
+        use: Releases: which use of the key it was, from 1.
+        epoch: Key epoch of this log's owner: how many instances were revoked before.
     """
 
     kind: EntryKind
@@ -58,6 +61,8 @@ class LogEntry:
     evidence: Digest | None = None
     rule: str = ""
     info: Digest | None = None
+    use: int = 0
+    epoch: int = 0
 
     @property
     def subject(self) -> str:

@@ -118,8 +118,17 @@ def authorize(
     *,
     verified: VerifiedAgreement,
     owner: Owner,
+    at_s: float,
 ) -> ReleaseInfo:
     """Decide on one request.
+
+    Args:
+        request: What is asked for.
+        peer: Who asks, as the session proved.
+        th2: Names the session.
+        verified: The agreement in force.
+        owner: For whom this is decided.
+        at_s: Seconds since 1970, by the owner's clock.
 
     Raises:
         PolicyError: its ``code`` names the rule that failed.
@@ -128,6 +137,7 @@ def authorize(
     resource = verified.resource(request.resource)
     _require_own_resource(resource, owner)
     _require_purpose(resource, request)
+    _require_rule(resource, peer, verified, at_s)
     return ReleaseInfo(
         agreement=verified.digest,
         resource=resource.name,
@@ -137,6 +147,24 @@ def authorize(
         challenge=request.challenge,
         expiry_s=EXPIRY_S,
     )
+
+
+def _require_rule(
+    resource: Resource, peer: Peer, verified: VerifiedAgreement, at_s: float
+) -> None:
+    """(7) The owner's own rule for this resource: its time, and its levels."""
+    verified.agreement.require_time(at_s)
+    resource.require_time(at_s)
+    accepted = resource.accepted(verified.accept)
+    level = peer.result.level if peer.result else None
+    if level not in accepted:
+        raise PolicyError(
+            f"{resource.owner} releases the key of {resource.name} at other levels",
+            why=f"the evidence proves {level or 'none'}; "
+            f"the owner's rule accepts {', '.join(accepted) or 'none'}",
+            fix="Run the job at a level that every owner accepts",
+            code="owner-level-refused",
+        )
 
 
 def may_keep_checkpoints(peer: Peer, verified: VerifiedAgreement, owner: Owner) -> None:

@@ -7,11 +7,12 @@ a handshake that failed before anything was asked. One thread may serve one sess
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from sealift.crypto.identity import Identity
+from sealift.crypto.sign import PublicKey
 from sealift.errors import (
     IntegrityError,
     MalformedError,
@@ -24,6 +25,7 @@ from sealift.errors import (
 )
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
+from sealift.release.agreement import Resource
 from sealift.release.audit import LogEntry, SignedTreeHead
 from sealift.release.auditlog import Appended, AuditLog
 from sealift.release.broker import (
@@ -33,92 +35,27 @@ from sealift.release.broker import (
     authorize,
     may_read_heads,
 )
+from sealift.release.brokermessages import (
+    BrokerAnswer,
+    BrokerRequest,
+    BrokerSession,
+    Refusal,
+)
 from sealift.release.checkpoint import (
     CheckpointRequest,
     CheckpointStatus,
     Logged,
-    ShareRelease,
 )
 from sealift.release.checkpointdesk import Asker, CheckpointDesk
 from sealift.release.grant import KeyRelease, SealedKey, info_digest, seal_key
+from sealift.release.leasedesk import LeaseDesk, SessionVisit
+from sealift.release.ledger import Ledger
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.standing import Standings
 from sealift.release.vault import Vault
 
-M = TypeVar("M")
 MAX_REQUESTS_PER_SESSION: Final = 256
 MAX_LOGGED_HANDSHAKES: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ConsistencyRequest:
-    """Asks for the proof that the log of ``second`` entries continues the first."""
-
-    first: int
-    second: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerRequest:
-    """One question. Exactly one field is set; ``head`` asks for the latest head."""
-
-    release: ReleaseRequest | None = None
-    head: bool = False
-    consistency: ConsistencyRequest | None = None
-    checkpoint: CheckpointRequest | None = None
-
-    def __post_init__(self) -> None:
-        asked = (self.release, self.consistency, self.checkpoint, self.head or None)
-        if sum(each is not None for each in asked) != 1:
-            raise MalformedError("a broker is asked one thing at a time")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why not: the rule's stable name and one line for people."""
-
-    rule: str
-    line: str
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerAnswer:
-    """The answer. Exactly one is set.
-
-    Attributes:
-        status: To a claim and a deposit.
-        logged: To a commit and a finish.
-        share: To a fetch.
-    """
-
-    release: KeyRelease | None = None
-    refusal: Refusal | None = None
-    head: SignedTreeHead | None = None
-    proof: tuple[bytes, ...] | None = None
-    status: CheckpointStatus | None = None
-    logged: Logged | None = None
-    share: ShareRelease | None = None
-
-
-class BrokerSession(Protocol):
-    """The part of ``session.Session`` that both ends need."""
-
-    @property
-    def peer(self) -> Peer:
-        """Who is at the other end."""
-        ...
-
-    @property
-    def th2(self) -> bytes:
-        """Names this session."""
-        ...
-
-    def send_message(self, message: object) -> None:
-        """Send a record of the codec."""
-        ...
-
-    def receive_message(self, cls: type[M], timeout_s: float | None = None) -> M:
-        """The next message as ``cls``."""
-        ...
 
 
 class Broker:
@@ -129,7 +66,8 @@ class Broker:
         identity: The owner's identity.
         vault: Its keys; remembers the agreement in force.
         log: Its audit log.
-        clock: Seconds since 1970, for people who read the log.
+        clock: Seconds since 1970: for validity that was agreed on, and for people.
+        monotonic: Seconds that never go back: for leases (rule H5).
         sink: Where events go.
 
     Raises:
@@ -146,6 +84,7 @@ class Broker:
         vault: Vault,
         log: AuditLog,
         clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
     ) -> None:
         self._verified = verified
@@ -154,11 +93,19 @@ class Broker:
         self._vault = vault
         self._log = log
         self._clock = clock
+        self._monotonic = monotonic
+        self._ledger: Ledger = vault.ledger
         self._sink = sink
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
         self._handshakes = 0
         self._bring_into_force()
+        self.leases = LeaseDesk(
+            self._owner,
+            Standings(self._ledger),
+            record=self._record_revocation,
+            monotonic=monotonic,
+        )
         self._desk = CheckpointDesk(
             verified,
             identity,
@@ -168,19 +115,38 @@ class Broker:
             admit=self._admit,
         )
 
-    def serve(self, session: BrokerSession, timeout_s: float | None = None) -> None:
+    def serve(
+        self,
+        session: BrokerSession,
+        timeout_s: float | None = None,
+        *,
+        accepted_at_s: float = 0.0,
+    ) -> None:
         """Answer one session until its peer closes it or falls silent."""
-        for _ in range(MAX_REQUESTS_PER_SESSION):
+        visit = SessionVisit(session, self._monotonic, accepted_at_s)
+        asked = 0
+        while asked < MAX_REQUESTS_PER_SESSION:
             try:
                 request = session.receive_message(BrokerRequest, timeout_s)
             except PeerError:
                 return
-            session.send_message(self.answer(request, session))
+            except RefusedError as error:
+                self.leases.fail(session.peer, error)
+                raise
+            asked += request.lease is None
+            answer = self.answer(request, session, visit)
+            visit.answered()
+            session.send_message(answer)
 
-    def answer(self, request: BrokerRequest, session: BrokerSession) -> BrokerAnswer:
+    def answer(
+        self,
+        request: BrokerRequest,
+        session: BrokerSession,
+        visit: SessionVisit,
+    ) -> BrokerAnswer:
         """Answer one request; a refusal is an answer too."""
         try:
-            return self._answer(request, session)
+            return self._answer(request, session, visit)
         except (RefusedError, MalformedError) as error:
             return BrokerAnswer(refusal=Refusal(error.code, str(error)))
         except SealiftError as error:  # its line may name places of this machine
@@ -211,9 +177,14 @@ class Broker:
         """The latest signed head of this broker's log."""
         return self._log.head()
 
-    def _answer(self, request: BrokerRequest, session: BrokerSession) -> BrokerAnswer:
+    def _answer(
+        self, request: BrokerRequest, session: BrokerSession, visit: SessionVisit
+    ) -> BrokerAnswer:
+        self.leases.admit(session.peer)
         if request.release is not None:
-            return BrokerAnswer(release=self._release(request.release, session))
+            return BrokerAnswer(release=self._release(request.release, session, visit))
+        if request.lease is not None:
+            return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
         if request.checkpoint is not None:
             return self._answer_checkpoint(request.checkpoint, session)
         may_read_heads(session.peer, self._verified)
@@ -238,27 +209,50 @@ class Broker:
             return BrokerAnswer(logged=answered)
         return BrokerAnswer(share=answered)
 
-    def _release(self, request: ReleaseRequest, session: BrokerSession) -> KeyRelease:
-        """Seal, log and sync, in this order; what is returned may leave."""
+    def _release(
+        self, request: ReleaseRequest, session: BrokerSession, visit: SessionVisit
+    ) -> KeyRelease:
+        """Seal, count, log and sync, in this order; what is returned may leave."""
         peer, th2 = session.peer, session.th2
         try:
             sealed = self._seal(request, peer, th2)
+            resource = self._verified.resource(request.resource)
+            use = self._debit(resource)
+            self.leases.grant(peer, resource, visit.judged_after_s)
         except SealiftError as error:
             self._append_about(peer, th2, request, rule=error.code)
             self._tell("release.refused", rule=error.code, peer=peer.name)
             raise
-        logged = self._append_about(peer, th2, request, info=info_digest(sealed.info))
+        logged = self._append_about(
+            peer, th2, request, info=info_digest(sealed.info), use=use
+        )
         self._tell("release.granted", resource=sealed.info.resource, peer=peer.name)
         return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
 
     def _seal(self, request: ReleaseRequest, peer: Peer, th2: bytes) -> SealedKey:
-        info = authorize(request, peer, th2, verified=self._verified, owner=self._owner)
+        info = authorize(
+            request,
+            peer,
+            th2,
+            verified=self._verified,
+            owner=self._owner,
+            at_s=self._clock(),
+        )
         self._admit(info.challenge)
         data_key = self._vault.fetch(info.resource)
         try:
             return seal_key(data_key, info, recipient=peer.hpke, owner=self._identity)
         finally:
             data_key.wipe()
+
+    def _debit(self, resource: Resource) -> int:
+        """(8) One more use of the key, counted before it leaves."""
+        line, limit = self._verified.agreement.name, resource.rule.max_uses
+        return self._ledger.debit(line, resource.name, limit)
+
+    def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
+        self._tell("lease.revoked", rule=rule, peer=instance.to_text())
+        self._append("revocation", instance=instance, rule=rule, epoch=epoch)
 
     def _bring_into_force(self) -> None:
         owner = self._verified.require_owner_signed(self._owner.name)
@@ -318,6 +312,7 @@ class Broker:
         *,
         rule: str = "",
         info: Digest | None = None,
+        use: int = 0,
     ) -> Appended:
         result = peer.result
         return self._append(
@@ -332,6 +327,8 @@ class Broker:
             evidence=result.evidence if result else None,
             rule=rule,
             info=info,
+            use=use,
+            epoch=self._ledger.epoch(),
         )
 
     def _append(self, kind: str, **fields: object) -> Appended:

@@ -23,7 +23,7 @@ from sealift.release.broker import (
     ReleaseInfo,
     ReleaseRequest,
 )
-from sealift.release.brokerserver import (
+from sealift.release.brokermessages import (
     BrokerAnswer,
     BrokerRequest,
     BrokerSession,

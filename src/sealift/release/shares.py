@@ -31,7 +31,7 @@ from sealift.release.audit import (
     verify_head,
 )
 from sealift.release.broker import CHALLENGE_BYTES, EXPIRY_S
-from sealift.release.brokerserver import BrokerAnswer, BrokerRequest
+from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.checkpoint import (
     CheckpointMark,
     CheckpointRequest,

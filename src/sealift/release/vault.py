@@ -37,6 +37,8 @@ from sealift.release.database import (
     open_database,
     transaction,
 )
+from sealift.release.ledger import SCHEMA as LEDGER_SCHEMA
+from sealift.release.ledger import SqliteLedger
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.wrapping import Wrapped, unwrap, wrap
 
@@ -47,9 +49,10 @@ CREATE TABLE keys (resource TEXT PRIMARY KEY, commitment TEXT NOT NULL,
 CREATE TABLE agreements (line TEXT PRIMARY KEY, number INTEGER NOT NULL,
                          digest TEXT NOT NULL) STRICT
 """
-# Of the file's form. 0: keys and agreements; 2: shares of checkpoints besides.
-FORM: Final = 2
-_ADDED: Final = f"{CHECKPOINT_SCHEMA}; PRAGMA user_version = {FORM}"
+# Of the file's form. 0: keys and agreements; 2: shares of checkpoints besides;
+# 3: uses, revocations and numbers seen besides.
+FORM: Final = 3
+_ADDED: Final = f"{CHECKPOINT_SCHEMA}; {LEDGER_SCHEMA}; PRAGMA user_version = {FORM}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class Vault:
     def checkpoints(self) -> CheckpointStore:
         """Its shares of checkpoint keys."""
         return CheckpointStore(self._connection, self._path, self._identity, self._lock)
+
+    @property
+    def ledger(self) -> SqliteLedger:
+        """What it remembers of releases and of those that got them."""
+        return SqliteLedger(self._connection, self._path, self._lock)
 
     def store(self, resource: str, data_key: SecretKey) -> Digest:
         """Keep a data key; returns its commitment for the agreement (rule C9).

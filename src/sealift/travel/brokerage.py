@@ -7,6 +7,7 @@ chosen by the name on the relay; a peer that lies about it fails that policy.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -75,6 +76,18 @@ class Brokerage:
             PeerError: when the orchestrator's relay is gone before that.
         """
         emit(self._sink, "broker.ready", broker=self._endpoint.name)
+        stop = threading.Event()
+        watch = threading.Thread(
+            target=self._broker.leases.watch, args=(stop,), name="leases", daemon=True
+        )
+        watch.start()
+        try:
+            self._take_sessions()
+        finally:
+            stop.set()
+            watch.join()
+
+    def _take_sessions(self) -> None:
         while True:
             try:
                 circuit = self._link.accept(None)
@@ -99,6 +112,7 @@ class Brokerage:
                 return
             is_accelerator = circuit.peer_name == ACCELERATOR
             expect = expect_accelerator if is_accelerator else expect_data_owner
+            began_s = time.monotonic()
             try:
                 session = accept(circuit, self._endpoint, expect(self._agreement))
             except PeerError:
@@ -107,7 +121,7 @@ class Brokerage:
                 self._broker.record_refused_handshake(error, name=circuit.peer_name)
                 return
             with session, suppress(SealiftError):
-                self._broker.serve(session, SILENCE_S)
+                self._broker.serve(session, SILENCE_S, accepted_at_s=began_s)
         finally:
             self._places.release()
 

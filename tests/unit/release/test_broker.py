@@ -39,7 +39,7 @@ def decide(
 ) -> str:
     """``released``, or the name of the rule that failed."""
     try:
-        info = authorize(request, peer, TH2, verified=VERIFIED, owner=owner)
+        info = authorize(request, peer, TH2, verified=VERIFIED, owner=owner, at_s=0)
     except PolicyError as error:
         return error.code
     assert (info.recipient, info.challenge) == (TH2, request.challenge)
@@ -123,7 +123,7 @@ def test_level_must_be_accepted() -> None:
     )
     owner = Owner("ada", strict.identities["ada"].public_key)
     with pytest.raises(PolicyError) as caught:
-        authorize(REQUEST, peer, TH2, verified=verified, owner=owner)
+        authorize(REQUEST, peer, TH2, verified=verified, owner=owner, at_s=0)
     assert caught.value.code == "level-refused"
 
 

@@ -158,7 +158,7 @@ def test_a_vault_of_a_later_form_is_left_alone(
     vault: Vault, identity: Identity, tmp_path: Path
 ) -> None:
     with sqlite3.connect(tmp_path / "vault") as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
     connection.close()
     with pytest.raises(MalformedError) as caught:
         Vault.open(tmp_path / "vault", identity)

@@ -1,0 +1,195 @@
+"""A broker's work on leases: who may go on, who fell silent, who failed.
+
+Revoking is logged and remembered before anybody is told. What was delivered before is
+not recalled (rule H5): from here on the instance gets nothing more, and the owner's
+holder, which asks for its standing, stops giving it rows.
+Source: spec/release.md section Leases.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from sealift.crypto.sign import PublicKey
+from sealift.errors import PolicyError, SealiftError
+from sealift.release.agreement import Resource
+from sealift.release.broker import Owner, Peer
+from sealift.release.brokermessages import LeaseRequest
+from sealift.release.standing import HEARTBEAT_MISSING, Standing, Standings
+
+WATCH_S: Final = 0.25
+
+Clock = Callable[[], float]
+
+
+class RecordRevocation(Protocol):
+    """Writes a revocation into the log and syncs it."""
+
+    def __call__(self, instance: PublicKey, rule: str, epoch: int) -> None:
+        """Raises UnavailableError if the log cannot be written."""
+        ...
+
+
+class LeaseDesk:
+    """The leases of one owner's broker.
+
+    Args:
+        owner: For whom it works.
+        standings: Who stands how.
+        record: Logs a revocation.
+        monotonic: Seconds that never go back (rule H5).
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        standings: Standings,
+        *,
+        record: RecordRevocation,
+        monotonic: Clock,
+    ) -> None:
+        self._owner = owner
+        self._standings = standings
+        self._record = record
+        self._monotonic = monotonic
+        self._changed = threading.Condition()
+
+    def admit(self, peer: Peer) -> None:
+        """Refuse an instance that was revoked; raises ``lease-revoked``."""
+        self._standings.require_good(peer.instance)
+
+    def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:
+        """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
+        if resource.rule.heartbeat_s is not None:
+            self._standings.grant(peer.instance, resource.rule.heartbeat_s, proven_at_s)
+
+    def answer(self, request: LeaseRequest, visit: SessionVisit) -> Standing:
+        """Answer one request.
+
+        Raises:
+            StaleError: ``lease-revoked``, or ``not-renewed``.
+            PolicyError: if somebody else's lease is asked about.
+        """
+        peer = visit.peer
+        if request.action == "ask":
+            assert request.instance is not None
+            self._require_own(peer)
+            return self._wait(request.instance, request.wait_s)
+        if request.action == "prove":
+            self._standings.prove(peer.instance, visit.renewed())
+        else:
+            self._standings.give_back(peer.instance)
+        return self._standings.standing(peer.instance, self._monotonic())
+
+    def fail(self, peer: Peer, error: SealiftError) -> None:
+        """A peer's renewal was refused: its lease ends, if it has one."""
+        standing = self._standings.standing(peer.instance, self._monotonic())
+        if standing.due_s or standing.rule == HEARTBEAT_MISSING:
+            self.revoke(peer.instance, error.code)
+
+    def revoke(self, instance: PublicKey, rule: str) -> None:
+        """End a lease for good, and log it."""
+        epoch = self._standings.revoke(instance, rule)
+        with self._changed:
+            self._changed.notify_all()
+        self._record(instance, rule, epoch)
+
+    def watch(self, stop: threading.Event) -> None:
+        """Revoke who falls silent, until ``stop`` is set."""
+        while True:
+            due_s = self._standings.next_due_s(self._monotonic())
+            pause_s = WATCH_S if due_s is None else min(due_s, WATCH_S)
+            if stop.wait(max(0.001, pause_s)):
+                return
+            self.revoke_overdue()
+
+    def revoke_overdue(self) -> None:
+        """Revoke whoever is silent for longer than its heartbeat."""
+        for instance in self._standings.overdue(self._monotonic()):
+            self.revoke(instance, HEARTBEAT_MISSING)
+
+    def _wait(self, instance: PublicKey, wait_s: float) -> Standing:
+        deadline = self._monotonic() + wait_s
+        with self._changed:
+            while True:
+                now_s = self._monotonic()
+                found = self._standings.standing(instance, now_s)
+                if not found.good or now_s >= deadline:
+                    return found
+                self._changed.wait(min(deadline - now_s, WATCH_S))
+
+    def _require_own(self, peer: Peer) -> None:
+        if peer.identity != self._owner.key:
+            raise PolicyError(
+                "only the owner's own holder may ask where an instance stands",
+                code="not-the-owner",
+            )
+
+
+class SessionVisit:
+    """One session at the desk: since when its peer's evidence is known to be good.
+
+    Evidence is judged somewhere between two requests. The earlier of the two times is
+    taken, so a lease is never thought fresher than it is.
+
+    Args:
+        session: Of the peer.
+        monotonic: Seconds that never go back.
+        accepted_at_s: When the session's handshake began.
+    """
+
+    def __init__(
+        self, session: RenewableSession, monotonic: Clock, accepted_at_s: float
+    ) -> None:
+        self._session = session
+        self._monotonic = monotonic
+        self._judged_after_s = accepted_at_s
+        self._last_answer_s = accepted_at_s
+        self._th2 = session.th2
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end, as of the latest renewal."""
+        return self._session.peer
+
+    @property
+    def judged_after_s(self) -> float:
+        """A time before which the evidence in force was not judged."""
+        if self._session.th2 != self._th2:
+            self._th2, self._judged_after_s = self._session.th2, self._last_answer_s
+        return self._judged_after_s
+
+    def renewed(self) -> float:
+        """``judged_after_s`` of a renewal that was not counted yet.
+
+        Raises:
+            StaleError: ``not-renewed``, if there was none since the last answer.
+        """
+        if self._session.th2 == self._th2:
+            raise PolicyError(
+                "the session was not renewed since the last answer",
+                why="a lease is renewed by fresh evidence",
+                fix="Renew the session first",
+                code="not-renewed",
+            )
+        return self.judged_after_s
+
+    def answered(self) -> None:
+        """An answer is about to go out."""
+        self._last_answer_s = self._monotonic()
+
+
+class RenewableSession(Protocol):
+    """The part of ``session.Session`` that tells renewals apart."""
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end."""
+        ...
+
+    @property
+    def th2(self) -> bytes:
+        """Names the session until it is renewed."""
+        ...

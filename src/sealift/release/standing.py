@@ -1,0 +1,137 @@
+"""Which instances may go on with the keys that they got: proven lately, not revoked.
+
+A released key with a lease is worth something only while its accelerator keeps proving
+itself: each renewal of the session carries fresh evidence, judged in full, and counts
+from the moment it was judged, by this side's monotonic clock (rule H5). Whoever fails,
+or falls silent for longer than its heartbeat, is revoked for good: an instance key is
+made at a process's start, so a clean start is another instance.
+Pure: time comes as an argument, memory is the ledger's.
+Source: spec/release.md section Leases.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sealift.crypto.sign import PublicKey
+from sealift.errors import StaleError
+from sealift.release.ledger import Ledger
+
+HEARTBEAT_MISSING: Final = "heartbeat-missing"
+# A renewal is judged on the way, and machines pause; less than the second that
+# revocation may take beyond a heartbeat.
+GRACE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where one instance stands.
+
+    Attributes:
+        instance: Its key.
+        good: Whether it may go on.
+        rule: Why not, or empty.
+        due_s: Seconds until it must have proven itself again; 0 without a lease.
+    """
+
+    instance: PublicKey
+    good: bool
+    rule: str = ""
+    due_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    heartbeat_s: float
+    proven_at_s: float
+
+    @property
+    def due_at_s(self) -> float:
+        return self.proven_at_s + self.heartbeat_s + GRACE_S
+
+
+class Standings:
+    """The leases of one broker, open and revoked. Threads may share it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._leases: dict[PublicKey, _Lease] = {}
+        self._lock = threading.Lock()
+
+    def require_good(self, instance: PublicKey) -> None:
+        """Refuse an instance that was revoked; raises ``lease-revoked``."""
+        rule = self._ledger.revoked(instance)
+        if rule:
+            raise revoked(rule)
+
+    def grant(
+        self, instance: PublicKey, heartbeat_s: float, proven_at_s: float
+    ) -> None:
+        """A key with a lease goes to an instance; the shortest heartbeat counts."""
+        self.require_good(instance)
+        with self._lock:
+            known = self._leases.get(instance)
+            if known:
+                heartbeat_s = min(heartbeat_s, known.heartbeat_s)
+            self._leases[instance] = _Lease(heartbeat_s, proven_at_s)
+
+    def prove(self, instance: PublicKey, proven_at_s: float) -> None:
+        """Fresh evidence of an instance was judged and accepted.
+
+        Raises:
+            StaleError: ``lease-revoked``.
+        """
+        self.require_good(instance)
+        with self._lock:
+            lease = self._leases.get(instance)
+            if lease:
+                newer = max(lease.proven_at_s, proven_at_s)
+                self._leases[instance] = replace(lease, proven_at_s=newer)
+
+    def give_back(self, instance: PublicKey) -> None:
+        """The instance needs its keys no more, and said so."""
+        with self._lock:
+            self._leases.pop(instance, None)
+
+    def revoke(self, instance: PublicKey, rule: str) -> int:
+        """End a lease for good; the key epoch that begins with it."""
+        with self._lock:
+            self._leases.pop(instance, None)
+        return self._ledger.revoke(instance, rule)
+
+    def standing(self, instance: PublicKey, now_s: float) -> Standing:
+        """Where an instance stands at ``now_s``."""
+        rule = self._ledger.revoked(instance)
+        with self._lock:
+            lease = self._leases.get(instance)
+        due_s = max(0.0, lease.due_at_s - now_s) if lease else 0.0
+        if not rule and lease and due_s == 0:
+            rule = HEARTBEAT_MISSING
+        return Standing(instance=instance, good=not rule, rule=rule, due_s=due_s)
+
+    def overdue(self, now_s: float) -> tuple[PublicKey, ...]:
+        """Instances that fell silent."""
+        with self._lock:
+            return tuple(
+                instance
+                for instance, lease in self._leases.items()
+                if now_s >= lease.due_at_s
+            )
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """Seconds until the next lease is due, or None while none is open."""
+        with self._lock:
+            due = [lease.due_at_s for lease in self._leases.values()]
+        return max(0.0, min(due) - now_s) if due else None
+
+
+def revoked(rule: str) -> StaleError:
+    """The refusal of an instance that was revoked."""
+    return StaleError(
+        "this instance was revoked",
+        why=f"it failed to prove itself while it held keys [{rule}]",
+        fix="Start it again on a clean host: that is another instance",
+        code="lease-revoked",
+    )

@@ -1,0 +1,257 @@
+"""Leases over live sessions: prove, fail, fall silent; and what a holder hears of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.attest import Evidence
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.channel.memory import memory_pair
+from sealift.crypto.sign import PublicKey
+from sealift.errors import PeerError, PolicyError, RefusedError, SealiftError
+from sealift.ids import Digest, Role
+from sealift.release.agreement import ReleaseRule
+from sealift.release.brokerserver import Broker
+from sealift.release.collect import collect_release
+from sealift.release.lease import ask_standing, give_back_lease, prove_lease
+from sealift.release.logcheck import read_entries
+from sealift.release.standing import GRACE_S
+from sealift.session import Endpoint, PeerPolicy, Session, accept, connect
+from tests.sim.owners import BrokerBox, Consortium, make_broker, make_consortium
+
+BEAT_S = 0.4
+LEASE = ReleaseRule(lease_s=60.0, heartbeat_s=BEAT_S, max_uses=3)
+
+
+@pytest.fixture(scope="module")
+def consortium() -> Consortium:
+    consortium = make_consortium()
+    resources = tuple(
+        replace(entry, rule=LEASE) for entry in consortium.agreement.resources
+    )
+    return replace(
+        consortium, agreement=replace(consortium.agreement, resources=resources)
+    )
+
+
+@pytest.fixture
+def box(consortium: Consortium, tmp_path: Path) -> Iterator[BrokerBox]:
+    box = make_broker(consortium, "ada", tmp_path)
+    stop = threading.Event()
+    watch = threading.Thread(target=box.broker.leases.watch, args=(stop,))
+    watch.start()
+    yield box
+    stop.set()
+    watch.join()
+    box.close()
+
+
+class Host:
+    """Attests; ``spoil`` makes its further evidence that of other code."""
+
+    def __init__(self, consortium: Consortium) -> None:
+        self._consortium = consortium
+        self._code = consortium.agreement.code.digest
+        self.media_type = DevelopmentAttester.media_type
+
+    def spoil(self) -> None:
+        self._code = Digest.of(b"tampered")
+
+    def collect(self, bound: bytes) -> Evidence:
+        attester = DevelopmentAttester(
+            self._consortium.attester, role=Role.ACCELERATOR, code_bundle=self._code
+        )
+        return attester.collect(bound)
+
+
+@dataclass
+class Line:
+    """Opens sessions with ada's broker, each served in a thread."""
+
+    consortium: Consortium
+    broker: Broker
+
+    def endpoint(self, role: Role, name: str, **proof: Any) -> Endpoint:
+        agreement = self.consortium.agreement.digest
+        return Endpoint(role=role, name=name, agreement=agreement, **proof)
+
+    @contextmanager
+    def accelerator(
+        self, host: Host, ours: Endpoint | None = None
+    ) -> Iterator[Session]:
+        ours = ours or self.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+        policy = PeerPolicy(
+            roles=frozenset({Role.ACCELERATOR}),
+            require_evidence=True,
+            appraiser=self.consortium.verified().appraiser(),
+        )
+        with self._session(ours, policy) as session:
+            yield session
+
+    @contextmanager
+    def holder(self, name: str = "ada") -> Iterator[Session]:
+        identity = self.consortium.identities[name]
+        ours = self.endpoint(Role.HOLDER, name, identity=identity)
+        with self._session(ours, self._party(Role.HOLDER)) as session:
+            yield session
+
+    def collect(self, session: Session) -> None:
+        verified = self.consortium.verified()
+        key, _ = collect_release(session, verified, "ada-train", clock=time.monotonic)
+        key.wipe()
+
+    @contextmanager
+    def _session(self, ours: Endpoint, policy: PeerPolicy) -> Iterator[Session]:
+        here, there = memory_pair()
+        theirs = self.endpoint(
+            Role.BROKER, "ada", identity=self.consortium.identities["ada"]
+        )
+
+        def serve() -> None:
+            began_s = time.monotonic()
+            with (
+                suppress(SealiftError),
+                accept(there, theirs, policy) as session,
+            ):
+                self.broker.serve(session, 10.0, accepted_at_s=began_s)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with connect(here, ours, self._party(Role.BROKER)) as session:
+                yield session
+        finally:
+            thread.join(20)
+
+    def _party(self, role: Role) -> PeerPolicy:
+        keys = {each.name: each.sign for each in self.consortium.agreement.parties}
+        return PeerPolicy(
+            roles=frozenset({role}), identities=keys, require_identity=True
+        )
+
+
+@pytest.fixture
+def line(consortium: Consortium, box: BrokerBox) -> Line:
+    return Line(consortium, box.broker)
+
+
+@pytest.fixture
+def host(consortium: Consortium) -> Host:
+    return Host(consortium)
+
+
+def revocations(folder: Path) -> list[tuple[str, int]]:
+    entries = read_entries(folder / "ada.log")
+    return [(e.rule, e.epoch) for e in entries if e.kind == "revocation"]  # type: ignore[union-attr]
+
+
+def ask(line: Line, instance: PublicKey, wait_s: float) -> tuple[bool, str]:
+    with line.holder() as session:
+        found = ask_standing(session, instance, wait_s=wait_s)
+    return found.good, found.rule
+
+
+def test_who_keeps_proving_itself_goes_on(
+    line: Line, host: Host, tmp_path: Path
+) -> None:
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        for _ in range(6):
+            time.sleep(BEAT_S / 3)
+            assert prove_lease(session).good
+        assert ask(line, ours.instance.public_key, 0) == (True, "")
+        give_back_lease(session)
+    time.sleep(BEAT_S + GRACE_S)
+    assert ask(line, ours.instance.public_key, 0) == (True, "")
+    assert revocations(tmp_path) == []
+
+
+def test_bad_evidence_revokes_at_once(line: Line, host: Host, tmp_path: Path) -> None:
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        host.spoil()
+        with pytest.raises(SealiftError):
+            prove_lease(session)
+    rule = "code-bundle-differs"
+    assert ask(line, ours.instance.public_key, 5.0) == (False, rule)
+    assert revocations(tmp_path) == [(rule, 1)]
+
+
+def test_silence_revokes_and_the_holder_hears_of_it(
+    line: Line, host: Host, tmp_path: Path
+) -> None:
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        assert ask(line, ours.instance.public_key, 10.0) == (False, "heartbeat-missing")
+        with pytest.raises(PolicyError, match="heartbeat-missing"):
+            prove_lease(session)
+    assert revocations(tmp_path) == [("heartbeat-missing", 1)]
+
+
+def test_a_revoked_instance_gets_nothing_a_fresh_one_does(
+    line: Line, host: Host
+) -> None:
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    line.broker.leases.revoke(ours.instance.public_key, "ima-not-allowed")
+    with (
+        line.accelerator(host, ours) as session,
+        pytest.raises(PolicyError, match="lease-revoked"),
+    ):
+        line.collect(session)
+    with line.accelerator(host) as session:
+        line.collect(session)
+
+
+def test_a_lease_is_proven_by_renewal_only(line: Line, host: Host) -> None:
+    """Control: asking alone, without fresh evidence, does not keep a lease."""
+    from sealift.release.brokermessages import BrokerRequest, LeaseRequest
+    from sealift.release.collect import ask_broker
+
+    with line.accelerator(host) as session:
+        line.collect(session)
+        with pytest.raises(PolicyError, match="not-renewed"):
+            ask_broker(session, BrokerRequest(lease=LeaseRequest(action="prove")), 5.0)
+
+
+def test_only_the_owners_holder_may_ask(line: Line, host: Host) -> None:
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    for other in ("bern", "cleo"):
+        with (
+            line.holder(other) as session,
+            pytest.raises(PolicyError, match="not-the-owner"),
+        ):
+            ask_standing(session, ours.instance.public_key)
+
+
+def test_uses_are_debited_before_the_key_leaves(
+    line: Line, host: Host, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        with line.accelerator(host) as session:
+            line.collect(session)
+            give_back_lease(session)
+    with (
+        line.accelerator(host) as session,
+        pytest.raises(PolicyError, match="uses-exhausted"),
+    ):
+        line.collect(session)
+    uses = [e.use for e in read_entries(tmp_path / "ada.log") if e.kind == "release"]  # type: ignore[union-attr]
+    assert uses == [1, 2, 3]
+
+
+def test_a_dead_session_is_silence(line: Line, host: Host, tmp_path: Path) -> None:
+    with suppress(PeerError, RefusedError), line.accelerator(host) as session:
+        line.collect(session)
+    time.sleep(BEAT_S + GRACE_S + 0.3)
+    assert revocations(tmp_path) == [("heartbeat-missing", 1)]

@@ -1,0 +1,70 @@
+"""Leases by the clock: proven lately or revoked for good."""
+
+from __future__ import annotations
+
+import pytest
+
+from sealift.crypto.sign import SigningKey
+from sealift.errors import StaleError
+from sealift.release.standing import GRACE_S, HEARTBEAT_MISSING, Standings
+from tests.sim.memory_ledger import MemoryLedger
+
+ONE, TWO = (SigningKey.generate().public_key for _ in range(2))
+BEAT_S = 5.0
+
+
+@pytest.fixture
+def standings() -> Standings:
+    return Standings(MemoryLedger())
+
+
+def test_without_lease_an_instance_is_good_and_never_due(standings: Standings) -> None:
+    found = standings.standing(ONE, 100.0)
+    assert (found.good, found.due_s) == (True, 0.0)
+    assert standings.next_due_s(100.0) is None
+
+
+def test_proofs_move_the_time_that_is_due(standings: Standings) -> None:
+    standings.grant(ONE, BEAT_S, 0.0)
+    assert standings.standing(ONE, 1.0).due_s == BEAT_S + GRACE_S - 1
+    standings.prove(ONE, 4.0)
+    standings.prove(ONE, 3.0)  # an earlier proof does not shorten it
+    assert standings.standing(ONE, 4.0).due_s == BEAT_S + GRACE_S
+    assert standings.overdue(4.0 + BEAT_S) == ()
+    assert standings.overdue(4.0 + BEAT_S + GRACE_S) == (ONE,)
+
+
+def test_silence_shows_before_anybody_looked(standings: Standings) -> None:
+    standings.grant(ONE, BEAT_S, 0.0)
+    found = standings.standing(ONE, BEAT_S + GRACE_S)
+    assert (found.good, found.rule) == (False, HEARTBEAT_MISSING)
+
+
+def test_the_shortest_heartbeat_counts(standings: Standings) -> None:
+    standings.grant(ONE, BEAT_S, 0.0)
+    standings.grant(ONE, 2 * BEAT_S, 0.0)
+    assert standings.next_due_s(0.0) == BEAT_S + GRACE_S
+
+
+def test_revoked_is_for_good(standings: Standings) -> None:
+    standings.grant(ONE, BEAT_S, 0.0)
+    standings.grant(TWO, BEAT_S, 0.0)
+    assert standings.revoke(ONE, "ima-not-allowed") == 1
+    for attempt in (
+        lambda: standings.prove(ONE, 1.0),
+        lambda: standings.grant(ONE, BEAT_S, 1.0),
+        lambda: standings.require_good(ONE),
+    ):
+        with pytest.raises(StaleError) as refusal:
+            attempt()
+        assert refusal.value.code == "lease-revoked"
+        assert "ima-not-allowed" in str(refusal.value)
+    assert standings.standing(TWO, 1.0).good
+    assert standings.overdue(99.0) == (TWO,)
+
+
+def test_given_back_is_not_missed(standings: Standings) -> None:
+    standings.grant(ONE, BEAT_S, 0.0)
+    standings.give_back(ONE)
+    assert standings.overdue(99.0) == ()
+    assert standings.standing(ONE, 99.0).good
