@@ -140,6 +140,20 @@ class Certificate:
             raise MalformedError("a certificate's extensions do not parse") from None
         return found.public_bytes()
 
+    def directory_names(self) -> dict[str, str]:
+        """Attributes of the directory names among the alternative names, by OID.
+
+        Raises:
+            MalformedError: if one stands twice, or the extensions do not parse.
+        """
+        found = self._extension(x509.SubjectAlternativeName)
+        names = found.get_values_for_type(x509.DirectoryName) if found else []
+        attributes = [each for name in names for each in name]
+        texts = {each.oid.dotted_string: str(each.value) for each in attributes}
+        if len(texts) != len(attributes):
+            raise MalformedError("a certificate names the same attribute twice")
+        return texts
+
     def is_issued_by(self, issuer: Certificate) -> bool:
         """Whether names fit and the issuer's key made the signature, not over SHA-1."""
         try:

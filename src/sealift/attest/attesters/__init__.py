@@ -8,8 +8,10 @@ from typing import Final
 
 from sealift.attest.attester import Attester
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.attesters.tpm import TpmAttester
 from sealift.attest.development import MEDIA_TYPE as DEVELOPMENT
+from sealift.attest.tpm import MEDIA_TYPE as TPM
 
 ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = (
-    MappingProxyType({DEVELOPMENT: DevelopmentAttester})
+    MappingProxyType({DEVELOPMENT: DevelopmentAttester, TPM: TpmAttester})
 )

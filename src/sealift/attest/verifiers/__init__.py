@@ -10,11 +10,13 @@ from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.development import DevelopmentVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.attest.verifiers.tdx import TdxVerifier
+from sealift.attest.verifiers.tpm import TpmVerifier
 
 _VERIFIERS: Final[tuple[Verifier, ...]] = (
     DevelopmentVerifier(),
     NvidiaVerifier(),
     TdxVerifier(),
+    TpmVerifier(),
 )
 
 VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Verifier]] = MappingProxyType(

@@ -1,0 +1,231 @@
+"""Collects TPM evidence: quotes the registers and adds what explains them.
+
+The attestation key stays loaded between quotes, so one costs a few commands. The
+measurement list is read after the quote: it may be longer than what was quoted, never
+shorter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sealift import codec
+from sealift.attest.attesters.tpm import keys
+from sealift.attest.attesters.tpm.client import TpmClient, TpmError
+from sealift.attest.attesters.tpm.imalist import ImaReader, Position, read_log
+from sealift.attest.attesters.tpm.link import open_link
+from sealift.attest.attesters.tpm.registers import Quoted, extend, quote, read_registers
+from sealift.attest.attesters.tpm.statefolder import StateFolder
+from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.formats import tcglog
+from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
+from sealift.attest.tpm import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
+from sealift.crypto.hash import HashName, digest_bytes
+from sealift.crypto.keys import TOKEN
+from sealift.crypto.tpmcredential import Credential
+from sealift.errors import UsageError
+
+SECURITY: Final = Path("/sys/kernel/security")
+EVENT_LOG: Final = SECURITY / "tpm0/binary_bios_measurements"
+IMA_LIST: Final = SECURITY / "ima/binary_runtime_measurements"
+_RESETTABLE: Final = frozenset({16, 23})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmSources:
+    """Where a host's evidence comes from.
+
+    Attributes:
+        tpm: ``/dev/tpmrm0``, ``unix:PATH`` or ``tcp:HOST:PORT``.
+        state: Folder for the attestation key, enrolments and the runtime log.
+        bank: The bank that is quoted.
+        pcrs: The registers that are quoted.
+        register: The one of the runtime log.
+        event_log: The firmware's log, or None for a machine that has none.
+        ima_list: The kernel's list, or None.
+        issuers: DER certificates between the TPM's and its maker's root.
+    """
+
+    state: Path
+    tpm: str = "/dev/tpmrm0"
+    bank: HashName = "sha256"
+    pcrs: tuple[int, ...] = tuple(range(16))
+    register: int = 15
+    event_log: Path | None = EVENT_LOG
+    ima_list: Path | None = IMA_LIST
+    issuers: tuple[bytes, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.register in _RESETTABLE or self.register not in self.pcrs:
+            raise UsageError(
+                f"PCR {self.register} cannot carry the runtime log",
+                why="software can reset it, or it is not quoted",
+                fix="Use PCR 15",
+            )
+
+
+class TpmAttester:
+    """Quotes a TPM; use as a context manager, or call ``close``.
+
+    Args:
+        sources: Where everything comes from.
+
+    Raises:
+        UnavailableError: if there is no TPM, or it has no certificate or no such bank.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, sources: TpmSources) -> None:
+        self._sources = sources
+        self._folder = StateFolder(sources.state)
+        self._lock = threading.RLock()
+        self._ima = ImaReader(sources.ima_list, sources.bank)
+        self._client = TpmClient(open_link(sources.tpm))
+        try:
+            self._client.begin()
+            self._kind, self._certificate = keys.find_endorsement(self._client)
+            self._key = self._load_key()
+            self._events = self._find_events()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def __enter__(self) -> TpmAttester:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def client(self) -> TpmClient:
+        """The TPM, for counters beside the evidence."""
+        return self._client
+
+    def collect(self, bound: bytes) -> Evidence:
+        """A quote over ``bound`` (32 bytes), with all logs.
+
+        Raises:
+            UnavailableError: if the TPM or a log cannot be read.
+            UsageError: if ``bound`` has not 32 bytes.
+        """
+        return self._collect(bound, None)
+
+    def continue_from(self, earlier: Evidence, bound: bytes) -> Evidence:
+        """The same, without entries of the list that ``earlier`` proved."""
+        return self._collect(bound, self._ima.place_behind(earlier.digest))
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend the runtime log's register with ``event``, in every bank in use."""
+        with self._lock:
+            # The log first: after a crash, an event too many is found and dropped.
+            self._folder.append_event(event)
+            banks: tuple[HashName, ...] = ("sha256", self._sources.bank)
+            digests = {name: event_digest(event, name) for name in banks}
+            extend(self._client, self._sources.register, digests)
+            self._events = (*self._events, event)
+
+    def enrolment_request(self) -> EnrolmentRequest:
+        """What a broker needs to enrol this host."""
+        with self._lock:
+            ek = keys.load_endorsement(self._client, self._kind, self._certificate)
+            keys.forget(self._client, ek)
+        return EnrolmentRequest(
+            attestation_key=self._key.public.raw,
+            endorsement_key=ek.public.raw,
+            certificates=self._certificates(),
+        )
+
+    def answer(self, credential: Credential) -> bytes:
+        """The secret of a credential for this host.
+
+        Raises:
+            UnavailableError: ``tpm-refused`` if it was made for another pair of keys.
+        """
+        with self._lock:
+            ek = keys.load_endorsement(self._client, self._kind, self._certificate)
+            try:
+                secret = keys.activate(self._client, self._key, ek, credential)
+            finally:
+                keys.forget(self._client, ek)
+        return secret.reveal(TOKEN)
+
+    def keep_enrolment(self, signed: SignedEnrolment) -> None:
+        """Keep an enrolment, to show it in evidence from now on."""
+        self._folder.keep_enrolment(signed)
+
+    def close(self) -> None:
+        """Let go of the TPM; what was loaded is flushed by the next user or the kernel."""
+        self._client.close()
+
+    def _collect(self, bound: bytes, place: Position | None) -> Evidence:
+        if len(bound) != BOUND_BYTES:
+            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        sources = self._sources
+        with self._lock:
+            quoted = quote(self._client, self._key, bound, sources.bank, sources.pcrs)
+            ima_list = self._ima.read(place)
+            body = self._body(quoted, ima_list, place.count if place else 0)
+            evidence = Evidence(KIND, MEDIA_TYPE, codec.encode(body))
+            register = quoted.values.get(IMA_PCR, b"")
+            self._ima.remember(evidence.digest, place, ima_list, register)
+        return evidence
+
+    def _body(self, quoted: Quoted, ima_list: bytes, ima_from: int) -> TpmBody:
+        values = {str(number): raw for number, raw in quoted.values.items()}
+        return TpmBody(
+            quote=quoted.quote,
+            signature=quoted.signature,
+            attestation_key=self._key.public.raw,
+            certificates=self._certificates(),
+            enrolments=self._folder.enrolments(),
+            pcrs={self._sources.bank: values},
+            event_log=read_log(self._sources.event_log),
+            ima_list=ima_list,
+            ima_from=ima_from,
+            events=self._events,
+        )
+
+    def _certificates(self) -> tuple[bytes, ...]:
+        return (self._certificate.der, *self._sources.issuers)
+
+    def _load_key(self) -> keys.LoadedKey:
+        kept = self._folder.key()
+        if kept is not None:
+            try:
+                return keys.load_attestation(self._client, kept)
+            except TpmError:
+                pass  # made by another TPM, or the owner was cleared: make a new one
+        fresh = keys.create_attestation(self._client)
+        self._folder.keep_key(fresh)
+        return keys.load_attestation(self._client, fresh)
+
+    def _find_events(self) -> tuple[RuntimeEvent, ...]:
+        """The kept runtime log, if the register says that it is of this boot."""
+        bank, register = self._sources.bank, self._sources.register
+        now = read_registers(self._client, bank, [register])[register]
+        kept, start = self._folder.events(), self._register_at_boot()
+        for events in _with_and_without_last(kept):
+            if replay(events, bank, start) == now:
+                self._folder.keep_events(events)
+                return events
+        self._folder.keep_events(())
+        return ()
+
+    def _register_at_boot(self) -> bytes:
+        bank, raw = self._sources.bank, read_log(self._sources.event_log)
+        untouched = bytes(digest_bytes(bank))
+        if not raw:
+            return untouched
+        return tcglog.parse(raw).replay(bank).get(self._sources.register, untouched)
+
+
+def _with_and_without_last(
+    events: tuple[RuntimeEvent, ...],
+) -> Sequence[tuple[RuntimeEvent, ...]]:
+    return (events, events[:-1]) if events else (events,)

@@ -1,0 +1,222 @@
+"""Commands to a TPM: framing, authorization, retries, and errors that people can read.
+
+Only empty passwords and one policy session are spoken: keys are protected by where they
+live. Source: TPM 2.0 Library part 1, section 18 (command structure); part 2, section
+6.6 (response codes); part 3 (commands).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from sealift.attest.attesters.tpm.link import HEADER_BYTES, Link
+from sealift.attest.formats.tpmwire import TpmReader
+from sealift.errors import UnavailableError
+
+_NO_SESSIONS: Final = 0x8001
+_SESSIONS: Final = 0x8002
+PASSWORD: Final = 0x40000009
+_NOT_STARTED: Final = 0x100
+_AGAIN: Final = frozenset({0x905, 0x908, 0x922})  # testing, yielded, retry
+_ATTEMPTS: Final = 20
+_PAUSE_S: Final = 0.02
+_TRANSIENT: Final = 0x80000000
+_STALE: Final = (_TRANSIENT, 0x02000000, 0x03000000)  # and loaded, saved sessions
+
+
+class Command(IntEnum):
+    """TPM_CC of the commands in use."""
+
+    NV_UNDEFINE_SPACE = 0x122
+    NV_DEFINE_SPACE = 0x12A
+    CREATE_PRIMARY = 0x131
+    NV_INCREMENT = 0x134
+    STARTUP = 0x144
+    ACTIVATE_CREDENTIAL = 0x147
+    NV_READ = 0x14E
+    POLICY_SECRET = 0x151
+    CREATE = 0x153
+    LOAD = 0x157
+    QUOTE = 0x158
+    FLUSH_CONTEXT = 0x165
+    NV_READ_PUBLIC = 0x169
+    READ_PUBLIC = 0x173
+    START_AUTH_SESSION = 0x176
+    GET_CAPABILITY = 0x17A
+    PCR_READ = 0x17E
+    PCR_EXTEND = 0x182
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command returned: its handle, if it has one, and its parameters."""
+
+    handle: int
+    parameters: bytes
+
+    def reader(self, what: str) -> TpmReader:
+        """A cursor over the parameters."""
+        return TpmReader(self.parameters, what)
+
+
+class TpmError(UnavailableError):
+    """The TPM refused a command.
+
+    Attributes:
+        response: TPM_RC, without the number of the handle or parameter it is about.
+    """
+
+    def __init__(self, command: Command, response: int) -> None:
+        self.response = _bare(response)
+        super().__init__(
+            f"the TPM refused {command.name.lower()}",
+            why=_REASONS.get(self.response, f"response {response:#x}"),
+            fix="Look at `dmesg`, or clear what other programs left in the TPM",
+            code="tpm-refused",
+        )
+
+
+class TpmClient:
+    """Speaks to one TPM; safe to use from several threads.
+
+    Args:
+        link: The way to it; closed with the client.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Start the TPM if nobody did, and flush what crashed users left in it."""
+        try:
+            self.handles(_TRANSIENT)
+        except TpmError as error:
+            if error.response != _NOT_STARTED:
+                raise
+            self.run(Command.STARTUP, parameters=b"\0\0")
+        if self._link.exclusive:
+            for handle in [each for kind in _STALE for each in self.handles(kind)]:
+                self.flush(handle)
+
+    def run(
+        self,
+        command: Command,
+        handles: Sequence[int] = (),
+        parameters: bytes = b"",
+        *,
+        sessions: Sequence[int] = (),
+        returns_handle: bool = False,
+    ) -> Answer:
+        """Run one command.
+
+        Args:
+            command: Which.
+            handles: Its handles.
+            parameters: Its parameters, encoded.
+            sessions: One authorization each, for the first handles: ``PASSWORD`` (the
+                empty one) or a policy session, which ends with the command.
+            returns_handle: Whether the answer begins with a handle.
+
+        Raises:
+            TpmError: the TPM said no.
+            UnavailableError: no TPM answers.
+        """
+        packet = _frame(command, handles, parameters, sessions)
+        with self._lock:
+            raw = self._exchange(packet)
+        return _parse_answer(command, raw, bool(sessions), returns_handle)
+
+    def handles(self, first: int) -> list[int]:
+        """Every handle of the kind that ``first`` begins."""
+        parameters = struct.pack(">III", 1, first, 64)
+        reader = self.run(Command.GET_CAPABILITY, parameters=parameters).reader("list")
+        reader.take(5)
+        return [reader.number(4) for _ in range(reader.number(4))]
+
+    def flush(self, handle: int) -> None:
+        """Forget a transient object or a session."""
+        self.run(Command.FLUSH_CONTEXT, parameters=struct.pack(">I", handle))
+
+    def close(self) -> None:
+        """Let go of the TPM."""
+        with self._lock:
+            self._link.close()
+
+    def _exchange(self, packet: bytes) -> bytes:
+        raw = self._link.exchange(packet)
+        for _ in range(_ATTEMPTS):
+            if _response_code(raw) not in _AGAIN:
+                break
+            time.sleep(_PAUSE_S)
+            raw = self._link.exchange(packet)
+        return raw
+
+
+def _frame(
+    command: Command, handles: Sequence[int], parameters: bytes, sessions: Sequence[int]
+) -> bytes:
+    area = b"".join(struct.pack(">IHBH", each, 0, 0, 0) for each in sessions)
+    if area:
+        area = struct.pack(">I", len(area)) + area
+    body = b"".join(struct.pack(">I", each) for each in handles) + area + parameters
+    tag = _SESSIONS if sessions else _NO_SESSIONS
+    return struct.pack(">HII", tag, HEADER_BYTES + len(body), command) + body
+
+
+def _parse_answer(
+    command: Command, raw: bytes, authorized: bool, returns_handle: bool
+) -> Answer:
+    if code := _response_code(raw):
+        raise TpmError(command, code)
+    reader = TpmReader(raw, "TPM answer")
+    reader.take(HEADER_BYTES)
+    handle = reader.number(4) if returns_handle else 0
+    if authorized:
+        return Answer(handle, reader.take(reader.number(4)))
+    return Answer(handle, raw[reader.offset :])
+
+
+def _response_code(raw: bytes) -> int:
+    if len(raw) < HEADER_BYTES or int.from_bytes(raw[2:6], "big") != len(raw):
+        raise UnavailableError(
+            "the TPM's answer does not parse",
+            why=f"{len(raw)} bytes",
+            fix="Check that this is the data socket of a TPM 2.0",
+            code="tpm-unavailable",
+        )
+    return int.from_bytes(raw[6:10], "big")
+
+
+def _bare(response: int) -> int:
+    """Without the number of handle, session or parameter (part 2, section 6.6.2)."""
+    return response & 0xBF if response & 0x80 else response
+
+
+_REASONS: Final = {
+    0x100: "it was not started",
+    0x101: "it failed its self test, and answers nothing until it is reset",
+    0x127: "its random numbers are not available yet",
+    0x84: "a value is out of range",
+    0x8B: "a handle is not known to it",
+    0x8E: "an authorization failed: somebody set a password",
+    0x9D: "a policy was not satisfied",
+    0xA2: "an authorization failed: somebody set a password",
+    0x95: "a structure has a wrong size",
+    0x9F: "an integrity check failed: this was made by another TPM",
+    0x14A: "the NV index is not written yet",
+    0x14C: "the NV index exists already",
+    0x14B: "its non-volatile memory is full",
+    0x902: "all places for keys are taken by other programs",
+    0x903: "all places for sessions are taken by other programs",
+    0x905: "it is still testing itself",
+    0x920: "it limits how often its non-volatile memory is written",
+    0x921: "it is locked after wrong passwords",
+    0x922: "it was busy too long",
+}

@@ -1,0 +1,280 @@
+"""The keys of a host's TPM: the one its maker certified, and the one that quotes.
+
+The endorsement key (EK) is made from the standard templates, so it is the one that the
+certificate in the TPM names. The attestation key (AK) is ours: restricted, ECDSA over
+P-256, under the storage root; its wrapped blob is kept in a folder, so it is the same
+one after a restart. Source: TCG EK Credential Profile 2.5, annex B (templates) and
+section 2.2.1 (NV indices); TPM 2.0 Library part 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.attest.attesters.tpm.client import PASSWORD, Command, TpmClient, TpmError
+from sealift.attest.attesters.tpm.nonvolatile import read_index
+from sealift.attest.formats.tpm import USER_WITH_AUTH, Public, parse_public
+from sealift.attest.formats.tpmwire import TpmReader, sized
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.keys import SecretKey
+from sealift.crypto.tpmcredential import Credential
+from sealift.errors import MalformedError, UnavailableError
+
+OWNER: Final = 0x40000001
+ENDORSEMENT: Final = 0x4000000B
+_NULL: Final = 0x40000007
+_NO_SENSITIVE: Final = bytes.fromhex("0004 0000 0000")
+_NOTHING_ELSE: Final = bytes.fromhex("0000 00000000")  # outsideInfo, creationPCR
+_AES_128: Final = "0006 0080 0043"
+_POLICY_A: Final = "837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa"
+_POLICY_B_384: Final = (
+    "b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419ca"
+    "cb47ba09699646150f9fc000f3f80e12"
+)
+STORAGE_TEMPLATE: Final = bytes.fromhex(
+    f"0023 000b 00030472 0000 {_AES_128} 0010 0003 0010" + "0000" * 2
+)
+ATTESTATION_TEMPLATE: Final = bytes.fromhex(
+    "0023 000b 00050072 0000 0010 0018 000b 0003 0010" + "0000" * 2
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndorsementKind:
+    """One standard endorsement key.
+
+    Attributes:
+        template: Its TPMT_PUBLIC with an empty unique field.
+        persistent: Where it lies if somebody keeps it loaded.
+        certificate: NV index of its certificate.
+    """
+
+    template: bytes
+    persistent: int
+    certificate: int
+
+
+ENDORSEMENT_KINDS: Final = {
+    "p256": EndorsementKind(
+        bytes.fromhex(
+            f"0023 000b 000300b2 0020 {_POLICY_A} {_AES_128} 0010 0003 0010"
+            + ("0020" + "00" * 32) * 2
+        ),
+        0x8101000A,
+        0x01C0000A,
+    ),
+    "p384": EndorsementKind(
+        bytes.fromhex(
+            f"0023 000c 000300f2 0030 {_POLICY_B_384} 0006 0100 0043 0010 0004 0010"
+            + "0000" * 2
+        ),
+        0x81010016,
+        0x01C00016,
+    ),
+    "rsa2048": EndorsementKind(
+        bytes.fromhex(
+            f"0001 000b 000300b2 0020 {_POLICY_A} {_AES_128} 0010 0800 00000000"
+            + "0100"
+            + "00" * 256
+        ),
+        0x81010001,
+        0x01C00002,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedKey:
+    """A key inside the TPM.
+
+    Attributes:
+        handle: Transient, or persistent (then nobody flushes it).
+        public: Its public area.
+    """
+
+    handle: int
+    public: Public
+
+    @property
+    def persistent(self) -> bool:
+        """Whether it stays without us."""
+        return self.handle >> 24 == 0x81
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedKey:
+    """A key outside, as only its TPM can load it: TPM2B_PRIVATE and TPMT_PUBLIC."""
+
+    private: bytes
+    public: bytes
+
+
+def find_endorsement(client: TpmClient) -> tuple[EndorsementKind, Certificate]:
+    """The endorsement key that this TPM has a certificate for.
+
+    Raises:
+        UnavailableError: ``tpm-no-certificate``.
+    """
+    for kind in ENDORSEMENT_KINDS.values():
+        raw = read_index(client, kind.certificate)
+        if raw is not None:
+            return kind, Certificate(trim_der(raw))
+    raise UnavailableError(
+        "the TPM has no endorsement key certificate",
+        why="none of its standard NV indices holds one",
+        fix="Use a TPM whose maker certified it",
+        code="tpm-no-certificate",
+    )
+
+
+def load_endorsement(
+    client: TpmClient, kind: EndorsementKind, certificate: Certificate
+) -> LoadedKey:
+    """The endorsement key that the certificate names, loaded.
+
+    Raises:
+        UnavailableError: ``tpm-no-certificate`` if the TPM makes another one.
+    """
+    for make in (_read_persistent, _make_endorsement):
+        key = make(client, kind)
+        if key and key.public.spki_digest == certificate.spki_digest:
+            return key
+        if key:
+            forget(client, key)
+    raise UnavailableError(
+        "the TPM's endorsement key is not the one of its certificate",
+        why="it was made from another template, or its seed was changed",
+        fix="Use a TPM whose maker certified it",
+        code="tpm-no-certificate",
+    )
+
+
+def create_attestation(client: TpmClient) -> WrappedKey:
+    """Make a fresh attestation key under the storage root."""
+    parent = create_primary(client, OWNER, STORAGE_TEMPLATE)
+    try:
+        return create_key(client, parent, ATTESTATION_TEMPLATE)
+    finally:
+        forget(client, parent)
+
+
+def load_attestation(client: TpmClient, wrapped: WrappedKey) -> LoadedKey:
+    """Load an attestation key that this TPM made.
+
+    Raises:
+        TpmError: if another TPM made it, or its owner was cleared since.
+    """
+    parent = create_primary(client, OWNER, STORAGE_TEMPLATE)
+    try:
+        return load_key(client, parent, wrapped)
+    finally:
+        forget(client, parent)
+
+
+def create_primary(client: TpmClient, hierarchy: int, template: bytes) -> LoadedKey:
+    """The primary key that a hierarchy's seed makes of a template."""
+    parameters = _NO_SENSITIVE + sized(template) + _NOTHING_ELSE
+    answer = client.run(
+        Command.CREATE_PRIMARY,
+        (hierarchy,),
+        parameters,
+        sessions=(PASSWORD,),
+        returns_handle=True,
+    )
+    public = answer.reader("created key").sized()
+    return LoadedKey(answer.handle, parse_public(public))
+
+
+def create_key(client: TpmClient, parent: LoadedKey, template: bytes) -> WrappedKey:
+    """Make a key under ``parent``; it comes back wrapped."""
+    parameters = _NO_SENSITIVE + sized(template) + _NOTHING_ELSE
+    reader = client.run(
+        Command.CREATE, (parent.handle,), parameters, sessions=(PASSWORD,)
+    ).reader("created key")
+    private, public = reader.sized(), reader.sized()
+    return WrappedKey(private, public)
+
+
+def load_key(client: TpmClient, parent: LoadedKey, wrapped: WrappedKey) -> LoadedKey:
+    """Load a wrapped key."""
+    answer = client.run(
+        Command.LOAD,
+        (parent.handle,),
+        sized(wrapped.private) + sized(wrapped.public),
+        sessions=(PASSWORD,),
+        returns_handle=True,
+    )
+    return LoadedKey(answer.handle, parse_public(wrapped.public))
+
+
+def forget(client: TpmClient, key: LoadedKey) -> None:
+    """Flush a transient key; leave a persistent one."""
+    if not key.persistent:
+        client.flush(key.handle)
+
+
+def activate(
+    client: TpmClient, ak: LoadedKey, ek: LoadedKey, credential: Credential
+) -> SecretKey:
+    """The secret of a credential that was made for this pair of keys.
+
+    Raises:
+        TpmError: if it was made for another pair.
+    """
+    session = PASSWORD
+    if not ek.public.attributes & USER_WITH_AUTH:
+        session = _endorsement_session(client)
+    parameters = sized(credential.blob) + sized(credential.seed)
+    try:
+        answer = client.run(
+            Command.ACTIVATE_CREDENTIAL,
+            (ak.handle, ek.handle),
+            parameters,
+            sessions=(PASSWORD, session),
+        )
+    except TpmError:
+        if session != PASSWORD:
+            client.flush(session)
+        raise
+    return SecretKey(answer.reader("activated credential").sized())
+
+
+def trim_der(raw: bytes) -> bytes:
+    """The DER value at the start of an NV index, which may be larger than it.
+
+    Raises:
+        MalformedError: if there is none.
+    """
+    if len(raw) < 4 or raw[:2] != b"\x30\x82":
+        raise MalformedError("no certificate in the TPM's NV index")
+    return raw[: 4 + int.from_bytes(raw[2:4], "big")]
+
+
+def _endorsement_session(client: TpmClient) -> int:
+    """A session that satisfies policy A: knowing the endorsement authorization."""
+    start = sized(bytes(16)) + sized(b"") + struct.pack(">BHH", 1, 0x0010, 0x000B)
+    session = client.run(
+        Command.START_AUTH_SESSION, (_NULL, _NULL), start, returns_handle=True
+    ).handle
+    client.run(
+        Command.POLICY_SECRET,
+        (ENDORSEMENT, session),
+        bytes(6) + bytes(4),
+        sessions=(PASSWORD,),
+    )
+    return session
+
+
+def _read_persistent(client: TpmClient, kind: EndorsementKind) -> LoadedKey | None:
+    try:
+        answer = client.run(Command.READ_PUBLIC, (kind.persistent,))
+    except TpmError:
+        return None
+    reader = TpmReader(answer.parameters, "public area")
+    return LoadedKey(kind.persistent, parse_public(reader.sized()))
+
+
+def _make_endorsement(client: TpmClient, kind: EndorsementKind) -> LoadedKey:
+    return create_primary(client, ENDORSEMENT, kind.template)

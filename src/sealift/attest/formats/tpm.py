@@ -1,0 +1,185 @@
+"""Public areas of TPM keys (TPMT_PUBLIC), their Names, and what a key may do.
+
+Source: TPM 2.0 Library part 2, sections 8.3 (attributes) and 12.2 (public area);
+part 1 section 16 (Names).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.attest.formats.tpmwire import (
+    ALG_AES,
+    ALG_CFB,
+    ALG_ECC,
+    ALG_ECDSA,
+    ALG_NULL,
+    ALG_RSA,
+    ALG_RSAPSS,
+    ALG_RSASSA,
+    HASH_NUMBER,
+    TpmReader,
+)
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.hash import HashName, digest
+from sealift.crypto.rsa import RsaKey
+from sealift.errors import EvidenceError
+from sealift.ids import Digest
+
+FIXED_TPM: Final = 1 << 1
+FIXED_PARENT: Final = 1 << 4
+SENSITIVE_DATA_ORIGIN: Final = 1 << 5
+USER_WITH_AUTH: Final = 1 << 6
+ENCRYPTED_DUPLICATION: Final = 1 << 11
+RESTRICTED: Final = 1 << 16
+DECRYPT: Final = 1 << 17
+SIGN: Final = 1 << 18
+X509_SIGN: Final = 1 << 19
+_KNOWN: Final = 0x000F0CF6
+# Made in the TPM, never leaves it, signs nothing that the TPM did not write itself.
+ATTESTATION_ON: Final = (
+    FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN | RESTRICTED | SIGN
+)
+ATTESTATION_OFF: Final = DECRYPT | ENCRYPTED_DUPLICATION | X509_SIGN
+_STRONG: Final = frozenset({"sha256", "sha384", "sha512"})
+
+_CURVES: Final = {0x0003: "P-256", 0x0004: "P-384", 0x0005: "P-521"}
+_SCHEMES: Final = {
+    ALG_RSASSA: "rsassa",
+    ALG_RSAPSS: "rsapss",
+    ALG_ECDSA: "ecdsa",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a key signs: ``rsassa``, ``rsapss`` or ``ecdsa``, over which hash."""
+
+    name: str
+    hash: HashName
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """The public area of a key.
+
+    Attributes:
+        raw: The TPMT_PUBLIC itself.
+        name_hash: Hash of its Name.
+        attributes: TPMA_OBJECT.
+        policy: authPolicy, or nothing.
+        symmetric_bits: Of its AES-CFB if it protects others, else 0.
+        scheme: How it signs; None if each signature says so.
+        key: The public key.
+    """
+
+    raw: bytes
+    name_hash: HashName
+    attributes: int
+    policy: bytes
+    symmetric_bits: int
+    scheme: Scheme | None
+    key: EcdsaKey | RsaKey
+
+    @property
+    def name(self) -> bytes:
+        """The Name: nameAlg in two bytes, and the digest of the public area."""
+        number = HASH_NUMBER[self.name_hash].to_bytes(2, "big")
+        return number + digest(self.name_hash, self.raw)
+
+    @property
+    def spki_digest(self) -> Digest:
+        """SHA-256 of the key as SubjectPublicKeyInfo, as certificates name it."""
+        return Digest.of(self.key.to_spki())
+
+
+def parse_public(raw: bytes) -> Public:
+    """Parse a TPMT_PUBLIC of an RSA or an elliptic curve key.
+
+    Raises:
+        MalformedError: for anything else, trailing bytes included.
+    """
+    reader = TpmReader(raw, "TPM public area")
+    kind = reader.one_of({ALG_RSA: "rsa", ALG_ECC: "ecc"}, "kind of key")
+    name_hash = reader.hash_name()
+    attributes = reader.number(4)
+    if attributes & ~_KNOWN:
+        raise reader.malformed(f"reserved attributes {attributes & ~_KNOWN:#x}")
+    policy = reader.sized()
+    symmetric_bits = _parse_symmetric(reader)
+    scheme = _parse_scheme(reader)
+    key = _parse_rsa(reader) if kind == "rsa" else _parse_ecc(reader)
+    reader.finish()
+    return Public(raw, name_hash, attributes, policy, symmetric_bits, scheme, key)
+
+
+def parse_sized_public(raw: bytes) -> Public:
+    """Parse a TPM2B_PUBLIC: the same behind its length.
+
+    Raises:
+        MalformedError: for anything else.
+    """
+    reader = TpmReader(raw, "sized TPM public area")
+    inner = reader.sized()
+    reader.finish()
+    return parse_public(inner)
+
+
+def require_attestation_key(public: Public) -> Scheme:
+    """Refuse a key that could sign what its TPM did not write; return how it signs.
+
+    Raises:
+        EvidenceError: ``tpm-key-attributes`` or ``tpm-weak-hash``.
+    """
+    attributes = public.attributes
+    missing = ATTESTATION_ON & ~attributes
+    unwanted = ATTESTATION_OFF & attributes
+    if missing or unwanted or public.symmetric_bits or public.scheme is None:
+        raise EvidenceError(
+            "the key under the quote is no attestation key",
+            why=f"attributes {attributes:#x} lack {missing:#x} or have {unwanted:#x}"
+            if missing or unwanted
+            else "it names no scheme to sign with",
+            fix="Quote with a restricted signing key that its TPM made",
+            code="tpm-key-attributes",
+        )
+    if public.scheme.hash not in _STRONG or public.name_hash not in _STRONG:
+        raise EvidenceError(
+            "the attestation key relies on SHA-1",
+            fix="Make one that signs over SHA-256",
+            code="tpm-weak-hash",
+        )
+    return public.scheme
+
+
+def _parse_symmetric(reader: TpmReader) -> int:
+    if not reader.one_of({ALG_AES: True, ALG_NULL: False}, "symmetric algorithm"):
+        return 0
+    bits = reader.number(2)
+    reader.one_of({ALG_CFB: "cfb"}, "mode of AES")
+    if bits not in (128, 192, 256):
+        raise reader.malformed(f"AES of {bits} bits")
+    return bits
+
+
+def _parse_scheme(reader: TpmReader) -> Scheme | None:
+    name = reader.one_of({ALG_NULL: "", **_SCHEMES}, "signature scheme")
+    return Scheme(name, reader.hash_name()) if name else None
+
+
+def _parse_rsa(reader: TpmReader) -> RsaKey:
+    bits, exponent = reader.number(2), reader.number(4)
+    modulus = reader.sized()
+    if len(modulus) * 8 != bits:
+        raise reader.malformed(f"a modulus of {len(modulus)} bytes")
+    return RsaKey(int.from_bytes(modulus, "big"), exponent or 65537)
+
+
+def _parse_ecc(reader: TpmReader) -> EcdsaKey:
+    curve = reader.one_of(_CURVES, "curve")
+    reader.one_of({ALG_NULL: ""}, "key derivation")
+    x, y = reader.sized(), reader.sized()
+    if len(x) != len(y):
+        raise reader.malformed("coordinates of different lengths")
+    return EcdsaKey(curve, x + y)

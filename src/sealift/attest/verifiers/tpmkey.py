@@ -1,0 +1,140 @@
+"""Whose TPM it is: the chain of its endorsement key, the pin, and the enrolment.
+
+Source: TCG EK Credential Profile 2.5, section 3.1.2 (names of makers in certificates);
+RFC 5280.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.attest.check import Check, check
+from sealift.attest.collateral import Collateral
+from sealift.attest.enrolment import SignedEnrolment, find_enrolment
+from sealift.attest.level import Level
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.references.tpm import TpmReferences, TpmRoot
+from sealift.attest.tpm import TpmBody
+from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
+from sealift.errors import EvidenceError
+
+_MANUFACTURER: Final = "2.23.133.2.1"
+_MODEL: Final = "2.23.133.2.2"
+_SOFTWARE_MANUFACTURERS: Final = frozenset({"id:00001014"})
+_SOFTWARE_MODELS: Final = frozenset({"swtpm"})
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A TPM that a root vouches for, and who tied the quoting key to it.
+
+    Attributes:
+        certificate: Of the endorsement key.
+        root: The root that its chain ends in.
+        enrolment: That of the quoting key.
+    """
+
+    certificate: Certificate
+    root: TpmRoot
+    enrolment: SignedEnrolment
+
+    @property
+    def is_software(self) -> bool:
+        """Whether the TPM is a program, whatever the references call its root."""
+        return self.root.operator == "software" or says_software(self.certificate)
+
+    @property
+    def level(self) -> Level:
+        """The level that such a TPM can prove by itself."""
+        return Level.DEVELOPMENT if self.is_software else Level.ATTESTED_HOST
+
+
+def find_owner(
+    body: TpmBody,
+    name: bytes,
+    *,
+    references: ReferenceValues,
+    tpm: TpmReferences,
+    collateral: Collateral,
+    at_s: int,
+) -> Owner:
+    """Verify the chain and the enrolment of the key that is called ``name``.
+
+    Raises:
+        EvidenceError: ``tpm-no-endorsement``, ``tpm-not-enrolled``, or as
+            ``verify_chain``.
+        MalformedError: if a certificate does not parse.
+    """
+    certificate, root = verify_endorsement(
+        body.certificates, tpm, collateral=collateral, at_s=at_s
+    )
+    enrolment = find_enrolment(
+        body.enrolments,
+        name=name,
+        endorsement_key=certificate.spki_digest,
+        root=root.key,
+        enrollers=references.enrollers,
+    )
+    return Owner(certificate, root, enrolment)
+
+
+def verify_endorsement(
+    certificates: tuple[bytes, ...],
+    tpm: TpmReferences,
+    *,
+    collateral: Collateral,
+    at_s: int,
+) -> tuple[Certificate, TpmRoot]:
+    """The endorsement key's certificate, and the accepted root that it leads to.
+
+    Issuers may come from either side; revocation lists only from ours (rule H13).
+
+    Raises:
+        EvidenceError: ``tpm-no-endorsement``, or as ``verify_chain``.
+    """
+    if not certificates:
+        raise EvidenceError(
+            "the evidence has no endorsement key certificate",
+            fix="Use a TPM whose maker certified it",
+            code="tpm-no-endorsement",
+        )
+    leaf, *issuers = (Certificate(raw) for raw in certificates)
+    if leaf.is_ca:
+        raise EvidenceError(
+            "the certificate of the endorsement key is one of an issuer",
+            code="tpm-no-endorsement",
+        )
+    ours = (Certificate(raw) for raw in collateral.named("tpm/issuer/").values())
+    lists = (RevocationList(raw) for raw in collateral.named("tpm/crl/").values())
+    path = verify_chain(
+        leaf,
+        (*issuers, *ours),
+        [root.key for root in tpm.roots],
+        at_s=at_s,
+        revocation_lists=lists,
+    )
+    return leaf, next(r for r in tpm.roots if r.key == path[-1].spki_digest)
+
+
+def check_pinned(owner: Owner, tpm: TpmReferences) -> Check:
+    """The endorsement key is one of the agreed hosts' (rule M7)."""
+    found = owner.certificate.spki_digest
+    return check(
+        found in tpm.endorsement_keys,
+        "endorsement key",
+        expected=" or ".join(each.to_text() for each in tpm.endorsement_keys)
+        or "no host is allowed",
+        found=found.to_text(),
+        code="tpm-other-host",
+        fix="Run on an agreed machine, or agree on this one",
+    )
+
+
+def says_software(certificate: Certificate) -> bool:
+    """Whether the certificate names a software TPM as what it certifies."""
+    names = certificate.directory_names()
+    return (
+        names.get(_MANUFACTURER) in _SOFTWARE_MANUFACTURERS
+        or names.get(_MODEL, "").lower() in _SOFTWARE_MODELS
+    )

@@ -1,0 +1,220 @@
+"""Software TPMs: really manufactured, really answering, one process each.
+
+Manufacturing takes a second, so it happens once a process and number; every TPM that a
+test starts is a copy of that state. Two numbers are two machines by one maker.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from sealift.attest.attesters.tpm.client import Command, TpmClient
+from sealift.attest.attesters.tpm.registers import extend
+from sealift.attest.formats.ima import template_data
+from sealift.crypto.certificate import Certificate, certificates_from_pem
+from sealift.crypto.hash import digest
+from sealift.ids import Digest
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Who certifies the software TPMs of this process."""
+
+    folder: Path
+
+    @property
+    def root(self) -> Certificate:
+        return self._read("swtpm-localca-rootca-cert.pem")
+
+    @property
+    def issuers(self) -> tuple[bytes, ...]:
+        return (self._read("issuercert.pem").der, self.root.der)
+
+    def _read(self, name: str) -> Certificate:
+        return certificates_from_pem((self.folder / "ca" / name).read_bytes())[0]
+
+
+@cache
+def maker(name: str) -> Maker:
+    """A maker of TPMs, with a root of its own."""
+    folder = Path(tempfile.mkdtemp(prefix=f"swtpm-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "ca").mkdir()
+    options = folder / "options"
+    options.write_text(
+        "--platform-manufacturer None\n--platform-version 1\n--platform-model None\n"
+    )
+    (folder / "localca.conf").write_text(
+        f"statedir = {folder}/ca\nsigningkey = {folder}/ca/signkey.pem\n"
+        f"issuercert = {folder}/ca/issuercert.pem\n"
+        f"certserial = {folder}/ca/certserial\n"
+    )
+    (folder / "setup.conf").write_text(
+        "create_certs_tool = /usr/bin/swtpm_localca\n"
+        f"create_certs_tool_config = {folder}/localca.conf\n"
+        f"create_certs_tool_options = {options}\n"
+    )
+    return Maker(folder)
+
+
+@cache
+def manufactured(number: int, by: str) -> Path:
+    """The state of a TPM as it leaves its maker."""
+    folder = maker(by).folder / f"tpm{number}"
+    folder.mkdir()
+    subprocess.run(
+        [
+            *("swtpm_setup", "--tpm2", "--tpmstate", str(folder)),
+            *("--config", str(maker(by).folder / "setup.conf")),
+            *("--create-ek-cert", "--ecc", "--pcr-banks", "sha256,sha384"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@dataclass
+class SoftwareTpm:
+    """One running TPM. ``reset`` is a power cycle; the state stays."""
+
+    folder: Path
+    maker: Maker
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "s"
+
+    @property
+    def name(self) -> str:
+        """How ``open_link`` names it."""
+        return f"unix:{self.socket}"
+
+    def start(self) -> None:
+        self.socket.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [
+                *("swtpm", "socket", "--tpm2"),
+                *("--tpmstate", f"dir={self.folder}"),
+                *("--server", f"type=unixio,path={self.socket}"),
+                *("--flags", "not-need-init"),
+            ],
+            stderr=subprocess.DEVNULL,
+        )
+        _wait_for(self.socket, self.process)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(10)
+            self.process = None
+
+    def reset(self) -> None:
+        self.stop()
+        self.start()
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 10
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+            if path.exists() and probe.connect_ex(str(path)) == 0:
+                return
+        time.sleep(0.005)
+    raise RuntimeError(f"swtpm did not start: {process.poll()}")
+
+
+@contextlib.contextmanager
+def software_tpm(number: int = 0, by: str = "maker") -> Iterator[SoftwareTpm]:
+    """A running TPM, fresh from its maker."""
+    with tempfile.TemporaryDirectory(prefix="tpm-") as folder:
+        shutil.copytree(manufactured(number, by), folder, dirs_exist_ok=True)
+        tpm = SoftwareTpm(Path(folder), maker(by))
+        tpm.start()
+        try:
+            yield tpm
+        finally:
+            tpm.stop()
+
+
+class TestCommand(IntEnum):
+    """Commands that the product has no use for."""
+
+    __test__ = False
+
+    SHUTDOWN = 0x145
+    SIGN = 0x15D
+    HASH = 0x17D
+
+
+def run_command(
+    client: TpmClient, command: TestCommand, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a command of the tests' own."""
+    return client.run(cast(Command, command), *args, **kwargs)
+
+
+def shut_down(client: TpmClient) -> None:
+    """What Linux says to a TPM before the power goes."""
+    run_command(client, TestCommand.SHUTDOWN, parameters=bytes(2))
+
+
+@dataclass
+class MeasuringKernel:
+    """Stands in for IMA: extends PCR 10 and writes the list, as Linux does."""
+
+    client: TpmClient
+    ima_list: Path
+    files: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
+
+    def boot(self) -> None:
+        """Measure the aggregate of PCRs 0 to 9, which software TPMs leave at zero."""
+        self.ima_list.write_bytes(b"")
+        self._measure("boot_aggregate", digest("sha256", bytes(320)))
+
+    def run(self, path: str, content: bytes, *, allow: bool = True) -> None:
+        """Execute a file."""
+        named = Digest.of(content)
+        if allow:
+            self.files[path] = (*self.files.get(path, ()), named)
+        self._measure(path, named.raw)
+
+    def _measure(self, path: str, file_digest: bytes) -> None:
+        content = template_data(
+            "ima-ng", b"sha256:\0" + file_digest, path.encode() + b"\0"
+        )
+        with self.ima_list.open("ab") as file:
+            file.write(binary_entry(content))
+        extend(
+            self.client,
+            10,
+            {
+                "sha256": digest("sha256", content),
+                "sha384": digest("sha384", content),
+            },
+        )
+
+
+def binary_entry(content: bytes, template: bytes = b"ima-ng") -> bytes:
+    """One entry of ``binary_runtime_measurements``."""
+    return (
+        (10).to_bytes(4, "little")
+        + digest("sha1", content)
+        + len(template).to_bytes(4, "little")
+        + template
+        + len(content).to_bytes(4, "little")
+        + content
+    )
