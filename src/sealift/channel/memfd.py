@@ -23,7 +23,7 @@ import socket
 import stat
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final, Self
 
 from sealift.channel.localsocket import check_peer_user
@@ -43,8 +43,8 @@ DEFAULT_SLOTS: Final = 8
 DEFAULT_SLOT_BYTES: Final = (1 << 20) + 64
 MAX_RING_BYTES: Final = 1 << 30
 _ALIGNMENT_BYTES: Final = 64
-_OFFER: Final = struct.Struct(">8sQII")
-_OFFER_MAGIC: Final = b"SEALRNG\x02"
+_OFFER: Final = struct.Struct(">8sQIQI")
+_OFFER_MAGIC: Final = b"SEALRNG\x03"
 _NUM_DESCRIPTORS: Final = 5
 _SIZE_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(
     fcntl, "F_SEAL_GROW", 4
@@ -57,27 +57,35 @@ class _Ring:
     """One direction: where its slots are, and its two counters."""
 
     start: int
+    slot_bytes: int
+    num_slots: int
     full: int  # eventfd: frames written and not yet read
     free: int  # eventfd: slots that may be written
-    num_slots: int
     position: int = 0
+
+    @property
+    def slot_start(self) -> int:
+        """Where the slot begins whose turn it is."""
+        stride = SLOT_HEAD_BYTES + self.slot_bytes
+        return self.start + self.position % self.num_slots * stride
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """Slots of both rings: from the offering end, and back to it."""
 
-    slot_bytes: int
+    there_bytes: int
     there: int
+    back_bytes: int
     back: int
 
     @property
-    def stride(self) -> int:
-        return SLOT_HEAD_BYTES + self.slot_bytes
+    def back_start(self) -> int:
+        return self.there * (SLOT_HEAD_BYTES + self.there_bytes)
 
     @property
     def file_bytes(self) -> int:
-        return (self.there + self.back) * self.stride
+        return self.back_start + self.back * (SLOT_HEAD_BYTES + self.back_bytes)
 
 
 class MemfdTransport:
@@ -88,14 +96,12 @@ class MemfdTransport:
         memory: mmap.mmap,
         sock: socket.socket,
         rings: tuple[_Ring, _Ring],
-        slot_bytes: int,
     ) -> None:
-        self.max_frame_bytes = slot_bytes
         self._mapping = memory
         self._memory = memoryview(memory)
         self._sock = sock
         self._outgoing, self._incoming = rings
-        self._stride = SLOT_HEAD_BYTES + slot_bytes
+        self.max_frame_bytes = max(ring.slot_bytes for ring in rings)
         self._reserved: int | None = None
         self._borrowed = False
         self._send_lock = threading.Lock()
@@ -109,16 +115,16 @@ class MemfdTransport:
         *,
         slot_bytes: int = DEFAULT_SLOT_BYTES,
         num_slots: int = DEFAULT_SLOTS,
-        num_sending: int | None = None,
+        sending: tuple[int, int] | None = None,
         expected_uid: int | None = None,
     ) -> Self:
         """Make the memory file and hand it to the other end of a Unix socket.
 
         Args:
             sock: A connected Unix socket; this object owns it from now on.
-            slot_bytes: Longest frame.
+            slot_bytes: Longest frame that is received here.
             num_slots: Frames that may wait to be received here.
-            num_sending: Frames that may wait at the other end; as many, if not given.
+            sending: The same two for what is sent from here, if they are others.
             expected_uid: User that the other end must run as; this one's by default.
 
         Raises:
@@ -127,10 +133,10 @@ class MemfdTransport:
             UnavailableError: if this system has no memory files, or no memory.
         """
         check_peer_user(sock, expected_uid)
-        slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        shape = _Shape(slot_bytes, num_sending or num_slots, num_slots)
+        there_bytes, there = sending or (slot_bytes, num_slots)
+        shape = _Shape(_aligned(there_bytes), there, _aligned(slot_bytes), num_slots)
         descriptors = _make_descriptors(shape)
-        offer = _OFFER.pack(_OFFER_MAGIC, slot_bytes, shape.there, shape.back)
+        offer = _OFFER.pack(_OFFER_MAGIC, *astuple(shape))
         rights = array.array("i", descriptors).tobytes()
         try:
             sock.sendmsg([offer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -181,12 +187,11 @@ class MemfdTransport:
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         memory = mmap.mmap(memory_file, shape.file_bytes, flags=flags)
         os.close(memory_file)
-        there = _Ring(0, counters[0], counters[1], shape.there)
-        start = shape.there * shape.stride
-        back = _Ring(start, counters[2], counters[3], shape.back)
+        there = _Ring(0, shape.there_bytes, shape.there, *counters[:2])
+        back = _Ring(shape.back_start, shape.back_bytes, shape.back, *counters[2:])
         rings = (there, back) if offering else (back, there)
         sock.setblocking(False)
-        return cls(memory, sock, rings, shape.slot_bytes)
+        return cls(memory, sock, rings)
 
     def send(self, frame: Buffer) -> None:
         """Copy one frame into the next slot."""
@@ -202,7 +207,7 @@ class MemfdTransport:
 
     def reserve(self, frame_bytes: int, timeout_s: float | None = None) -> memoryview:
         """The next free slot's room, for ``frame_bytes``; sent by ``commit``."""
-        check_frame_bytes(frame_bytes, self.max_frame_bytes)
+        check_frame_bytes(frame_bytes, self._longest(self._outgoing))
         if self._reserved is not None:
             raise UsageError("the reserved frame was not committed yet")
         if timeout_s is None:
@@ -218,7 +223,7 @@ class MemfdTransport:
             raise UsageError("there is no reserved frame")
         if self._closed:
             raise peer_closed()
-        start = self._slot_start(self._outgoing)
+        start = self._outgoing.slot_start
         self._memory[start : start + 4] = self._reserved.to_bytes(4, "big")
         self._reserved = None
         self._outgoing.position += 1
@@ -230,9 +235,9 @@ class MemfdTransport:
             raise UsageError("the borrowed frame was not given back yet")
         with self._receive_lock:
             self._wait(self._incoming.full, timeout_s)
-        start = self._slot_start(self._incoming)
+        start = self._incoming.slot_start
         length = int.from_bytes(self._memory[start : start + 4], "big")
-        check_announced_bytes(length, self.max_frame_bytes)
+        check_announced_bytes(length, self._longest(self._incoming))
         self._borrowed = True
         return self._room(self._incoming, length)
 
@@ -260,11 +265,11 @@ class MemfdTransport:
         with contextlib.suppress(BufferError):
             self._mapping.close()
 
-    def _slot_start(self, ring: _Ring) -> int:
-        return ring.start + ring.position % ring.num_slots * self._stride
+    def _longest(self, ring: _Ring) -> int:
+        return min(ring.slot_bytes, self.max_frame_bytes)
 
     def _room(self, ring: _Ring, length: int) -> memoryview:
-        start = self._slot_start(ring) + SLOT_HEAD_BYTES
+        start = ring.slot_start + SLOT_HEAD_BYTES
         return self._memory[start : start + length]
 
     def _signal(self, counter: int) -> None:
@@ -303,6 +308,10 @@ def memfd_pair(
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     offering = MemfdTransport.offer(left, slot_bytes=slot_bytes, num_slots=num_slots)
     return offering, MemfdTransport.accept(right)
+
+
+def _aligned(slot_bytes: int) -> int:
+    return -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def _make_descriptors(shape: _Shape) -> list[int]:

@@ -26,6 +26,7 @@ from sealift.travel.direct import TOKEN_BYTES, DirectOffer, Kind, prove_accelera
 
 MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
 RING_BYTES: Final = 4 << 20  # stays in the cache of both ends
+WORD_SLOTS: Final = (1 << 10, 1)  # cargo goes one way; every page takes time to make
 _ACCEPT_PAUSE_S: Final = 0.05
 
 
@@ -200,6 +201,6 @@ def _transport(kind: Kind, sock: socket.socket, frame_bytes: int) -> SlotTranspo
     if kind == "memfd":
         slots = max(3, RING_BYTES // frame_bytes)
         return MemfdTransport.offer(
-            sock, slot_bytes=frame_bytes, num_slots=slots, num_sending=1
+            sock, slot_bytes=frame_bytes, num_slots=slots, sending=WORD_SLOTS
         )
     return TcpTransport(sock, max_frame_bytes=frame_bytes)

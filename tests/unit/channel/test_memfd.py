@@ -17,7 +17,14 @@ from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
 FILE_BYTES = 2 * NUM_SLOTS * (32 + SLOT_BYTES)
-OFFER = struct.pack(">8sQII", b"SEALRNG\x02", SLOT_BYTES, NUM_SLOTS, NUM_SLOTS)
+RING = (SLOT_BYTES, NUM_SLOTS)
+
+
+def head(there=RING, back=RING, magic=b"SEALRNG\x03"):
+    return struct.pack(">8sQIQI", magic, *there, *back)
+
+
+OFFER = head()
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -85,16 +92,19 @@ def test_something_that_is_not_memory_is_refused(sockets):
 
 
 @pytest.mark.parametrize(
-    "head",
+    "malformed",
     [
-        b"SEALRNG\x01" + OFFER[8:],
-        struct.pack(">8sQII", b"SEALRNG\x02", SLOT_BYTES, 0, NUM_SLOTS),
-        struct.pack(">8sQII", b"SEALRNG\x02", SLOT_BYTES, NUM_SLOTS, 0),
-        struct.pack(">8sQII", b"SEALRNG\x02", 2**63, 2, 2),
+        head(magic=b"SEALRNG\x02"),
+        head(there=(SLOT_BYTES, 0)),
+        head(back=(SLOT_BYTES, 0)),
+        head(there=(0, NUM_SLOTS)),
+        head(back=(0, NUM_SLOTS)),
+        head(there=(2**63, 2)),
+        head(back=(2**63, 2)),
     ],
 )
-def test_a_malformed_offer_is_refused(sockets, head):
-    offer(sockets[0], memory_file(), head=head)
+def test_a_malformed_offer_is_refused(sockets, malformed):
+    offer(sockets[0], memory_file(), head=malformed)
     assert isinstance(refusal(sockets[1]), MalformedError)
 
 
@@ -185,7 +195,7 @@ def test_two_processes_exchange_frames_and_a_dead_one_is_noticed(sockets):
 
 def test_the_two_directions_may_differ():
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    here = MemfdTransport.offer(left, slot_bytes=64, num_slots=4, num_sending=1)
+    here = MemfdTransport.offer(left, slot_bytes=128, num_slots=4, sending=(64, 1))
     there = MemfdTransport.accept(right)
     for frame in (b"1", b"2", b"3", b"4"):
         there.send(frame)  # as many wait as there are slots
@@ -196,5 +206,10 @@ def test_the_two_directions_may_differ():
         here.reserve(1, timeout_s=0)
     assert [here.receive(1) for _ in range(4)] == [b"1", b"2", b"3", b"4"]
     assert there.receive(1) == b"a"
+    longest = bytes(128)
+    there.send(longest)
+    assert here.receive(1) == longest
+    with pytest.raises(UsageError):
+        here.send(longest)
     here.close()
     there.close()
