@@ -6,6 +6,7 @@ hash doubles as a MAC of public-length input.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from typing import Final, Literal
 
@@ -46,10 +47,10 @@ def digest(name: HashName, *parts: Buffer) -> bytes:
 
 def sha256(*parts: Buffer) -> bytes:
     """SHA-256 of the concatenation of ``parts``."""
-    hasher = hashes.Hash(hashes.SHA256())
+    hasher = hashlib.sha256()
     for part in parts:
         hasher.update(part)
-    return hasher.finalize()
+    return hasher.digest()
 
 
 def labelled(label: str, *parts: Buffer) -> bytes:
@@ -57,11 +58,11 @@ def labelled(label: str, *parts: Buffer) -> bytes:
 
     No two different lists of parts have the same input to the hash.
     """
-    hasher = hashes.Hash(hashes.SHA256())
+    hasher = hashlib.sha256()
     for part in (label.encode(), *parts):
         hasher.update(memoryview(part).nbytes.to_bytes(8, "big"))
         hasher.update(part)
-    return hasher.finalize()
+    return hasher.digest()
 
 
 class KeyedHasher:
