@@ -282,7 +282,7 @@ def read_opcode(world: VisitWorld, patch: pytest.MonkeyPatch) -> None:
     genuine = load.CargoLoader._receive_leaves
 
     def receive(loader: Any, session: Any, *rest: Any) -> Any:
-        send_message(session, Leaves((bytes(world.model[40:72]),)))
+        send_message(session, Leaves(bytes(world.model[40:72])))
         return genuine(loader, session, *rest)
 
     patch.setattr(load.CargoLoader, "_receive_leaves", receive)

@@ -126,7 +126,7 @@ def leave_half_way(job: LiveJob, signed: SignedLease) -> None:
     with job.meet(signed) as session:
         first = Present(signed, held.source.header_bytes, len(held.leaves))
         send_message(session, first)
-        send_message(session, Leaves(held.leaves))
+        send_message(session, Leaves(b"".join(held.leaves)))
         receive_message(session, Ready, timeout_s=20)
         send_message(session, PathTaken("relay", "test"))
         key = session.export(Label.VISIT_FRAME, signed.lease.digest.raw)

@@ -90,7 +90,7 @@ class Hand:
         first = Present(self.signed, header, len(leaves))
         send_message(self.session, replace(first, **changes))
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
-            part = tuple(leaves[start : start + LEAVES_PER_MESSAGE])
+            part = b"".join(leaves[start : start + LEAVES_PER_MESSAGE])
             send_message(self.session, Leaves(part))
 
     def introduce(self, **changes: Any) -> None:

@@ -142,7 +142,7 @@ class Provisioning:
         header = departure.source.header_bytes
         send_message(session, Present(self._signed, header, len(leaves)))
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
-            batch = Leaves(tuple(leaves[start : start + LEAVES_PER_MESSAGE]))
+            batch = Leaves(b"".join(leaves[start : start + LEAVES_PER_MESSAGE]))
             send_message(session, batch)
 
     def _way(self, session: VisitSession, ready: Ready, stack: ExitStack) -> FrameSink:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.commitment import (
+    LEAF_BYTES,
     ContentCommitment,
     VerifiedLeaves,
     verify_leaves,
@@ -154,9 +155,7 @@ class CargoLoader:
         while len(leaves) < expected:
             left_s = self._visit.remaining_s()
             batch = receive_message(session, Leaves, timeout_s=left_s)
-            if not 0 < len(batch.hashes) <= LEAVES_PER_MESSAGE:
-                raise _wrong_content("an empty or overlong list of leaves")
-            leaves.extend(batch.hashes)
+            leaves.extend(split_leaves(batch.hashes))
         commitment = ContentCommitment(
             resource.content, resource.total_bytes, resource.record_bytes
         )
@@ -228,6 +227,21 @@ class CargoLoader:
         emit(
             self._sink, "visit.path", visit=visit, path=taken.path, why=taken.why[:200]
         )
+
+
+def split_leaves(hashes: bytes) -> list[bytes]:
+    """The leaves of one message.
+
+    Raises:
+        IntegrityError: if it has none, too many, or a part of one.
+    """
+    count, rest = divmod(len(hashes), LEAF_BYTES)
+    if rest or not 0 < count <= LEAVES_PER_MESSAGE:
+        raise _wrong_content(f"{len(hashes)} bytes of leaves in one message")
+    return [
+        hashes[start : start + LEAF_BYTES]
+        for start in range(0, len(hashes), LEAF_BYTES)
+    ]
 
 
 def _wrong_content(why: str) -> IntegrityError:

@@ -231,9 +231,13 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """Keyed hashes of the sealed file's plaintext records, in order."""
+    """Keyed hashes of the sealed file's plaintext records, in order.
 
-    hashes: tuple[bytes, ...]
+    Attributes:
+        hashes: 32 bytes each, one after the other: one string, not thousands.
+    """
+
+    hashes: bytes
 
 
 @dataclass(frozen=True, slots=True)
