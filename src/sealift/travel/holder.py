@@ -113,16 +113,15 @@ class Provisioning:
             PeerError: if the accelerator is gone or refuses.
         """
         try:
-            frames = self._bring(session)
+            self._bring(session)
         except FailedError:
             raise
         except SealiftError as error:
             _say(session, error)
             raise
-        send_message(session, Cargo(frames, self._lease.cargo_bytes))
         return self._receive_receipt(session)
 
-    def _bring(self, session: VisitSession) -> int:
+    def _bring(self, session: VisitSession) -> None:
         held, left_s = self._held, self._remaining_s()
         with departing(
             held.source, held.data_key, self._lease, session, timeout_s=left_s
@@ -133,8 +132,9 @@ class Provisioning:
             with ExitStack() as stack:
                 sink = self._way(session, ready, stack)
                 frames = self._send_frames(sink, departure)
-            departure.source.check_unchanged()
-        return frames
+                departure.source.check_unchanged()
+                # The accelerator waits for this; to unmap a ring takes milliseconds.
+                send_message(session, Cargo(frames, self._lease.cargo_bytes))
 
     def _introduce(self, session: VisitSession, departure: Departure) -> None:
         leaves = self._held.leaves
