@@ -28,6 +28,7 @@ MODULES = [
     "attest.enrolment",
     "attest.ima",
     "attest.nvidia",
+    "attest.snp",
     "attest.tpm",
     "attest.policy",
     "attest.result",

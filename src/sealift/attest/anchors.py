@@ -6,6 +6,7 @@ decided here, in code that the parties agree on by its digest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from sealift.ids import Digest
@@ -26,5 +27,18 @@ NVIDIA_DEVICE_ROOTS: Final[dict[str, Digest]] = {
 NVIDIA_RIM_ROOTS: Final[dict[str, Digest]] = {
     "NVIDIA CoRIM signing Root CA": Digest.from_text(
         "sha256:dec1dc316477aa851eebdf51327ae9f864bc8d89254657ed1e7eb9168af1e1a3"
+    ),
+}
+
+# AMD root keys (ARK) by product: https://kdsintf.amd.com/vcek/v1/{product}/cert_chain
+AMD_ARKS: Final[Mapping[str, Digest]] = {
+    "Milan": Digest.from_text(
+        "sha256:9f056bee44377e29308cb5ffa895bdfb62d18881fa6bed8d6f075b0204089cb9"
+    ),
+    "Genoa": Digest.from_text(
+        "sha256:429a69c9422aa258ee4d8db5fcda9c6470ef15f8cd5a9cebd6cbc7d90b863831"
+    ),
+    "Turin": Digest.from_text(
+        "sha256:4f125410563a2ab9a50356f9243f6fe0b6f73de98603f53f90339c70e9d7ad08"
     ),
 }

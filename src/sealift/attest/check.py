@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sealift.attest.collateral import Collateral, require_recent
 from sealift.errors import EvidenceError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
 
@@ -103,6 +104,24 @@ def check_code_bundle(found: Digest | None, expected: Digest | None) -> Check:
         found=found.to_text() if found else "none measured",
         code="code-bundle-differs",
         fix="Start it with the agreed bundle, or agree on the other one",
+    )
+
+
+def check_collateral_age(collateral: Collateral, *, max_age_s: int, at_s: int) -> Check:
+    """The collateral is as recent as the agreement wants it (rule H13)."""
+    try:
+        require_recent(collateral, at_s=at_s, max_age_s=max_age_s)
+    except StaleError as error:
+        code = error.code
+    else:
+        code = ""
+    return Check(
+        subject="age of the collateral",
+        expected=f"at most {max_age_s} s",
+        found=f"{at_s - collateral.as_of_s} s",
+        code=code,
+        refusal="stale",
+        fix="Fetch it again on a machine with network" if code else "",
     )
 
 

@@ -27,6 +27,11 @@ from sealift.crypto.rsa import RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 
+# AMD's certificates of chips all have the serial number 0.
+warnings.filterwarnings(
+    "ignore", message="Parsed a serial number which wasn't positive"
+)
+
 E = TypeVar("E", bound=x509.ExtensionType)
 MAX_CHAIN: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10

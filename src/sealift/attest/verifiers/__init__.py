@@ -9,6 +9,7 @@ from typing import Final
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.development import DevelopmentVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
+from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.attest.verifiers.tdx import TdxVerifier
 from sealift.attest.verifiers.tpm import TpmVerifier
 
@@ -17,6 +18,7 @@ _VERIFIERS: Final[tuple[Verifier, ...]] = (
     NvidiaVerifier(),
     TdxVerifier(),
     TpmVerifier(),
+    SnpVerifier(),
 )
 
 VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Verifier]] = MappingProxyType(

@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sealift.attest.check import Check, check, check_among, check_bound
-from sealift.attest.collateral import Collateral, require_recent
+from sealift.attest.check import (
+    Check,
+    check,
+    check_among,
+    check_bound,
+    check_collateral_age,
+)
+from sealift.attest.collateral import Collateral
 from sealift.attest.formats.sgxquote import TdReport
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.tdx import TdxReferences
@@ -17,7 +23,6 @@ from sealift.attest.runtimelog import replay
 from sealift.attest.tdx import REGISTER_HASH, RUNTIME_REGISTER, TdxBody
 from sealift.attest.verifiers.intelquote import QuoteVerdict
 from sealift.crypto.certificate import say_time
-from sealift.errors import StaleError
 
 # Intel TDX module ABI, ATTRIBUTES.
 DEBUG: Final = 0xFF  # bit 0, and what else lets somebody see or disturb the guest
@@ -95,7 +100,9 @@ def check_platform(
             code="tdx-platform",
         )
     yield _check_lists(verdict, at_s)
-    yield _check_age(collateral, references, at_s)
+    yield check_collateral_age(
+        collateral, max_age_s=references.collateral_max_age_s, at_s=at_s
+    )
 
 
 def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[Check]:
@@ -167,22 +174,4 @@ def _check_lists(verdict: QuoteVerdict, at_s: int) -> Check:
         code="tcb-lists-expired",
         refusal="stale",
         fix="Fetch the collateral again",
-    )
-
-
-def _check_age(collateral: Collateral, references: ReferenceValues, at_s: int) -> Check:
-    max_age_s = references.collateral_max_age_s
-    try:
-        require_recent(collateral, at_s=at_s, max_age_s=max_age_s)
-    except StaleError as error:
-        code = error.code
-    else:
-        code = ""
-    return Check(
-        subject="age of the collateral",
-        expected=f"at most {max_age_s} s",
-        found=f"{at_s - collateral.as_of_s} s",
-        code=code,
-        refusal="stale",
-        fix="Fetch it again on a machine with network" if code else "",
     )
