@@ -103,7 +103,7 @@ class TpmHost:
         tpm = TpmReferences(
             roots=(root,),
             endorsement_keys=(certificate.spki_digest,),
-            pcrs={"0": (bytes(32),), "4": (bytes(32),)},
+            pcrs={str(number): (bytes(32),) for number in range(10)},
             ima=ImaReferences(allow=dict(self.kernel.files)),
         )
         return ReferenceValues(

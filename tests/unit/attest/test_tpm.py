@@ -15,7 +15,7 @@ from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tpm import (
     TpmBody,
 )
-from sealift.attest.verifiers.tpmstate import check_clock
+from sealift.attest.verifiers.tpmstate import REQUIRED_PCRS, check_clock
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     EvidenceError,
@@ -64,6 +64,13 @@ def scene() -> Iterator[Scene]:
 def with_tpm(references: ReferenceValues, **changes: object) -> ReferenceValues:
     assert references.tpm is not None
     return replace(references, tpm=replace(references.tpm, **changes))  # type: ignore[arg-type]
+
+
+def with_pcrs(
+    references: ReferenceValues, pcrs: dict[str, tuple[bytes, ...]]
+) -> ReferenceValues:
+    assert references.tpm is not None
+    return with_tpm(references, pcrs={**references.tpm.pcrs, **pcrs})
 
 
 def test_enrolled_host_rehearses_an_attested_host(scene: Scene) -> None:
@@ -244,13 +251,30 @@ def test_registers_are_exactly_the_quoted_ones(
 
 
 def test_register_with_another_value_is_refused(scene: Scene) -> None:
-    references = with_tpm(scene.references, pcrs={"7": (b"\1" * 32,)})
+    references = with_pcrs(scene.references, {"7": (b"\1" * 32,)})
     assert failed(examine(scene.evidence, references)) == {"tpm-pcr"}
+    both = with_pcrs(scene.references, {"7": (b"\1" * 32, bytes(32))})
+    assert failed(examine(scene.evidence, both)) == set()
 
 
 def test_register_that_is_not_quoted_is_refused(scene: Scene) -> None:
-    references = with_tpm(scene.references, pcrs={"17": (b"\xff" * 32,)})
+    references = with_pcrs(scene.references, {"17": (b"\xff" * 32,)})
     assert failed(examine(scene.evidence, references)) == {"tpm-pcr"}
+
+
+@pytest.mark.parametrize("number", REQUIRED_PCRS)
+def test_boot_that_is_not_pinned_is_refused(scene: Scene, number: int) -> None:
+    """An open register would let a host boot without measuring what it runs."""
+    assert scene.references.tpm is not None
+    pcrs = {n: v for n, v in scene.references.tpm.pcrs.items() if n != str(number)}
+    (check,) = (
+        each
+        for each in examine(
+            scene.evidence, with_tpm(scene.references, pcrs=pcrs)
+        ).checks
+        if not each.passed
+    )
+    assert (check.subject, check.expected) == (f"PCR {number}", "no value is allowed")
 
 
 def test_unlisted_program_is_refused(scene: Scene) -> None:

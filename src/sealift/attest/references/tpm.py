@@ -50,7 +50,8 @@ class TpmReferences:
         endorsement_keys: SHA-256 of the SubjectPublicKeyInfo of the accepted hosts'
             endorsement keys (a clean machine elsewhere must not answer: rule M7).
         bank: The PCR bank that is compared and replayed.
-        pcrs: Accepted values by PCR number (decimal).
+        pcrs: Accepted values by PCR number (decimal). 0, 2, 4, 7, 8 and 9 must be there:
+            an unknown boot may measure nothing.
         register: PCR of the runtime log; not 16 or 23, which software can reset.
         ima: What may run; None accepts no host.
     """

@@ -20,6 +20,8 @@ from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
 from sealift.errors import EvidenceError
 
 _MANUFACTURER: Final = "2.23.133.2.1"
+_EXTENDED_KEY_USAGE: Final = "2.5.29.37"
+_EK_PURPOSE: Final = bytes.fromhex("0605 6781050801")  # 2.23.133.8.1 in DER
 _MODEL: Final = "2.23.133.2.2"
 _SOFTWARE_MANUFACTURERS: Final = frozenset({"id:00001014"})
 _SOFTWARE_MODELS: Final = frozenset({"swtpm"})
@@ -100,9 +102,11 @@ def verify_endorsement(
             code="tpm-no-endorsement",
         )
     leaf, *issuers = (Certificate(raw) for raw in certificates)
-    if leaf.is_ca:
+    purposes = leaf.extension(_EXTENDED_KEY_USAGE)
+    if leaf.is_ca or (purposes is not None and _EK_PURPOSE not in purposes):
         raise EvidenceError(
-            "the certificate of the endorsement key is one of an issuer",
+            "the first certificate is none of an endorsement key",
+            why="it is one of an issuer, or was issued for something else",
             code="tpm-no-endorsement",
         )
     ours = (Certificate(raw) for raw in collateral.named("tpm/issuer/").values())

@@ -20,6 +20,9 @@ from sealift.errors import MalformedError
 
 # Only the firmware and what it starts extend these; later software has the others.
 BOOT_PCRS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14)
+# Code and policy of firmware, boot loader, kernel, its command line and first files. With
+# one of them open, whatever booted could have switched measuring off.
+REQUIRED_PCRS: Final = (0, 2, 4, 7, 8, 9)
 RESETTABLE_PCRS: Final = frozenset({16, 23})
 
 
@@ -39,10 +42,16 @@ def check_clock(clock: ClockInfo) -> Check:
 def check_registers(
     values: Mapping[int, bytes], references: TpmReferences
 ) -> tuple[Check, ...]:
-    """Each register that the references name has one of their values."""
+    """Each register that the references must or do name has one of their values."""
+    allowed = _numbered(references.pcrs)
     return tuple(
-        check_among(values.get(number, b""), allowed, f"PCR {number}", code="tpm-pcr")
-        for number, allowed in sorted(_numbered(references.pcrs).items())
+        check_among(
+            values.get(number, b""),
+            allowed.get(number, ()),
+            f"PCR {number}",
+            code="tpm-pcr",
+        )
+        for number in sorted({*allowed, *REQUIRED_PCRS})
     )
 
 
