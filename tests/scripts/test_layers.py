@@ -26,6 +26,7 @@ MODULES = [
     "attest.evidence",
     "attest.anchors",
     "attest.enrolment",
+    "attest.gpubinding",
     "attest.ima",
     "attest.nvidia",
     "attest.snp",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest import anchors
+from sealift.attest.attesters.nvidia import NvidiaAttester
 from sealift.attest.check import Check
 from sealift.attest.collateral import Collateral
 from sealift.attest.formats.rim import Rim, read_rim
@@ -16,9 +17,10 @@ from sealift.attest.reference import ReferenceValues
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.nvidia import Device, examine_device
 from sealift.crypto.certificate import Certificate
-from sealift.errors import EvidenceError, MalformedError, SealiftError
+from sealift.errors import EvidenceError, MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest
 from tests.sim import nvidia_vectors as sim
+from tests.sim.nvml import FakeNvml, Replayed
 from tests.sim.vectors import vector
 
 pytestmark = pytest.mark.vectors
@@ -334,3 +336,17 @@ def test_bad_chains_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chain_error((leaf, rom, provisioner, identity, root), 1) == "chain-expired"
     monkeypatch.setattr(anchors, "NVIDIA_DEVICE_ROOTS", {"": Digest(bytes(32))})
     assert chain_error((leaf, rom, provisioner, identity, root)) == "chain-root"
+
+
+# ---------------------------------------------------------------------- through NVML
+
+
+@pytest.mark.parametrize("name", [sim.TRIPLE, PADDED])
+def test_the_attester_carries_a_recorded_report(name: str) -> None:
+    """NVML's stand-in replays it, trailing zero and all."""
+    found = sim.recorded(name)
+    nvml = FakeNvml([Replayed(found.report, found.pem)])
+    evidence = NvidiaAttester(nvml, 0).collect(found.nonce)
+    assert evidence == found.evidence
+    with pytest.raises(UnavailableError):
+        NvidiaAttester(nvml, 0).collect(bytes(32))

@@ -53,10 +53,6 @@ from sealift.travel.state import Clock
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
 
 
-def _nothing() -> None:
-    """For a holder whose rule asks for no lease."""
-
-
 @dataclass(frozen=True, slots=True)
 class HeldResource:
     """A resource as its holder has it.
@@ -97,7 +93,6 @@ class Provisioning:
         check_heads: Callable[[tuple[SignedTreeHead, ...]], None],
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         pathfinder: Pathfinder | None = None,
-        require_standing: Callable[[], None] = _nothing,
         sink: Sink = discard,
     ) -> None:
         self._held = held
@@ -108,7 +103,6 @@ class Provisioning:
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
         self._pathfinder = pathfinder or Pathfinder(())
-        self._require_standing = require_standing
         self._sink = sink
 
     def provision(self, session: VisitSession) -> SignedReceipt:
@@ -209,7 +203,6 @@ class Provisioning:
             )
 
     def _remaining_s(self) -> float:
-        self._require_standing()
         left = self._deadline - self._clock()
         if left <= 0:
             raise StaleError(

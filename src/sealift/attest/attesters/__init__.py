@@ -7,11 +7,22 @@ from types import MappingProxyType
 from typing import Final
 
 from sealift.attest.attester import Attester
+from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.attesters.nvidia import NvidiaAttester
 from sealift.attest.attesters.tpm import TpmAttester
+from sealift.attest.composite import MEDIA_TYPE as COMPOSITE
 from sealift.attest.development import MEDIA_TYPE as DEVELOPMENT
+from sealift.attest.nvidia import MEDIA_TYPE as NVIDIA
 from sealift.attest.tpm import MEDIA_TYPE as TPM
 
 ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = (
-    MappingProxyType({DEVELOPMENT: DevelopmentAttester, TPM: TpmAttester})
+    MappingProxyType(
+        {
+            COMPOSITE: CompositeAttester,
+            DEVELOPMENT: DevelopmentAttester,
+            NVIDIA: NvidiaAttester,
+            TPM: TpmAttester,
+        }
+    )
 )

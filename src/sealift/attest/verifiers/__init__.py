@@ -7,18 +7,24 @@ from types import MappingProxyType
 from typing import Final
 
 from sealift.attest.verifier import Verifier
+from sealift.attest.verifiers.composite import CompositeVerifier
 from sealift.attest.verifiers.development import DevelopmentVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.attest.verifiers.tdx import TdxVerifier
 from sealift.attest.verifiers.tpm import TpmVerifier
 
-_VERIFIERS: Final[tuple[Verifier, ...]] = (
+# Whoever may lead a composite: the CPU's side, which has a runtime log.
+_LEADS: Final[tuple[Verifier, ...]] = (
     DevelopmentVerifier(),
-    NvidiaVerifier(),
     TdxVerifier(),
     TpmVerifier(),
     SnpVerifier(),
+)
+_VERIFIERS: Final[tuple[Verifier, ...]] = (
+    *_LEADS,
+    NvidiaVerifier(),
+    CompositeVerifier({verifier.media_type: verifier for verifier in _LEADS}),
 )
 
 VERIFIER_FOR_MEDIA_TYPE: Final[Mapping[str, Verifier]] = MappingProxyType(

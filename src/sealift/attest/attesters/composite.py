@@ -1,0 +1,48 @@
+"""Collects composite evidence: every device first, then the lead over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sealift.attest.attester import Attester
+from sealift.attest.composite import (
+    MEDIA_TYPE,
+    CompositeBody,
+    device_bound,
+    lead_bound,
+)
+from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.errors import UsageError
+
+
+class CompositeAttester:
+    """One answer of a machine with its devices.
+
+    Args:
+        lead: Of the CPU's TEE or TPM.
+        devices: GPUs and switches, in the order in which they were bound.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, lead: Attester, devices: Sequence[Attester]) -> None:
+        if not devices:
+            raise UsageError("a composite has devices; without, let the lead answer")
+        self._lead = lead
+        self._devices = tuple(devices)
+
+    def collect(self, bound: bytes) -> Evidence:
+        """Evidence over ``bound``.
+
+        Raises:
+            UsageError: if ``bound`` has not 32 bytes.
+            UnavailableError: if the lead or a device cannot answer now.
+        """
+        if len(bound) != BOUND_BYTES:
+            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        devices = tuple(
+            device.collect(device_bound(bound, place))
+            for place, device in enumerate(self._devices)
+        )
+        lead = self._lead.collect(lead_bound(bound, devices))
+        return CompositeBody(devices=devices, lead=lead).to_evidence()

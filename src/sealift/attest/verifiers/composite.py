@@ -1,0 +1,220 @@
+"""Verifies composite evidence: a lead attester and the devices that it vouches for.
+
+Devices answer a challenge made from the lead's; the lead covers their answers; and one
+measured event in the lead's log says that these devices are this machine's, closed to
+the host. Relay, swap, omission and addition of a device each fail one of the three.
+Source: RFC 9334 section 3.3; spec/evidence.md section Composite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Final
+
+from sealift.attest.check import Check, check
+from sealift.attest.collateral import Collateral
+from sealift.attest.composite import (
+    MEDIA_TYPE,
+    CompositeBody,
+    device_bound,
+    lead_bound,
+    parse_body,
+)
+from sealift.attest.evidence import Evidence
+from sealift.attest.formats.spdm import Mode
+from sealift.attest.gpubinding import (
+    BoundDevice,
+    GpuBinding,
+    MultiGpu,
+    check_binding,
+    read_binding,
+)
+from sealift.attest.level import Level, Tier
+from sealift.attest.nvidia import KIND as DEVICE_KIND
+from sealift.attest.nvidia import MEDIA_TYPE as DEVICE_MEDIA_TYPE
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.trust import TrustVector, tier_of
+from sealift.attest.verifier import Claims, Verifier
+from sealift.attest.verifiers.nvidia import Device, examine_device
+from sealift.errors import EvidenceError
+
+RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
+_MULTI_GPU: Final[Mapping[Mode, MultiGpu]] = {
+    "spt": "none",
+    "unstated": "none",
+    "mpt": "nvle",
+    "ppcie": "ppcie",
+}
+_ORDER: Final = (Tier.NONE, Tier.AFFIRMING, Tier.WARNING, Tier.CONTRAINDICATED)
+
+
+class CompositeVerifier:
+    """Verifies lead and devices by their own verifiers, and what ties them together.
+
+    Args:
+        leads: Verifiers of evidence that may lead, by media type.
+    """
+
+    media_type = MEDIA_TYPE
+    levels = frozenset({Level.GPU_TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT})
+    result_media_type = RESULT_MEDIA_TYPE
+
+    def __init__(self, leads: Mapping[str, Verifier]) -> None:
+        self._leads = leads
+
+    def examine(
+        self,
+        evidence: Evidence,
+        *,
+        bound: bytes | None,
+        references: ReferenceValues,
+        collateral: Collateral,
+        at_s: int,
+    ) -> Claims:
+        """See ``Verifier.examine``."""
+        body = parse_body(evidence.body)
+        lead = self._find_lead(body).examine(
+            body.lead,
+            bound=None if bound is None else lead_bound(bound, body.devices),
+            references=references,
+            collateral=collateral,
+            at_s=at_s,
+        )
+        examined = [
+            examine_device(
+                device,
+                bound=None if bound is None else device_bound(bound, place),
+                references=references,
+                collateral=collateral,
+                at_s=at_s,
+            )
+            for place, device in enumerate(body.devices)
+        ]
+        return _join(lead, examined)
+
+    def _find_lead(self, body: CompositeBody) -> Verifier:
+        """The lead's verifier; composites and devices may not lead.
+
+        Raises:
+            EvidenceError: ``composite-part``.
+        """
+        own = (DEVICE_KIND, DEVICE_MEDIA_TYPE)
+        strange = [each for each in body.devices if (each.kind, each.media_type) != own]
+        found = self._leads.get(body.lead.media_type)
+        if strange or found is None:
+            part = strange[0] if strange else body.lead
+            raise EvidenceError(
+                "a composite of parts that do not belong together",
+                why=f"{part.media_type} cannot be its {'device' if strange else 'lead'}",
+                fix="Let a TEE or TPM lead, and devices follow",
+                code="composite-part",
+            )
+        return found
+
+
+def _join(lead: Claims, examined: Sequence[tuple[Device, Claims]]) -> Claims:
+    devices = [device for device, _ in examined]
+    binding, order = read_binding(lead.events)
+    bound = [BoundDevice(kind=d.kind, id=d.id, key=d.key) for d in devices]
+    tied = (
+        *order,
+        *(check_binding(binding, bound) if binding else ()),
+        _check_modes(binding, devices),
+        _check_links(devices),
+    )
+    closed = all(each.passed for each in tied)
+    ours = [_within_lead(claims, closed) for _, claims in examined]
+    return replace(
+        lead,
+        level=_level(lead, closed),
+        trust=worst((lead.trust, *(each.trust for each in ours))),
+        checks=(
+            *_named("lead", lead.checks),
+            *(
+                each
+                for place, claims in enumerate(ours)
+                for each in _named(f"device {place}", claims.checks)
+            ),
+            *tied,
+        ),
+        measurements={
+            **lead.measurements,
+            **{
+                f"device{place}.{name}": value
+                for place, claims in enumerate(ours)
+                for name, value in claims.measurements.items()
+            },
+        },
+        notes=(*lead.notes, *dict.fromkeys(n for each in ours for n in each.notes)),
+    )
+
+
+def _level(lead: Claims, closed: bool) -> Level | None:
+    """A TEE's memory and its GPUs'; a host or a rehearsal stays what it is."""
+    if lead.level is not Level.TEE:
+        return lead.level
+    return Level.GPU_TEE if closed else None
+
+
+def _within_lead(claims: Claims, closed: bool) -> Claims:
+    """A device's claims, where the lead's log closed its memory to the host."""
+    if not closed:
+        return claims
+    return replace(
+        claims, trust=replace(claims.trust, runtime_opaque=2), notes=claims.notes[1:]
+    )
+
+
+def _check_modes(binding: GpuBinding | None, devices: Sequence[Device]) -> Check:
+    """What the driver said of the GPUs together, against what each of them signed."""
+    gpus = [device for device in devices if device.kind == "gpu"]
+    stated = {_MULTI_GPU[gpu.mode] for gpu in gpus}
+    expected = binding.multi_gpu if binding else "none bound"
+    return check(
+        stated == {expected},
+        "GPUs together",
+        expected=f"GPUs, all of multi-GPU {expected}, as the driver said",
+        found=", ".join(sorted(stated)) or "no GPU",
+        code="gpu-mode-differs",
+        fix="Set one mode for all GPUs, and restart the machine",
+    )
+
+
+def _check_links(devices: Sequence[Device]) -> Check:
+    """Protected PCIe: GPUs and switches name each other, and all of them are here."""
+    gpus = frozenset(each.pdi for each in devices if each.kind == "gpu")
+    switches = frozenset(each.pdi for each in devices if each.kind == "switch")
+    asked = [each for each in devices if each.kind == "switch" or each.mode == "ppcie"]
+    apart = [
+        f"{each.kind} {each.pdi}"
+        for each in asked
+        if not each.neighbours
+        or each.neighbours != (switches if each.kind == "gpu" else gpus)
+    ]
+    return check(
+        not apart,
+        "links between devices",
+        expected="every GPU's switches, and every switch's GPUs, are here",
+        found=", ".join(apart) + " linked elsewhere" if apart else "they are",
+        code="gpu-links",
+        fix="Show the evidence of all GPUs and switches of the machine",
+    )
+
+
+def worst(vectors: Iterable[TrustVector]) -> TrustVector:
+    """Of each aspect the worst that anybody says; who says nothing does not count."""
+    found = tuple(vectors)
+    return TrustVector(
+        **{
+            each.name: max(
+                (getattr(vector, each.name) for vector in found),
+                key=lambda value: (_ORDER.index(tier_of(value)), abs(value)),
+            )
+            for each in fields(TrustVector)
+        }
+    )
+
+
+def _named(part: str, checks: Iterable[Check]) -> Iterable[Check]:
+    return (replace(each, subject=f"{part}: {each.subject}") for each in checks)
