@@ -22,7 +22,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
-from sealift.release.agreement import References
+from sealift.release.agreement import References, ReleaseRule
+from sealift.release.brokerserver import Broker
 from sealift.release.bundle import measure_bundle
 from sealift.release.receipt import SignedReceipt
 from sealift.release.signed import VerifiedAgreement
@@ -67,6 +68,7 @@ class LiveJob:
     links: Mapping[str, Link]
     control: Session
     process: subprocess.Popen[str]
+    brokers: Mapping[str, Broker] = field(default_factory=dict)
     works: bool = True
     positions: Iterator[int] = field(default_factory=count)
     told: queue.SimpleQueue[BufferOffered | VisitLoaded | VisitEnded] = field(
@@ -182,15 +184,22 @@ def live_job(
     batch_rows: int = 8,
     threads: int = 1,
     buffers: Literal[1, 2] = 1,
+    rule: ReleaseRule = ReleaseRule(),  # noqa: B008 - frozen
     mutant: str = "none",
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[LiveJob]:
     """Start everything for two owners; ends everything."""
     attester = SecretKey.generate()
     consortium, held = _agree(folder, rows_of, row_bytes, schema, recipe, attester)
-    travel = replace(consortium.agreement.travel, buffers=buffers)
     consortium = replace(
-        consortium, agreement=replace(consortium.agreement, travel=travel)
+        consortium,
+        agreement=replace(
+            consortium.agreement,
+            travel=replace(consortium.agreement.travel, buffers=buffers),
+            resources=tuple(
+                replace(each, rule=rule) for each in consortium.agreement.resources
+            ),
+        ),
     )
     agreement = consortium.verified()
     (folder / "agreement").write_bytes(encode(consortium.signed()))
@@ -198,9 +207,9 @@ def live_job(
     with ExitStack() as stack:
         relay = stack.enter_context(Relay.listen())
         orchestrator = stack.enter_context(relay.local_link())
-        links = {}
+        links, brokers = {}, {}
         for owner in consortium.identities:
-            _start_broker(stack, relay, consortium, owner, folder)
+            brokers[owner] = _start_broker(stack, relay, consortium, owner, folder)
             name = f"holder-{owner}"
             links[name] = stack.enter_context(relay.local_link(name))
         process = start(relay.address[1], folder, mutant, attester, environment)
@@ -210,7 +219,9 @@ def live_job(
         settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S, buffers=buffers)
         send_message(control, StartJob(JOB, encode(settings)))
         receive_message(control, JobReady, timeout_s=WAIT_S)
-        job = LiveJob(consortium, agreement, held, relay, links, control, process)
+        job = LiveJob(
+            consortium, agreement, held, relay, links, control, process, brokers
+        )
         threading.Thread(target=job.listen, daemon=True).start()
         yield job
 
@@ -247,7 +258,7 @@ def _agree(
 
 def _start_broker(
     stack: ExitStack, relay: Relay, consortium: Consortium, owner: str, folder: Path
-) -> None:
+) -> Broker:
     box = make_broker(consortium, owner, folder)
     link = stack.enter_context(relay.local_link(f"broker-{owner}"))
     endpoint = Endpoint(
@@ -263,6 +274,7 @@ def _start_broker(
             brokerage.serve()
 
     threading.Thread(target=serve, daemon=True).start()
+    return box.broker
 
 
 def _greet(link: Link, consortium: Consortium, agreement: VerifiedAgreement) -> Session:

@@ -8,13 +8,14 @@ visit's memory is scrubbed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from sealift.codec import decode
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
+from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
@@ -22,6 +23,7 @@ from sealift.session.link import Link
 from sealift.session.session import Session
 from sealift.train.handout import Handout
 from sealift.train.keyring import Keyring
+from sealift.train.leasekeeping import LeaseKeeper, heartbeats
 from sealift.train.messages import AcceleratorSettings
 from sealift.train.openjob import OpenJob
 from sealift.train.progress import JobCheckpoints, NoCheckpoints
@@ -47,7 +49,12 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.orders import Orders
-from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
+from sealift.travel.peers import (
+    ORCHESTRATOR,
+    expect_broker,
+    expect_orchestrator,
+    link_name,
+)
 from sealift.travel.pool import CPUPool
 from sealift.travel.rules import VisitRules, check_cargo
 from sealift.travel.sizing import choose_buffer
@@ -108,6 +115,7 @@ class Accelerator:
         self._sink = sink
         self._open_checkpoints = open_checkpoints
         self._restarts = restarts
+        self._lost: SealiftError | None = None
         self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
         self._proof = prove_instance(endpoint, agreement)
         self._keyring = Keyring(link, endpoint, agreement, clock=clock, sink=sink)
@@ -144,11 +152,14 @@ class Accelerator:
             raise
         orders = Orders(control)
         hosting = self._host(job, control, orders)
+        leases = self._keep_leases(orders)
         try:
+            leases.start()
             send_message(control, job.ready())
             orders.start(hosting)
             finish = self._work(job, control, hosting, orders)
         finally:
+            leases.close()
             self._abandon(hosting)
         job.verify()
         try:
@@ -172,10 +183,35 @@ class Accelerator:
             except StartOverError:
                 raise
             except SealiftError as error:
+                # What ended the worker tells less than the lease that was lost.
+                error = self._lost or error
                 with suppress(SealiftError):
                     send_message(control, Failed(error.code, str(error)))
-                raise
+                raise error from None
         return turn
+
+    def _keep_leases(self, orders: Orders) -> LeaseKeeper:
+        def lose(error: SealiftError) -> None:
+            self._lost = error
+            orders.stop(error)
+            self._keyring.forget()
+            self._workshop.interrupt()
+
+        agreement = self._agreement.agreement
+        return LeaseKeeper(
+            self._reach_broker,
+            heartbeats(agreement, self._keyring.owners),
+            clock=self._clock,
+            lost=lose,
+            sink=self._sink,
+        )
+
+    @contextmanager
+    def _reach_broker(self, owner: str) -> Iterator[Session]:
+        circuit = self._link.open(link_name(Role.BROKER, owner))
+        policy = expect_broker(self._agreement, owner)
+        with connect(circuit, self._endpoint, policy) as session:
+            yield session
 
     def _abandon(self, hosting: Hosting) -> None:
         given_up = hosting.abandon("stopped")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
 from sealift.release.files import write_whole
 from sealift.release.heads import HeadStore
+from sealift.release.lease import ask_standing
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
@@ -37,6 +39,7 @@ from sealift.travel.holder import (
     check_lease,
 )
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease
+from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.messages import Finished, Granted, receive_message
 from sealift.travel.paths import VisitSession
 from sealift.travel.peers import (
@@ -180,21 +183,61 @@ class Attendance:
         held = check_lease(
             signed, self._held, holder=self._endpoint.name, terms=self._terms(signed)
         )
-        provisioning = Provisioning(
+        circuit = self._link.open(ACCELERATOR)
+        policy = expect_accelerator(self._agreement, signed.lease.accelerator)
+        with (
+            self._watch(held, signed.lease, circuit.close) as require_standing,
+            connect(circuit, self._endpoint, policy) as session,
+        ):
+            provisioning = self._provisioning(held, signed, require_standing)
+            receipt = provisioning.provision(self._between(session, signed))
+        verify_receipt(receipt, self._agreement)
+        return receipt
+
+    def _provisioning(
+        self,
+        held: HeldResource,
+        signed: SignedLease,
+        require_standing: Callable[[], None],
+    ) -> Provisioning:
+        return Provisioning(
             held,
             signed,
             clock=self._clock,
             check_heads=self._check_heads,
             receipt_wait_s=self._receipt_wait_s,
             pathfinder=self._pathfinder,
+            require_standing=require_standing,
             sink=self._sink,
         )
-        circuit = self._link.open(ACCELERATOR)
-        policy = expect_accelerator(self._agreement, signed.lease.accelerator)
+
+    @contextmanager
+    def _watch(
+        self, held: HeldResource, lease: Lease, stop: Callable[[], None]
+    ) -> Iterator[Callable[[], None]]:
+        """Our own broker's word on the accelerator, where our rule asks for leases."""
+        heartbeat_s = held.resource.rule.heartbeat_s
+        if heartbeat_s is None:
+            yield _nothing
+            return
+        with (
+            self._own_broker() as session,
+            LeaseWatch(
+                lambda wait_s: ask_standing(session, lease.accelerator, wait_s=wait_s),
+                heartbeat_s,
+                self._clock,
+                stop,
+            ) as watch,
+        ):
+            yield watch.require_good
+
+    @contextmanager
+    def _own_broker(self) -> Iterator[Session]:
+        me = self._endpoint.name
+        circuit = self._link.open(link_name(Role.BROKER, me), wait_s=BROKER_WAIT_S)
+        policy = expect_broker(self._agreement, me)
         with connect(circuit, self._endpoint, policy) as session:
-            receipt = provisioning.provision(self._between(session, signed))
-        verify_receipt(receipt, self._agreement)
-        return receipt
+            yield session
 
     def _terms(self, signed: SignedLease) -> LeaseTerms:
         agreement = self._agreement.agreement

@@ -53,6 +53,10 @@ from sealift.travel.state import Clock
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
 
 
+def _nothing() -> None:
+    """For a holder whose rule asks for no lease."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldResource:
     """A resource as its holder has it.
@@ -93,6 +97,7 @@ class Provisioning:
         check_heads: Callable[[tuple[SignedTreeHead, ...]], None],
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         pathfinder: Pathfinder | None = None,
+        require_standing: Callable[[], None] = _nothing,
         sink: Sink = discard,
     ) -> None:
         self._held = held
@@ -103,6 +108,7 @@ class Provisioning:
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
         self._pathfinder = pathfinder or Pathfinder(())
+        self._require_standing = require_standing
         self._sink = sink
 
     def provision(self, session: VisitSession) -> SignedReceipt:
@@ -203,6 +209,7 @@ class Provisioning:
             )
 
     def _remaining_s(self) -> float:
+        self._require_standing()
         left = self._deadline - self._clock()
         if left <= 0:
             raise StaleError(

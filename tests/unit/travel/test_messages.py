@@ -146,7 +146,7 @@ def test_each_role_meets_only_whom_the_agreement_names() -> None:
     accelerator = expect_accelerator(agreement, keys["ada"])
     assert accelerator.require_evidence
     assert accelerator.instance == keys["ada"]
-    assert accelerator.accept == agreement.accept
+    assert accelerator.appraiser.accept == agreement.accept
 
 
 def test_names_on_the_relay() -> None:

@@ -111,6 +111,10 @@ class Workshop:
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
             return process.do(task, given, hand_over)
 
+    def interrupt(self) -> None:
+        """End the work under way, from another thread; what does it raises."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the zygote and whatever it has forked."""
         self._control.close()
