@@ -23,6 +23,7 @@ _NO_SESSIONS: Final = 0x8001
 _SESSIONS: Final = 0x8002
 PASSWORD: Final = 0x40000009
 _NOT_STARTED: Final = 0x100
+UNKNOWN_HANDLE: Final = 0x8B
 _AGAIN: Final = frozenset({0x905, 0x908, 0x922})  # testing, yielded, retry
 _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.02

@@ -13,10 +13,16 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.attesters.tpm.client import PASSWORD, Command, TpmClient, TpmError
+from sealift.attest.attesters.tpm.client import (
+    PASSWORD,
+    UNKNOWN_HANDLE,
+    Command,
+    TpmClient,
+    TpmError,
+)
 from sealift.attest.attesters.tpm.nonvolatile import read_index
 from sealift.attest.formats.tpm import USER_WITH_AUTH, Public, parse_public
-from sealift.attest.formats.tpmwire import TpmReader, sized
+from sealift.attest.formats.tpmwire import sized
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.tpmcredential import Credential
@@ -270,10 +276,12 @@ def _endorsement_session(client: TpmClient) -> int:
 def _read_persistent(client: TpmClient, kind: EndorsementKind) -> LoadedKey | None:
     try:
         answer = client.run(Command.READ_PUBLIC, (kind.persistent,))
-    except TpmError:
-        return None
-    reader = TpmReader(answer.parameters, "public area")
-    return LoadedKey(kind.persistent, parse_public(reader.sized()))
+    except TpmError as error:
+        if error.response == UNKNOWN_HANDLE:
+            return None
+        raise
+    public = answer.reader("public area").sized()
+    return LoadedKey(kind.persistent, parse_public(public))
 
 
 def _make_endorsement(client: TpmClient, kind: EndorsementKind) -> LoadedKey:

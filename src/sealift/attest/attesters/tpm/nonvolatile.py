@@ -10,13 +10,17 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from sealift.attest.attesters.tpm.client import PASSWORD, Command, TpmClient, TpmError
+from sealift.attest.attesters.tpm.client import (
+    PASSWORD,
+    UNKNOWN_HANDLE,
+    Command,
+    TpmClient,
+    TpmError,
+)
 from sealift.attest.formats.tpmwire import TpmReader, sized
 
 _OWNER: Final = 0x40000001
 _CHUNK_BYTES: Final = 512
-_UNKNOWN_HANDLE: Final = 0x8B
-_UNWRITTEN: Final = 0x14A
 # A counter; written and read by who knows its (empty) password; no lockout.
 _COUNTER: Final = 0x00000004 | 0x10 | 0x00040000 | 0x02000000
 
@@ -71,7 +75,7 @@ def _index_bytes(client: TpmClient, index: int) -> int | None:
     try:
         answer = client.run(Command.NV_READ_PUBLIC, (index,))
     except TpmError as error:
-        if error.response == _UNKNOWN_HANDLE:
+        if error.response == UNKNOWN_HANDLE:
             return None
         raise
     public = TpmReader(answer.reader("NV index").sized(), "NV public area")
