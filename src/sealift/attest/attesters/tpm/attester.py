@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,7 @@ class TpmSources:
         event_log: The firmware's log, or None for a machine that has none.
         ima_list: The kernel's list, or None.
         issuers: DER certificates between the TPM's and its maker's root.
+        endorsement: Which endorsement keys may be used, best first.
     """
 
     state: Path
@@ -58,7 +59,8 @@ class TpmSources:
     register: int = 15
     event_log: Path | None = EVENT_LOG
     ima_list: Path | None = IMA_LIST
-    issuers: tuple[bytes, ...] = field(default=())
+    issuers: tuple[bytes, ...] = ()
+    endorsement: tuple[str, ...] = tuple(keys.ENDORSEMENT_KINDS)
 
     def __post_init__(self) -> None:
         if self.register in _RESETTABLE or self.register not in self.pcrs:
@@ -89,7 +91,9 @@ class TpmAttester:
         self._client = TpmClient(open_link(sources.tpm))
         try:
             self._client.begin()
-            self._kind, self._certificate = keys.find_endorsement(self._client)
+            self._kind, self._certificate = keys.find_endorsement(
+                self._client, sources.endorsement
+            )
             self._key = self._load_key()
             self._events = self._find_events()
         except BaseException:

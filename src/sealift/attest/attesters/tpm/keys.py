@@ -10,6 +10,7 @@ section 2.2.1 (NV indices); TPM 2.0 Library part 3.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,13 +118,15 @@ class WrappedKey:
     public: bytes
 
 
-def find_endorsement(client: TpmClient) -> tuple[EndorsementKind, Certificate]:
-    """The endorsement key that this TPM has a certificate for.
+def find_endorsement(
+    client: TpmClient, kinds: Iterable[str] = tuple(ENDORSEMENT_KINDS)
+) -> tuple[EndorsementKind, Certificate]:
+    """The first of these endorsement keys that this TPM has a certificate for.
 
     Raises:
         UnavailableError: ``tpm-no-certificate``.
     """
-    for kind in ENDORSEMENT_KINDS.values():
+    for kind in (ENDORSEMENT_KINDS[name] for name in kinds):
         raw = read_index(client, kind.certificate)
         if raw is not None:
             return kind, Certificate(trim_der(raw))
