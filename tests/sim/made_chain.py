@@ -26,6 +26,14 @@ def named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
+class MadeList(RevocationList):
+    """A list that still knows its bytes."""
+
+    def __init__(self, der: bytes) -> None:
+        self.der = der
+        super().__init__(der)
+
+
 @dataclass(frozen=True)
 class Issuer:
     """A certificate with its private key."""
@@ -40,7 +48,7 @@ class Issuer:
         until_s: int = AT_S + DAY_S,
         name: str = "",
         weak: bool = False,
-    ) -> RevocationList:
+    ) -> MadeList:
         """A revocation list; under a foreign ``name`` if given."""
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -55,8 +63,8 @@ class Issuer:
             )
         made = builder.sign(self.key, hashes.SHA256())
         if weak:
-            return RevocationList(signed_over_sha1(made.tbs_certlist_bytes, self.key))
-        return RevocationList(made.public_bytes(Encoding.DER))
+            return MadeList(signed_over_sha1(made.tbs_certlist_bytes, self.key))
+        return MadeList(made.public_bytes(Encoding.DER))
 
 
 def make(

@@ -36,6 +36,10 @@ E = TypeVar("E", bound=x509.ExtensionType)
 MAX_CHAIN: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10
 MAX_CRL_BYTES: Final = 1 << 20
+# Where warnings are errors, what the library only warns of is refused too.
+_UNREADABLE: Final = (
+    ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, Warning,
+)  # fmt: skip
 _HASHES: Final = {"sha256", "sha384", "sha512"}
 
 
@@ -183,7 +187,7 @@ class Certificate:
                 warnings.simplefilter("ignore")
                 _ = (self.subject, self.issuer, self.serial, self.spki)
             _require_whole_bytes(self.der, self.parsed.signature)
-        except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm):
+        except _UNREADABLE:
             raise MalformedError("not a certificate") from None
 
     @cached_property
@@ -206,7 +210,7 @@ def certificates_from_pem(pem: bytes) -> tuple[Certificate, ...]:
     """
     try:
         parsed = x509.load_pem_x509_certificates(pem.rstrip(b"\0"))
-    except ValueError:
+    except _UNREADABLE:
         raise MalformedError("not certificates in PEM") from None
     if len(parsed) > 4 * MAX_CHAIN:
         raise MalformedError(f"{len(parsed)} certificates", why="too many")
@@ -226,7 +230,7 @@ class RevocationList:
             _ = self._parsed.signature_hash_algorithm
             der = self._parsed.public_bytes(Encoding.DER)
             _require_whole_bytes(der, self._parsed.signature)
-        except (ValueError, UnsupportedAlgorithm):
+        except _UNREADABLE:
             raise MalformedError("not a revocation list") from None
 
     @property

@@ -10,10 +10,14 @@ from sealift.attest.attester import Attester
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.attesters.nvidia import NvidiaAttester
+from sealift.attest.attesters.snp import SnpAttester
+from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.attesters.tpm import TpmAttester
 from sealift.attest.composite import MEDIA_TYPE as COMPOSITE
 from sealift.attest.development import MEDIA_TYPE as DEVELOPMENT
 from sealift.attest.nvidia import MEDIA_TYPE as NVIDIA
+from sealift.attest.snp import MEDIA_TYPE as SNP
+from sealift.attest.tdx import MEDIA_TYPE as TDX
 from sealift.attest.tpm import MEDIA_TYPE as TPM
 
 ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = (
@@ -22,6 +26,8 @@ ATTESTER_FOR_MEDIA_TYPE: Final[Mapping[str, Callable[..., Attester]]] = (
             COMPOSITE: CompositeAttester,
             DEVELOPMENT: DevelopmentAttester,
             NVIDIA: NvidiaAttester,
+            SNP: SnpAttester,
+            TDX: TdxAttester,
             TPM: TpmAttester,
         }
     )

@@ -8,7 +8,7 @@ Source: spec/evidence-tdx.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -69,9 +69,8 @@ def verify_quote(
         MalformedError: if a part does not parse.
     """
     kind = "TDX" if isinstance(quote.body, TdReport) else "SGX"
-    source = _Source(collateral, kind, roots, at_s)
-    platform = platform_facts(_verify_platform_key(quote, source))
-    _verify_quote_key(quote)
+    source = Source(collateral, kind, roots, at_s)
+    platform = verify_signatures(quote, source)
     tcb = source.tcb_info(platform)
     identity = source.qe_identity()
     _require_about(tcb, identity, platform, kind)
@@ -90,8 +89,8 @@ def verify_quote(
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """Collateral of one kind of quote, with what it is judged by."""
+class Source:
+    """Collateral of one kind of quote (SGX, TDX), with what it is judged by."""
 
     collateral: Collateral
     kind: str
@@ -116,6 +115,20 @@ class _Source:
         name, chain = "enclaveIdentity", "qe-identity-chain"
         return self._read(raw, name, chain, tcbinfo.parse_qe_identity)
 
+    def verify_chain(
+        self,
+        leaf: Certificate,
+        others: Sequence[Certificate],
+        lists: Sequence[RevocationList],
+    ) -> tuple[Certificate, ...]:
+        """The path to a root that signed itself, so that all of it is covered."""
+        path = verify_chain(
+            leaf, others, self.roots, at_s=self.at_s, revocation_lists=lists
+        )
+        if path[-1].issuer != path[-1].subject:
+            raise _broken("the root's certificate", "it names another issuer")
+        return path
+
     def _read(
         self, raw: bytes, name: str, chain: str, parse: Callable[[bytes], T]
     ) -> T:
@@ -126,16 +139,24 @@ class _Source:
         if signer.subject_name != _LIST_SIGNER:
             raise _broken(f"the signer of {name}", f"it is {signer.subject}")
         lists = (RevocationList(self.item("root-crl")),)
-        path = verify_chain(
-            signer, others, self.roots, at_s=self.at_s, revocation_lists=lists
-        )
+        path = self.verify_chain(signer, others, lists)
         if [each.subject for each in path[1:]] != [lists[0].issuer]:
             raise _broken(f"the signer of {name}", "the root did not issue it itself")
         _verify(signer.key(), parts.signed, parts.signature, f"Intel's {name}")
         return parse(parts.signed)
 
 
-def _verify_platform_key(quote: Quote, source: _Source) -> Certificate:
+def verify_signatures(quote: Quote, source: Source) -> PlatformFacts:
+    """Every signature of the quote itself, up to the root; nothing of Intel's lists.
+
+    Raises:
+        EvidenceError, MalformedError: as ``verify_quote``.
+    """
+    _verify_quote_key(quote)
+    return platform_facts(_verify_platform_key(quote, source))
+
+
+def _verify_platform_key(quote: Quote, source: Source) -> Certificate:
     """The platform's certificate, its chain verified with both revocation lists."""
     pck, *others = certificates_from_pem(quote.chain)
     authority = "processor" if "Processor" in pck.issuer else "platform"
@@ -143,9 +164,7 @@ def _verify_platform_key(quote: Quote, source: _Source) -> Certificate:
         RevocationList(source.item("root-crl")),
         RevocationList(source.item("pck-crl", authority)),
     ]
-    path = verify_chain(
-        pck, others, source.roots, at_s=source.at_s, revocation_lists=lists
-    )
+    path = source.verify_chain(pck, others, lists)
     issuers = [each.subject for each in path[1:]]
     if issuers != [lists[1].issuer, lists[0].issuer]:
         raise EvidenceError(

@@ -17,6 +17,7 @@ from sealift.attest.check import (
 )
 from sealift.attest.collateral import Collateral
 from sealift.attest.formats.sgxquote import TdReport
+from sealift.attest.formats.tcglog import parse, rtmrs
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import replay
@@ -65,12 +66,21 @@ def check_report(
     )
 
 
-def check_runtime_log(report: TdReport, body: TdxBody) -> tuple[Check, ...]:
-    """The logs give the registers: RTMR 3 by our events, the others by firmware's."""
-    start = bytes(48)
-    replayed = replay(body.events, REGISTER_HASH, start)
-    found = report.rtmr[RUNTIME_REGISTER]
-    return (_check_replay(RUNTIME_REGISTER, replayed, found),)
+def check_logs(report: TdReport, body: TdxBody) -> tuple[Check, ...]:
+    """The logs give the registers: firmware's all that it names, our events RTMR 3.
+
+    Raises:
+        MalformedError: if firmware's log does not parse.
+    """
+    booted = rtmrs(parse(body.ccel)) if body.ccel is not None else {}
+    runtime = booted.get(RUNTIME_REGISTER, bytes(48))
+    replayed = {RUNTIME_REGISTER: replay(body.events, REGISTER_HASH, runtime)}
+    if body.ccel is not None:
+        replayed |= {each: booted.get(each, bytes(48)) for each in BOOT_REGISTERS}
+    return tuple(
+        _check_replay(number, replayed[number], report.rtmr[number])
+        for number in sorted(replayed)
+    )
 
 
 def check_platform(

@@ -5,8 +5,10 @@ Source: spec/evidence-tdx.md.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
+from sealift.attest.anchors import INTEL_SGX_ROOTS
 from sealift.attest.check import Check, check_code_bundle
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
@@ -15,18 +17,19 @@ from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues, no_references
 from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import measured_bundle
-from sealift.attest.tdx import MEDIA_TYPE, parse_body
+from sealift.attest.tdx import MEDIA_TYPE, TdxBody, parse_body
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.intelquote import QuoteVerdict, verify_quote
 from sealift.attest.verifiers.tcblevel import UNKNOWN
 from sealift.attest.verifiers.tdchecks import (
     DEBUG,
+    check_logs,
     check_platform,
     check_report,
-    check_runtime_log,
 )
 from sealift.errors import EvidenceError
+from sealift.ids import Digest
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
 # AR4SI: 2 genuine, 32 genuine with known weaknesses, 96 not to be used, 97 unknown.
@@ -34,12 +37,30 @@ _HARDWARE: Final = {"UpToDate": 2, "Revoked": 96, UNKNOWN: 97}
 _MODULE_FEATURES: Final = {30: "protection keys (PKS)", 63: "perfmon"}
 
 
+@dataclass(frozen=True, slots=True)
 class TdxVerifier:
-    """Verifies the quote; compares guest, platform and logs with the references."""
+    """Verifies the quote; compares guest, platform and logs with the references.
 
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.TEE})
-    result_media_type = RESULT_MEDIA_TYPE
+    Attributes:
+        roots: Trusted roots of platform certificates: Intel's.
+    """
+
+    roots: tuple[Digest, ...] = tuple(INTEL_SGX_ROOTS.values())
+
+    @property
+    def media_type(self) -> str:
+        """The format that it parses."""
+        return MEDIA_TYPE
+
+    @property
+    def levels(self) -> frozenset[Level]:
+        """Encrypted memory of a virtual machine, and no other."""
+        return frozenset({Level.TEE})
+
+    @property
+    def result_media_type(self) -> str:
+        """How results are marked."""
+        return RESULT_MEDIA_TYPE
 
     def examine(
         self,
@@ -59,11 +80,11 @@ class TdxVerifier:
             raise EvidenceError(
                 "a quote of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
             )
-        verdict = verify_quote(quote, collateral, at_s=at_s)
+        verdict = verify_quote(quote, collateral, at_s=at_s, roots=self.roots)
         code_bundle = measured_bundle(body.events)
         checks = (
             *check_report(quote.body, bound, references.tdx),
-            *check_runtime_log(quote.body, body),
+            *check_logs(quote.body, body),
             *check_platform(verdict, references, collateral, at_s=at_s),
             check_code_bundle(code_bundle, references.code_bundle),
         )
@@ -76,7 +97,7 @@ class TdxVerifier:
             checks=checks,
             measurements=measurements(quote.body),
             events=body.events,
-            notes=tuple(_notes(quote.body, verdict)),
+            notes=tuple(_notes(quote.body, verdict, body)),
         )
 
 
@@ -116,7 +137,7 @@ def _trust(
     )
 
 
-def _notes(report: TdReport, verdict: QuoteVerdict) -> list[str]:
+def _notes(report: TdReport, verdict: QuoteVerdict, body: TdxBody) -> list[str]:
     notes = [f"platform TCB {verdict.status}"]
     if verdict.advisories:
         notes.append(f"advisories {', '.join(verdict.advisories)}")
@@ -125,6 +146,8 @@ def _notes(report: TdReport, verdict: QuoteVerdict) -> list[str]:
         for bit, name in _MODULE_FEATURES.items()
         if report.attributes >> bit & 1
     ]
+    if body.ccel is None:
+        notes.append("no firmware log: registers are compared, not explained")
     if verdict.platform.smt:
         notes.append("hyper-threading is on")
     return notes

@@ -1,0 +1,236 @@
+"""Collects reports through Linux's configfs-tsm, the one interface to TDX and SEV-SNP.
+
+A report is a folder: what is written to ``inblob`` comes back signed in ``outblob``.
+Writes take effect when the file is closed, and the kernel tells nobody if it refused
+them; every write that took effect counts ``generation`` up by one. So the count is
+compared before and after reading: a lost write, or one by somebody else, is noticed.
+Source: Linux Documentation/ABI/testing/configfs-tsm-report, drivers/virt/coco.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from sealift.errors import MalformedError, UnavailableError
+
+REPORT_FOLDER: Final = Path("/sys/kernel/config/tsm/report")
+INBLOB_BYTES: Final = 64
+MAX_BLOB_BYTES: Final = 1 << 20
+ATTEMPTS: Final = 3
+WAIT_S: Final = 0.1
+_BUSY: Final = {errno.EBUSY, errno.EINTR, errno.EAGAIN}
+
+
+class TsmFolder(Protocol):
+    """The folder of reports; every method raises ``OSError`` as the kernel does."""
+
+    def make(self, entry: str) -> None:
+        """Begin a report: mkdir."""
+        ...
+
+    def write(self, entry: str, attribute: str, content: bytes) -> None:
+        """Write an attribute of a report whole."""
+        ...
+
+    def read(self, entry: str, attribute: str) -> bytes:
+        """Read an attribute of a report whole."""
+        ...
+
+    def remove(self, entry: str) -> None:
+        """End a report: rmdir."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTsmFolder:
+    """The kernel's folder."""
+
+    root: Path = REPORT_FOLDER
+
+    def make(self, entry: str) -> None:
+        """See ``TsmFolder``."""
+        (self.root / entry).mkdir()
+
+    def write(self, entry: str, attribute: str, content: bytes) -> None:
+        """See ``TsmFolder``; one write, as the kernel takes only one."""
+        descriptor = os.open(self.root / entry / attribute, os.O_WRONLY)
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+    def read(self, entry: str, attribute: str) -> bytes:
+        """See ``TsmFolder``."""
+        with (self.root / entry / attribute).open("rb") as file:
+            return file.read(MAX_BLOB_BYTES + 1)
+
+    def remove(self, entry: str) -> None:
+        """See ``TsmFolder``."""
+        (self.root / entry).rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class TsmReport:
+    """What the platform gave.
+
+    Attributes:
+        provider: ``tdx_guest`` or ``sev_guest``.
+        outblob: The quote or attestation report.
+        auxblob: The host's certificates, if it handed any over; SEV-SNP only.
+    """
+
+    provider: str
+    outblob: bytes
+    auxblob: bytes
+
+
+class _InterferedError(Exception):
+    """Somebody else wrote to the report, or the kernel was busy: try a fresh one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TsmReader:
+    """Makes one report at a time, each in a folder of its own.
+
+    Attributes:
+        folder: Where reports are made.
+        wait: Called with seconds between two attempts.
+    """
+
+    folder: TsmFolder = KernelTsmFolder()
+    wait: Callable[[float], None] = time.sleep
+
+    def report(self, inblob: bytes, *, privlevel: int | None = None) -> TsmReport:
+        """A report that carries ``inblob`` (64 bytes).
+
+        Args:
+            inblob: What the platform signs with its measurements.
+            privlevel: The VMPL that asks, for SEV-SNP; None for TDX.
+
+        Raises:
+            UnavailableError: ``tsm-unavailable``, ``tsm-failed``, ``tsm-interfered``.
+        """
+        if len(inblob) != INBLOB_BYTES:
+            raise MalformedError(f"a report carries {INBLOB_BYTES} bytes")
+        why = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self.wait(WAIT_S * attempt)
+            try:
+                return self._attempt(inblob, privlevel)
+            except _InterferedError as error:
+                why = str(error)
+        raise interfered(f"{why}, {ATTEMPTS} times")
+
+    def _attempt(self, inblob: bytes, privlevel: int | None) -> TsmReport:
+        entry = f"sealift-{secrets.token_hex(8)}"
+        self._make(entry)
+        try:
+            return self._ask(entry, inblob, privlevel)
+        except OSError as error:
+            if error.errno in _BUSY:
+                raise _InterferedError("the platform was busy") from None
+            raise _failed(error) from None
+        finally:
+            self._remove(entry)
+
+    def _ask(self, entry: str, inblob: bytes, privlevel: int | None) -> TsmReport:
+        expected = self._generation(entry)
+        if privlevel is not None:
+            self.folder.write(entry, "privlevel", str(privlevel).encode())
+            expected += 1
+        self.folder.write(entry, "inblob", inblob)
+        expected += 1
+        self._require_generation(entry, expected, "before the report was read")
+        report = TsmReport(
+            provider=self._text(entry, "provider"),
+            outblob=self._blob(entry, "outblob"),
+            auxblob=self._optional(entry, "auxblob"),
+        )
+        self._require_generation(entry, expected, "while the report was read")
+        return report
+
+    def _make(self, entry: str) -> None:
+        try:
+            self.folder.make(entry)
+        except OSError as error:
+            raise UnavailableError(
+                "this machine gives no TDX or SEV-SNP reports",
+                why=f"configfs-tsm: {error.strerror or error}",
+                fix="Run as root in a TDX or SEV-SNP guest with Linux 6.7 or later "
+                "and configfs mounted",
+                code="tsm-unavailable",
+            ) from None
+
+    def _remove(self, entry: str) -> None:
+        with suppress(OSError):  # the report is made; only an empty folder stays behind
+            self.folder.remove(entry)
+
+    def _require_generation(self, entry: str, expected: int, when: str) -> None:
+        found = self._generation(entry)
+        if found != expected:
+            raise _InterferedError(f"{found} writes {when}, not {expected}")
+
+    def _generation(self, entry: str) -> int:
+        text = self._text(entry, "generation")
+        if not (text.isascii() and text.isdigit()):
+            raise OSError(errno.EIO, "the kernel gave no generation")
+        return int(text)
+
+    def _text(self, entry: str, attribute: str) -> str:
+        return self.folder.read(entry, attribute).decode("ascii", "replace").strip()
+
+    def _blob(self, entry: str, attribute: str) -> bytes:
+        found = self.folder.read(entry, attribute)
+        if not 0 < len(found) <= MAX_BLOB_BYTES:
+            raise OSError(errno.EIO, f"{attribute} has {len(found)} bytes")
+        return found
+
+    def _optional(self, entry: str, attribute: str) -> bytes:
+        """Not every provider shows it, and hosts need not fill it."""
+        try:
+            return self.folder.read(entry, attribute)
+        except OSError:
+            return b""
+
+
+def require_provider(report: TsmReport, wanted: str) -> None:
+    """Refuse a report of another kind of platform.
+
+    Raises:
+        UnavailableError: ``tsm-provider``.
+    """
+    if report.provider != wanted:
+        raise UnavailableError(
+            f"this machine makes no reports of {wanted}",
+            why=f"its provider of reports is {report.provider}",
+            fix="Collect the kind of evidence that it has",
+            code="tsm-provider",
+        )
+
+
+def interfered(why: str) -> UnavailableError:
+    """The refusal of a report that is not surely ours: ``tsm-interfered``."""
+    return UnavailableError(
+        "the platform gave no report of its own",
+        why=why,
+        fix="Stop whatever else writes to configfs-tsm, and try again",
+        code="tsm-interfered",
+    )
+
+
+def _failed(error: OSError) -> UnavailableError:
+    return UnavailableError(
+        "the platform made no report",
+        why=f"configfs-tsm: {error.strerror or error}",
+        fix="Look into the kernel's log; the host's quoting service may be down",
+        code="tsm-failed",
+    )

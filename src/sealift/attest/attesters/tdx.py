@@ -1,0 +1,130 @@
+"""Collects TDX evidence: a quote by configfs-tsm, the firmware's log, our own events.
+
+Events go into RTMR 3, which nobody can reset while the guest runs: an agent that is
+started anew in the same guest has lost its events and gives evidence that is refused.
+Source: Linux Documentation/ABI/testing/sysfs-devices-virtual-misc-tdx_guest.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Final, Protocol
+
+from sealift.attest.attesters.configfs import (
+    INBLOB_BYTES,
+    TsmReader,
+    TsmReport,
+    interfered,
+    require_provider,
+)
+from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.formats.sgxquote import TdReport, parse_quote
+from sealift.attest.formats.tcglog import parse
+from sealift.attest.runtimelog import RuntimeEvent, event_digest
+from sealift.attest.tdx import MEDIA_TYPE, REGISTER_HASH, TdxBody
+from sealift.errors import UnavailableError, UsageError
+
+PROVIDER: Final = "tdx_guest"
+CCEL_FILE: Final = Path("/sys/firmware/acpi/tables/data/CCEL")
+REGISTER_FILE: Final = Path(
+    "/sys/devices/virtual/misc/tdx_guest/measurements/rtmr3:sha384"
+)
+
+
+class RuntimeRegister(Protocol):
+    """A register that only grows; raises ``OSError`` as the kernel does."""
+
+    def extend(self, digest: bytes) -> None:
+        """Hash ``digest`` (48 bytes) into the register."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRegister:
+    """The kernel's file of RTMR 3 (Linux 6.16 or later)."""
+
+    path: Path = REGISTER_FILE
+
+    def extend(self, digest: bytes) -> None:
+        """See ``RuntimeRegister``; one write of the whole digest."""
+        descriptor = os.open(self.path, os.O_WRONLY)
+        try:
+            os.write(descriptor, digest)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(slots=True)
+class TdxAttester:
+    """Attests the TDX guest that this process runs in.
+
+    Attributes:
+        reader: Makes reports.
+        register: RTMR 3.
+        ccel: The firmware's event log; a guest may have none.
+    """
+
+    reader: TsmReader = field(default_factory=TsmReader)
+    register: RuntimeRegister = field(default_factory=KernelRegister)
+    ccel: Path = CCEL_FILE
+    _events: list[RuntimeEvent] = field(default_factory=list, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    @property
+    def media_type(self) -> str:
+        """Of the evidence that it makes."""
+        return MEDIA_TYPE
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend RTMR 3 with an event, and keep it for the evidence.
+
+        Raises:
+            UnavailableError: ``rtmr-unavailable``.
+        """
+        with self._lock:
+            try:
+                self.register.extend(event_digest(event, REGISTER_HASH))
+            except OSError as error:
+                raise UnavailableError(
+                    "RTMR 3 cannot be extended",
+                    why=error.strerror or str(error),
+                    fix="Run as root in a TDX guest with Linux 6.16 or later",
+                    code="rtmr-unavailable",
+                ) from None
+            self._events.append(event)
+
+    def collect(self, bound: bytes) -> Evidence:
+        """Evidence over ``bound`` and everything measured so far.
+
+        Raises:
+            UsageError: if ``bound`` has not 32 bytes.
+            UnavailableError: if the platform gives no quote.
+        """
+        if len(bound) != BOUND_BYTES:
+            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        with self._lock:
+            inblob = bound.ljust(INBLOB_BYTES, b"\0")
+            quote = _quote_of(self.reader.report(inblob), inblob)
+            body = TdxBody(
+                quote=quote, ccel=self._read_ccel(), events=tuple(self._events)
+            )
+        return body.to_evidence()
+
+    def _read_ccel(self) -> bytes | None:
+        try:
+            raw = self.ccel.read_bytes()
+        except OSError:
+            return None  # without firmware's log the registers are compared alone
+        return raw[: len(raw) - parse(raw).padding]
+
+
+def _quote_of(report: TsmReport, inblob: bytes) -> bytes:
+    """The quote, if it is one of this guest and carries what was asked for."""
+    require_provider(report, PROVIDER)
+    body = parse_quote(report.outblob).body
+    if not isinstance(body, TdReport) or body.report_data != inblob:
+        raise interfered("its quote is not over what was asked for")
+    return report.outblob

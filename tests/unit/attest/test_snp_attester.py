@@ -1,0 +1,75 @@
+"""SEV-SNP evidence collected in a made guest, over a stand-in of the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from sealift.attest import Appraiser, Level
+from sealift.attest.attesters.configfs import TsmReader
+from sealift.attest.attesters.snp import SnpAttester
+from sealift.attest.snp import MEDIA_TYPE, parse_body
+from sealift.attest.verifiers.snp import SnpVerifier
+from sealift.errors import MalformedError, UnavailableError, UsageError
+from tests.sim import snp_made as made
+from tests.sim.tsm_folder import StandInTsmFolder
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of the made root: its chip's key, and the chain it may hand over."""
+
+    authority: made.Authority
+    signer: made.Signer
+
+    @property
+    def chain(self) -> tuple[bytes, ...]:
+        der = self.authority.der
+        return (self.signer.certificate, der("ask"), der("ark"))
+
+    def test_collected_evidence_is_appraised_at_tee(host: Host) -> None:
+    authority = host.authority
+    appraiser = Appraiser(
+        accept=(Level.TEE,),
+        references=made.references("Milan"),
+        collateral=authority.collateral(),
+        clock=lambda: made.AT_S,
+        verifiers={MEDIA_TYPE: SnpVerifier(authority.roots)},
+    )
+    evidence = host.attester(table(host.chain)).collect(made.BOUND)
+    assert appraiser.appraise(evidence, made.BOUND).level is Level.TEE
+    assert parse_body(evidence.body).certificates == host.chain
+
+
+def test_hosts_need_not_hand_over_certificates(host: Host) -> None:
+    assert parse_body(host.attester().collect(made.BOUND).body).certificates == ()
+
+
+def test_the_level_that_asks_is_in_the_report(host: Host) -> None:
+    zero, two = (host.attester(vmpl=each).collect(made.BOUND) for each in (0, 2))
+    assert zero.body != two.body
+
+
+def test_a_table_that_does_not_parse_is_refused(host: Host) -> None:
+    with pytest.raises(MalformedError):
+        host.attester(b"\1" * 100).collect(made.BOUND)
+
+
+def test_a_tdx_guest_is_named(host: Host) -> None:
+    made_here = host.attester(provider="tdx_guest")
+    with pytest.raises(UnavailableError):
+        made_here.collect(made.BOUND)
+
+
+def test_a_replayed_report_is_not_passed_on(host: Host) -> None:
+    report = host.signer.sign(made.report("Milan", 3))
+    folder = StandInTsmFolder(lambda inblob, level: (report, b""), provider="sev_guest")
+    with pytest.raises(UnavailableError) as caught:
+        SnpAttester(TsmReader(folder)).collect(bytes(32))
+    assert caught.value.code == "tsm-interfered"
+
+
+def test_only_32_bytes_are_bound(host: Host) -> None:
+    with pytest.raises(UsageError):
+        host.attester().collect(b"short")

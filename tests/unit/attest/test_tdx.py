@@ -1,0 +1,151 @@
+"""TDX evidence of a made Intel: every field of a guest that decides (rule M7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sealift.attest import Evidence, ReferenceValues
+from sealift.attest.check import require_passed
+from sealift.attest.level import Level, Tier
+from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.errors import (
+    MalformedError,
+    PolicyError,
+    RefusedError,
+)
+from sealift.ids import Digest
+from tests.sim.made_chain import AT_S
+from tests.sim.tdx_made import (
+    BOUND,
+    GOOD,
+    QUOTE,
+    REPORT_DATA,
+    WORLD,
+    changed,
+    examine,
+    failed,
+    refused,
+)
+
+
+def test_the_control_passes() -> None:
+    claims = examine()
+    require_passed(claims.checks)
+    assert (claims.level, claims.trust.tier) == (Level.TEE, Tier.AFFIRMING)
+    assert claims.attester == f"ppid:{bytes(range(16)).hex()}"
+
+
+GUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "debug": ({"attributes": 1 << 28 | 1}, "tdx-debug"),
+    "other bits of debug": ({"attributes": 1 << 28 | 1 << 4}, "tdx-debug"),
+    "migratable": ({"attributes": 1 << 28 | 1 << 29}, "tdx-migratable"),
+    "faults on accepted memory": ({"attributes": 0}, "tdx-sept-ve"),
+    "unknown attribute": ({"attributes": 1 << 28 | 1 << 50}, "tdx-attributes"),
+    "other firmware": ({"mrtd": b"\x12" * 48}, "tdx-mrtd"),
+    "other configuration": ({"mrconfigid": b"\1" + bytes(47)}, "tdx-mrconfigid"),
+}
+
+
+@pytest.mark.parametrize(("changes", "code"), GUESTS.values(), ids=GUESTS)
+def test_a_guest_that_differs_is_refused(changes: dict[str, Any], code: str) -> None:
+    claims = examine(changed(**changes))
+    assert failed(claims) == {code}
+    assert claims.trust.tier is not Tier.AFFIRMING
+    with pytest.raises(PolicyError):
+        require_passed(claims.checks)
+
+
+def test_debug_makes_memory_visible() -> None:
+    trust = examine(changed(attributes=1 << 28 | 1)).trust
+    assert (trust.hardware, trust.runtime_opaque) == (96, 96)
+
+
+def test_features_that_do_not_decide_are_named() -> None:
+    claims = examine(changed(attributes=1 << 28 | 1 << 30 | 1 << 63))
+    assert not failed(claims)
+    assert any("perfmon" in note for note in claims.notes)
+    assert any("PKS" in note for note in claims.notes)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_another_boot_register_is_refused(number: int) -> None:
+    rtmr = list(WORLD.guest.rtmr)
+    rtmr[number] = b"\x99" * 48
+    assert failed(examine(changed(rtmr=rtmr))) == {"tdx-rtmr"}
+
+
+def test_unpinned_values_are_refused() -> None:
+    unpinned = WORLD.references(mrtd=(), rtmr={}, mrconfigid=())
+    found = failed(examine(references=unpinned))
+    assert found == {"tdx-mrtd", "tdx-rtmr", "tdx-mrconfigid"}
+
+
+def test_a_service_guest_is_refused_unless_agreed() -> None:
+    world = changed(mrservicetd=b"\x77" * 48)
+    quote = world.quote(REPORT_DATA, version=5, service=True)
+    assert failed(examine(world, quote=quote)) == {"tdx-service-td"}
+    agreed = WORLD.references(mrservicetd=(b"\x77" * 48,))
+    assert not failed(examine(world, quote=quote, references=agreed))
+    assert failed(examine(references=agreed)) == {"tdx-service-td"}
+
+
+def test_references_may_allow_faults() -> None:
+    lax = WORLD.references(sept_ve_disable=False)
+    assert not failed(examine(changed(attributes=0), references=lax))
+
+
+def test_a_register_without_its_events_is_refused() -> None:
+    rtmr = [*WORLD.guest.rtmr[:3], b"\x33" * 48]
+    assert failed(examine(changed(rtmr=rtmr))) == {"tdx-log"}
+    event = RuntimeEvent(CODE_BUNDLE, bytes(32))
+    assert failed(examine(events=(event,))) == {"tdx-log"}
+
+
+def test_code_bundle_is_compared() -> None:
+    wanted = replace(WORLD.references(), code_bundle=Digest.of(b"code"))
+    assert failed(examine(references=wanted)) == {"code-bundle-differs"}
+    twice = (RuntimeEvent(CODE_BUNDLE, bytes(32)),) * 2
+    refused("code-bundle-twice", events=twice)
+    refused("code-bundle-twice", events=(RuntimeEvent(CODE_BUNDLE, b"short"),))
+
+
+def test_platforms_are_pinned() -> None:
+    ours = WORLD.references(platforms=(bytes(range(16)),))
+    claims = examine(references=ours)
+    assert not failed(claims)
+    assert claims.trust.instance_identity == 2
+    other = WORLD.references(platforms=(bytes(16),))
+    assert failed(examine(references=other)) == {"tdx-platform"}
+
+
+def test_unbound_is_refused() -> None:
+    for bound in (None, bytes(32)):
+        assert failed(examine(bound=bound)) == {"evidence-unbound"}
+
+
+def test_without_references_nothing_is_right() -> None:
+    with pytest.raises(PolicyError) as caught:
+        examine(references=ReferenceValues())
+    assert caught.value.code == "references-missing"
+
+
+def test_an_sgx_quote_is_no_guest() -> None:
+    quote = bytearray(QUOTE)
+    quote[4] = 0
+    with pytest.raises((RefusedError, MalformedError)):
+        examine(quote=bytes(quote))
+
+
+def test_a_body_that_does_not_parse() -> None:
+    for body in (b"", b"{}", b'{"quote":""}'):
+        with pytest.raises(MalformedError):
+            WORLD.verifier().examine(
+                Evidence("tdx", WORLD.verifier().media_type, body),
+                bound=BOUND,
+                references=WORLD.references(),
+                collateral=GOOD,
+                at_s=AT_S,
+            )
