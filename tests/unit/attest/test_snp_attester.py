@@ -28,7 +28,34 @@ class Host:
         der = self.authority.der
         return (self.signer.certificate, der("ask"), der("ark"))
 
-    def test_collected_evidence_is_appraised_at_tee(host: Host) -> None:
+    def attester(
+        self, auxblob: bytes = b"", *, vmpl: int = 0, provider: str = "sev_guest"
+    ) -> SnpAttester:
+        def quoting(inblob: bytes, privlevel: int) -> tuple[bytes, bytes]:
+            report = made.report("Milan", 3, report_data=inblob, vmpl=privlevel)
+            return self.signer.sign(report), auxblob
+
+        folder = StandInTsmFolder(quoting, provider=provider)
+        return SnpAttester(TsmReader(folder), vmpl)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host(made.authority("Milan"), made.vcek("Milan"))
+
+
+def table(certificates: tuple[bytes, ...]) -> bytes:
+    """The host's table, as the kernel hands it over: entries, an empty one, content."""
+    start = 24 * (len(certificates) + 1)
+    entries = b""
+    for each in certificates:
+        entries += b"\x63" * 16 + start.to_bytes(4, "little")
+        entries += len(each).to_bytes(4, "little")
+        start += len(each)
+    return entries + bytes(24) + b"".join(certificates)
+
+
+def test_collected_evidence_is_appraised_at_tee(host: Host) -> None:
     authority = host.authority
     appraiser = Appraiser(
         accept=(Level.TEE,),
