@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.cli.agreementnew import add_starter_parser, write_starter
+from sealift.cli.agreementsay import add_statement_parsers, make_statement
+from sealift.cli.ask import confirm, has_terminal
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.codec import to_plain
 from sealift.errors import UsageError
@@ -19,6 +21,7 @@ from sealift.release.explain import explain
 from sealift.release.files import locked
 from sealift.release.signed import (
     SignedAgreement,
+    add_former_key,
     add_signature,
     load_signed,
     load_verified,
@@ -26,10 +29,17 @@ from sealift.release.signed import (
     verify_signatures,
     verify_successor,
 )
-from sealift.release.visible import visible
+from sealift.release.statement import (
+    SignedStatement,
+    load_statements,
+    verify_statement,
+)
+from sealift.release.visible import ascii_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sealift.crypto.identity import Identity
 
 FILE_HELP = "agreement.toml, or the signed agreement.json"
 
@@ -37,7 +47,8 @@ FILE_HELP = "agreement.toml, or the signed agreement.json"
 def add_parser(subparsers: Any) -> None:
     """Add the noun `agreement`."""
     noun = subparsers.add_parser(
-        "agreement", help="new, check, show, sign and verify what the parties agree on"
+        "agreement",
+        help="new, check, show, sign, verify; veto, cancel and leave what was agreed on",
     )
     noun.set_defaults(run=run)
     verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -46,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     _add_show(verbs)
     _add_sign(verbs)
     _add_verify(verbs)
+    add_statement_parsers(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         "show": _show,
         "sign": _sign,
         "verify": _verify,
+        **dict.fromkeys(("veto", "cancel", "leave"), make_statement),
     }
     verbs[args.verb](args)
     return 0
@@ -100,11 +113,20 @@ def _add_sign(verbs: Any) -> None:
     )
     parser.add_argument("file", type=Path, help=FILE_HELP)
     parser.add_argument("--key", type=Path, required=True, help="your identity")
+    parser.add_argument(
+        "--former-key",
+        type=Path,
+        metavar="FILE",
+        help="of a successor that names a new key for you: the one before",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="do not show what is signed, do not ask"
+    )
     add_passphrase_argument(parser)
 
 
 def _add_verify(verbs: Any) -> None:
-    parser = verbs.add_parser("verify", help="check that everybody signed")
+    parser = verbs.add_parser("verify", help="check that all signed who must")
     parser.add_argument("file", type=Path, help="the signed agreement.json")
     parser.add_argument(
         "--predecessor",
@@ -131,16 +153,38 @@ def _check(args: argparse.Namespace) -> None:
     print(f"signed by  {', '.join(names) or 'nobody yet'}")
     print(f"missing    {', '.join(signed.missing) or 'nobody'}\n")
     for line in meaning.lines():
-        print(visible(line))
+        print(ascii_only(line))
 
 
 def _show(args: argparse.Namespace) -> None:
-    agreement = _load(args.file).agreement
+    signed = _load(args.file)
     if args.code:
-        for line in _code(args, agreement):
+        for line in _code(args, signed.agreement):
             print(line)
         return
-    print(json.dumps(to_plain(agreement), indent=2, sort_keys=True))
+    print(_readable(signed.agreement))
+    for line in _who(signed, load_statements(args.file.parent, signed.agreement.name)):
+        print(line, file=sys.stderr)
+
+
+def _readable(agreement: Agreement) -> str:
+    """What is signed, every character of it plain ASCII; the order is the canonical."""
+    return json.dumps(to_plain(agreement), indent=2, sort_keys=True)
+
+
+def _who(
+    signed: SignedAgreement, statements: tuple[SignedStatement, ...]
+) -> Iterator[str]:
+    """Who signed, and who said what afterwards."""
+    names = [
+        each.name for each in signed.agreement.parties if each.name in signed.signatures
+    ]
+    yield f"sealift: signed by {', '.join(names) or 'nobody yet'}"
+    parties = [party for link in signed.line for party in link.agreement.parties]
+    for each in statements:
+        said = verify_statement(each, parties)
+        about = "this one" if said.digest == signed.agreement.digest else "another one"
+        yield f"sealift: {said.kind} by {said.party}, number {said.number} ({about})"
 
 
 def _code(args: argparse.Namespace, agreement: Agreement) -> Iterator[str]:
@@ -175,17 +219,25 @@ def _sign(args: argparse.Namespace) -> None:
     _say(
         f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it"
     )
-    passphrase = read_passphrase(
-        args.passphrase_file, prompt=f"Passphrase of {args.key}"
-    )
-    from sealift.crypto.identity import load_identity
-
-    identity = load_identity(args.key, passphrase)
+    if not args.yes and has_terminal():
+        print(_readable(agreement), file=sys.stderr)
+    confirm("sign it", yes=args.yes)
+    identity = _identity(args, args.key)
+    former = _identity(args, args.former_key) if args.former_key else None
     with locked(target.parent):
         signed = add_signature(_current(target, document), identity)
+        if former is not None:
+            signed = add_former_key(signed, former)
         save_signed(signed, target)
     print(f"{'signed':<7}  {target}\n{'digest':<7}  {agreement.digest}")
     print(f"missing  {', '.join(signed.missing) or 'nobody'}")
+
+
+def _identity(args: argparse.Namespace, key: Path) -> Identity:
+    from sealift.crypto.identity import load_identity
+
+    passphrase = read_passphrase(args.passphrase_file, prompt=f"Passphrase of {key}")
+    return load_identity(key, passphrase)
 
 
 def _verify(args: argparse.Namespace) -> None:
@@ -198,6 +250,11 @@ def _verify(args: argparse.Namespace) -> None:
     print(f"agreement  {agreement.name}, number {agreement.number}")
     print(f"digest     {verified.digest}")
     print(f"signed by  {names}")
+    silent = [each.name for each in agreement.parties if each.name not in signers]
+    if silent:
+        print(f"silent     {', '.join(silent)}: no key of theirs is released")
+    if verified.standing.left:
+        print(f"left       {', '.join(sorted(verified.standing.left))}")
 
 
 def _load(path: Path) -> SignedAgreement:

@@ -5,32 +5,38 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sealift.attest.level import Level
 from sealift.channel.outputfile import open_output
+from sealift.cli.ask import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
-from sealift.data.card import read_card
+from sealift.data.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
 from sealift.release.bundle import measure_bundle, read_bundle
 from sealift.release.signed import load_signed
-from sealift.release.starter import Starter
+from sealift.release.starter import MAX_USES, Starter
+
+_NEEDED = ("name", "party", "resource", "code")
 
 
 def add_starter_parser(verbs: Any) -> None:
     """Add the verb `new`."""
     parser = verbs.add_parser(
-        "new", help="write a commented agreement.toml from cards and a code folder"
+        "new",
+        help="write a commented agreement.toml from cards and a code folder",
+        description="What is not given is asked for, if there is a terminal.",
     )
-    parser.add_argument("--name", required=True, help="name of the line of agreements")
+    parser.add_argument("--name", help="name of the line of agreements")
+    parser.add_argument("--party", type=Path, nargs="+", metavar="NAME.card.json")
     parser.add_argument(
-        "--party", type=Path, nargs="+", required=True, metavar="NAME.card.json"
+        "--resource", type=Path, nargs="+", metavar="NAME.resource.json"
     )
-    parser.add_argument(
-        "--resource", type=Path, nargs="+", required=True, metavar="NAME.resource.json"
-    )
-    parser.add_argument("--code", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--code", type=Path, metavar="DIR")
     parser.add_argument(
         "--entry", default="recipe.py", help="the recipe in DIR; default: recipe.py"
     )
@@ -48,11 +54,42 @@ def add_starter_parser(verbs: Any) -> None:
     parser.add_argument(
         "--predecessor", type=Path, metavar="FILE", help="the signed agreement before"
     )
+    _add_rule_arguments(parser)
     parser.add_argument("-o", "--out", type=Path, default=Path("agreement.toml"))
+
+
+def _add_rule_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--level",
+        nargs="+",
+        type=Level,
+        choices=list(Level),
+        metavar="LEVEL",
+        help="accepted levels, best first; default: development, which protects nobody",
+    )
+    parser.add_argument(
+        "--rehearse", type=Level, choices=list(Level), metavar="LEVEL",
+        help="with development: the level whose steps are rehearsed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threshold", type=int, metavar="N",
+        help="so many parties bring a successor into force; default: all of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--veto", nargs="*", metavar="PARTY", help="default: every owner of data"
+    )
+    parser.add_argument(
+        "--until", metavar="TIME", help="when it ends, RFC 3339; default: in 90 days"
+    )
+    parser.add_argument(
+        "--max-uses", type=int, default=MAX_USES, metavar="N",
+        help=f"times that each key may be released; 0: any; default: {MAX_USES}",
+    )  # fmt: skip
 
 
 def write_starter(args: argparse.Namespace) -> None:
     """Write the document; refuse what could not become an agreement."""
+    _complete(args)
     starter = _starter(args)
     measure_bundle(read_bundle(args.code), args.entry)
     with open_output(args.out) as output:
@@ -64,19 +101,75 @@ def write_starter(args: argparse.Namespace) -> None:
     print(args.out)
 
 
+def _complete(args: argparse.Namespace) -> None:
+    """Ask for what was not given.
+
+    Raises:
+        UsageError: without a terminal, naming the flags.
+    """
+    missing = [name for name in _NEEDED if not getattr(args, name)]
+    if not missing:
+        return
+    if not has_terminal():
+        raise UsageError(
+            f"--{' and --'.join(missing)} must be given",
+            why="there is no terminal to ask",
+        )
+    args.name = args.name or ask_line("Name of the line of agreements")
+    args.party = args.party or _ask_paths("Cards of the parties, NAME.card.json")
+    args.resource = args.resource or _ask_paths("Sealed tables, NAME.resource.json")
+    args.code = args.code or Path(ask_line("Folder with the code"))
+    _ask_rules(args)
+
+
+def _ask_paths(question: str) -> list[Path]:
+    return [Path(word) for word in ask_words(question)]
+
+
+def _ask_rules(args: argparse.Namespace) -> None:
+    """What has a default, shown with it."""
+    names = [load_card(path).name for path in args.party]
+    args.entry = ask_line("The recipe in it", args.entry)
+    args.model_owner = ask_line("Who gets the model", args.model_owner or names[-1])
+    args.operator = ask_line("Who runs it", args.operator or args.model_owner)
+    levels = ask_words("Accepted levels, best first", "development")
+    args.level = args.level or [_level(word) for word in levels]
+    if Level.DEVELOPMENT in args.level and not args.attester:
+        args.attester = ask_words("Key or card of the accelerator's attester")
+    needed = ask_line("Signatures that a successor needs", str(len(names)))
+    args.threshold = args.threshold or _number(needed)
+
+
+def _level(word: str) -> Level:
+    try:
+        return Level(word)
+    except ValueError:
+        raise UsageError(
+            f"{word[:80]} is not a level", fix=f"Use one of {', '.join(Level)}"
+        ) from None
+
+
+def _number(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise UsageError(f"{word[:80]} is not a number") from None
+
+
 def _starter(args: argparse.Namespace) -> Starter:
     folder = args.out.parent
     parties = [(_relative(path, folder), load_card(path).name) for path in args.party]
-    owners = [
-        (_relative(path, folder), read_card(path).resource.owner)
-        for path in args.resource
-    ]
+    cards = [(path, read_card(path)) for path in args.resource]
+    owners = [(_relative(path, folder), card.resource.owner) for path, card in cards]
     names = [name for _, name in parties]
     model_owner = args.model_owner or names[-1]
     operator = args.operator or model_owner
     for name in (model_owner, operator, *(owner for _, owner in owners)):
         _require_party(name, names)
     before = load_signed(args.predecessor).agreement if args.predecessor else None
+    train_rows = _train_rows([card for _, card in cards])
+    every = args.threshold is None or args.threshold == len(names)
+    veto = list(train_rows) if args.veto is None else args.veto
     return Starter(
         name=args.name,
         number=before.number + 1 if before else 1,
@@ -88,7 +181,36 @@ def _starter(args: argparse.Namespace) -> Starter:
         model_owner=model_owner,
         operator=operator,
         attesters=[_attester(text) for text in args.attester],
+        now_s=time.time(),  # noqa: TID251 - the end of the command line
+        train_rows=train_rows,
+        accept=args.level or (Level.DEVELOPMENT,),
+        rehearse=args.rehearse,
+        threshold=0 if every and args.veto is None else args.threshold or len(names),
+        veto=veto,
+        not_after_s=_until(args.until) if args.until else None,
+        max_uses=args.max_uses,
     )
+
+
+def _train_rows(cards: list[ResourceCard]) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for resource in (card.resource for card in cards):
+        if resource.part == "train":
+            rows[resource.owner] = rows.get(resource.owner, 0) + resource.rows
+    return rows
+
+
+def _until(text: str) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise UsageError(
+            f"{text[:80]} is not a time with its offset",
+            fix='Write it like "2027-01-31T12:00:00Z"',
+        )
+    return int(at.timestamp())
 
 
 def _require_party(name: str, names: list[str]) -> None:

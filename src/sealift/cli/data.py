@@ -118,7 +118,7 @@ def _seal(args: argparse.Namespace) -> None:
     _say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
     resource = codec.to_plain(card.resource)
     facts = {"sealed": str(paths.sealed), "card": str(paths.card)}
-    facts |= {key: value for key, value in resource.items() if key != "schema"}
+    facts |= {k: v for k, v in resource.items() if k not in ("schema", "rule")}
     _show(facts | {"records": len(card.leaves)}, as_json=args.json)
 
 

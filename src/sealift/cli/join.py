@@ -212,7 +212,7 @@ def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
     held = {}
     for resource in setup.agreement.agreement.resources_of(setup.identity.name):
         card = read_card(folder / f"{resource.name}{CARD_SUFFIX}")
-        if card.resource != resource:
+        if not card.resource.is_table_of(resource):
             raise MalformedError(
                 f"{resource.name} is not sealed as the agreement says",
                 why="its card differs",

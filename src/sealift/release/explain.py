@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from sealift.attest.level import Level
-from sealift.release.agreement import Agreement, Mode, Party, Resource
+from sealift.release.agreement import Agreement, Audience, Mode, Party, Resource
+from sealift.release.holes import Hole, find_holes
 from sealift.release.receipt import cargo_promise
 
 KEPT_OUT: Final = {
@@ -31,6 +33,11 @@ MODE_IN_WORDS: Final[dict[Mode, str]] = {
     "later visit; it exists to show that weakness and protects nobody",
 }
 
+_SEEN_BY: Final[dict[Audience, str]] = {
+    "everyone": "every party, the operator included",
+    "owner": "only the owner of the rows they were measured on",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PartyTerms:
@@ -47,17 +54,25 @@ class Explanation:
     """An agreement in plain words."""
 
     everybody: tuple[str, ...]
+    sight: tuple[str, ...]
     parties: tuple[PartyTerms, ...]
+    holes: tuple[Hole, ...]
 
     def lines(self) -> Iterator[str]:
         """As text."""
         yield "for everybody:"
         yield from (f"  - {line}" for line in self.everybody)
+        yield ""
+        yield "who can see what:"
+        yield from (f"  - {line}" for line in self.sight)
         for party in self.parties:
             yield ""
             yield f"{party.name} ({', '.join(party.roles) or 'no role'}):"
             yield from (f"  gives     {line}" for line in party.gives)
             yield from (f"  receives  {line}" for line in party.receives)
+        yield ""
+        yield f"{count(len(self.holes), 'hole')} known:"
+        yield from (f"  ! {hole.line} [{hole.name}]" for hole in self.holes)
 
 
 def explain(agreement: Agreement) -> Explanation:
@@ -71,7 +86,12 @@ def explain(agreement: Agreement) -> Explanation:
         )
         for party in agreement.parties
     )
-    return Explanation(tuple(_for_everybody(agreement)), tuple(parties))
+    return Explanation(
+        everybody=tuple(_for_everybody(agreement)),
+        sight=tuple(_sight(agreement)),
+        parties=tuple(parties),
+        holes=find_holes(agreement),
+    )
 
 
 def _for_everybody(agreement: Agreement) -> Iterator[str]:
@@ -91,20 +111,74 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
     yield "the scrub after a visit is reported by the accelerator, not proven"
     yield from (MODE_IN_WORDS[mode] for mode in travel.modes if mode != "at-rest")
     yield f"a lease lasts at most {agreement.travel.lease_s:g} seconds"
+    yield from _validity(agreement)
     yield from _outputs(agreement)
+    if output.approved_by:
+        names = ", ".join(output.approved_by)
+        yield f"the model leaves only after {names} approved of it"
     if output.recipe_text:
         yield "prints and exception text of the recipe leave the accelerator"
     yield (
-        "a key that was released cannot be called back; leaving binds the next "
-        "agreement, not what was learned under this one"
+        "a key that was released cannot be called back; leaving ends what is released "
+        "from then on, not what was learned before"
     )
+
+
+def _sight(agreement: Agreement) -> Iterator[str]:
+    """Who can see rows, model and numbers, level by level."""
+    owners = ", ".join(agreement.holders)
+    for level in agreement.accept:
+        yield f"rows of {owners} at {level}: {_seen_at(level, agreement.operator)}"
+    yield f"the model: {', '.join(agreement.model_to)}, and what it memorised of rows"
+    output = agreement.output
+    if output.metrics:
+        yield f"numbers: {_SEEN_BY[output.audience]}"
+    yield (
+        "names, schemas, numbers of rows and this document: every party; who asked for "
+        "which key: every party"
+    )
+
+
+def _seen_at(level: Level, operator: str) -> str:
+    if level is Level.DEVELOPMENT:
+        return f"their owner, and {operator} or whoever else can enter its machine"
+    if level is Level.ATTESTED_HOST:
+        return (
+            "their owner, and inside the recipe alone; whoever can open the machine of "
+            f"{operator} and read its memory as well"
+        )
+    return "their owner, and inside the recipe alone; who runs the machine cannot"
+
+
+def _validity(agreement: Agreement) -> Iterator[str]:
+    if agreement.not_before is not None:
+        yield f"it holds from {say_time(agreement.not_before)} on"
+    if agreement.not_after is not None:
+        yield f"no key is released after {say_time(agreement.not_after)}"
+    board = agreement.board
+    if board is None:
+        yield "a successor needs the signature of every party"
+        return
+    veto = f", {', '.join(board.veto)} among them" if board.veto else ""
+    yield (
+        f"a successor needs {count(board.threshold, 'signature')} of "
+        f"{', '.join(board.members)}{veto}"
+    )
+    yield (
+        "what names a party (its keys, its resources and their rules, its share in "
+        "outputs) changes only with that party's signature, whoever else signs"
+    )
+
+
+def say_time(at_s: int) -> str:
+    """Seconds since 1970 as RFC 3339 text."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _outputs(agreement: Agreement) -> Iterator[str]:
     rule = agreement.output
     if rule.metrics:
-        seen_by = {"everyone": "every party, the operator included", "owner": "only the "
-                   "owner of the rows they were measured on"}[rule.audience]  # fmt: skip
+        seen_by = _SEEN_BY[rule.audience]
         yield (
             f"numbers that leave: {', '.join(rule.metrics)}, {rule.digits} decimal "
             f"places, at most {count(rule.values_per_visit, 'value')} each per visit, "
@@ -136,6 +210,7 @@ def _outputs(agreement: Agreement) -> Iterator[str]:
 def _gives(agreement: Agreement, party: Party) -> Iterator[str]:
     for resource in agreement.resources_of(party.name):
         yield _resource(resource)
+        yield f"{resource.name}: {_rule(resource, agreement)}"
     if "code_owner" in party.roles:
         yield "the code, which every party can read and approves by its signature"
     if party.name == agreement.operator:
@@ -160,8 +235,29 @@ def _resource(resource: Resource) -> str:
     )
 
 
+def _rule(resource: Resource, agreement: Agreement) -> str:
+    """The owner's own rule; nobody else can change it."""
+    rule = resource.rule
+    parts = [f"key at {' or '.join(resource.accepted(agreement.accept))}"]
+    parts += [f"for {' and '.join(resource.purposes)}"]
+    uses = f"at most {count(rule.max_uses, 'time')}"
+    parts += [uses if rule.max_uses else "any number of times"]
+    if rule.not_before is not None:
+        parts += [f"from {say_time(rule.not_before)}"]
+    if rule.not_after is not None:
+        parts += [f"until {say_time(rule.not_after)}"]
+    if rule.lease_s is not None:
+        parts += [
+            f"for {rule.lease_s:g} seconds at a time, with fresh evidence every "
+            f"{rule.heartbeat_s:g}"
+        ]
+    if rule.policy is not None:
+        parts += [f"if its own policy {rule.policy.short} allows"]
+    return ", ".join(parts)
+
+
 def _receives(agreement: Agreement, party: Party) -> Iterator[str]:
-    if party.name == agreement.model_owner:
+    if party.name in agreement.model_to:
         yield "the model, with whatever it memorised of the rows"
     if agreement.resources_of(party.name):
         yield "a signed receipt and scrub report for every visit to it"

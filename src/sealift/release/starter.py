@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from sealift.attest.collateral import DAY_S
+from sealift.attest.level import Level
 from sealift.crypto.sign import PublicKey
+from sealift.release.explain import say_time
 
 LEASE_S: Final = 120.0
+MAX_USES: Final = 40
+LASTS_DAYS: Final = 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +32,28 @@ class Starter:
         model_owner: Party that gets the model.
         operator: Party whose key signs leases.
         attesters: Keys whose development evidence is genuine.
+        now_s: Seconds since 1970; what it writes ends 90 days later.
+        train_rows: Rows to train on, by owner: the least that a model needs is half of
+            the smallest owner's, of each.
+        accept: Accepted levels, in order of preference.
+        rehearse: With development: the level that is rehearsed.
+        threshold: Members of the board that a successor needs; 0 for everybody.
+        veto: Parties with a veto on the board; all are members.
+        not_after_s: When it ends instead, seconds since 1970.
+        max_uses: How often each key may be released.
     """
 
     name: str
     number: int = 1
     predecessor: str = ""
+    now_s: float
+    train_rows: Mapping[str, int] = field(default_factory=dict)
+    accept: Sequence[Level] = (Level.DEVELOPMENT,)
+    rehearse: Level | None = None
+    threshold: int = 0
+    veto: Sequence[str] = ()
+    not_after_s: int | None = None
+    max_uses: int = MAX_USES
     party_cards: Sequence[tuple[str, str]]
     resource_cards: Sequence[tuple[str, str]]
     bundle: str
@@ -44,6 +66,7 @@ class Starter:
         """The document."""
         parts = (
             self._heading(),
+            self._board(),
             *map(self._party, self.party_cards),
             *map(self._resource, self.resource_cards),
             self._code(),
@@ -69,9 +92,42 @@ number = {self.number}
 {before}
 # "development" keeps nobody out and stands alone; real levels: tee, gpu-tee,
 # attested-host, untrusted-gpu. In order of preference.
-accept = ["development"]
+accept = {json.dumps(list(self.accept))}
+{self._rehearse()}
+not_after = {_text(self._not_after)}   # no key is released later; times are RFC 3339
 model_owner = {_text(self.model_owner)}     # gets the model
 operator = {_text(self.operator)}        # starts the machines; its key signs leases
+"""
+
+    def _rehearse(self) -> str:
+        if self.rehearse is None:
+            return '# rehearse = "attested-host"   # with development: its steps, unprotected'
+        return (
+            f"rehearse = {_text(self.rehearse)}   # its steps, without its protection"
+        )
+
+    @property
+    def _not_after(self) -> str:
+        ends_s = self.not_after_s or int(self.now_s) + LASTS_DAYS * DAY_S
+        return say_time(ends_s)
+
+    def _board(self) -> str:
+        names = [name for _, name in self.party_cards]
+        if not self.threshold:
+            return """\
+# Without a board, every party must sign a successor. With one:
+# [board]
+# members = ["...", "..."]
+# threshold = 2           # so many of them; more than half
+# veto = ["..."]          # these in any case
+# rollback = { quorum = 2, faulty = 0 }   # owners asked which agreement is the last
+"""
+        return f"""\
+[board]                   # brings a successor into force; no owner's part without it
+members = {json.dumps(names)}
+threshold = {self.threshold}
+veto = {json.dumps(list(self.veto))}
+# rollback = {{ quorum = 2, faulty = 0 }}   # owners asked which agreement is the last
 """
 
     def _party(self, card: tuple[str, str]) -> str:
@@ -93,6 +149,15 @@ roles = {json.dumps(self._roles(name))}
         return f"""\
 [[resources]]  # of {owner}
 card = {_text(path)}
+[resources.rule]          # {owner}'s alone: changes only with its signature
+max_uses = {self.max_uses}             # times that its key may be released in all; 0: any number
+not_after = {_text(self._not_after)}
+# accept = ["gpu-tee"]    # fewer levels than the agreement's
+# purposes = ["train"]    # of "prepare", "train", "heldout"
+# lease_s = 30.0          # fresh evidence is needed to go on; heartbeat_s as well:
+# heartbeat_s = 5.0       # how often it is asked for
+# kbs = false             # also by the KBS protocol
+# policy = "sha256:..."   # of a Rego policy of the owner
 """
 
     def _code(self) -> str:
@@ -110,6 +175,7 @@ development_attesters = [
 
     def _output(self) -> str:
         owners = len({owner for _, owner in self.resource_cards})
+        each = max(1, min(self.train_rows.values(), default=2) // 2)
         return f"""\
 [output]                  # nothing else leaves the accelerator
 metrics = ["loss", "accuracy"]
@@ -120,12 +186,14 @@ audience = "everyone"     # or "owner": only the owner of the rows sees its numb
 min_visits = 1            # to every holder, before a model leaves
 max_visits = 1000         # to one holder, to train; and as many to measure
 min_holders = {owners}           # distinct holders, before a model leaves
-min_rows = 1              # distinct rows trained on, before a model leaves
-min_owner_rows = 1        # distinct rows of each owner among them
+min_rows = {each * max(1, len(self.train_rows))}   # distinct rows trained on, before a model leaves
+min_owner_rows = {each}   # distinct rows of each owner among them
 baseline_alone = false    # also train on each owner's rows alone, to compare
 recipe_text = false       # let the recipe's prints and exception text out
 statistics = []           # sums of the recipe's `prepare` that may leave, by name
 statistics_rows = 16      # fewest rows that such a sum is made of
+# model_to = ["..."]      # who gets the model, if not the model owner alone
+# approved_by = ["..."]   # who must approve of the model before it leaves
 
 [travel]
 buffers = 1               # rows of one owner are gone before the next is met; or 2:

@@ -35,6 +35,7 @@ from sealift.release.database import (
     create_database,
     database_errors,
     open_database,
+    overwrite_deleted,
     transaction,
 )
 from sealift.release.ledger import SCHEMA as LEDGER_SCHEMA
@@ -140,16 +141,27 @@ class Vault:
         with self._lock, database_errors(self._path):
             row = self._row(resource)
         if row is None:
-            raise UnavailableError(
-                f"the vault holds no key for {resource}",
-                fix="Seal the resource with this vault, or restore the vault",
-                code="no-key",
-            )
+            raise _no_key(resource)
         commitment = Digest.from_text(row[0])
         context = _KeyContext(self._identity.name, resource, commitment)
         data_key = unwrap(self._identity, Wrapped(row[1], row[2]), context, self._path)
         _require_commitment(data_key, resource, commitment)
         return data_key
+
+    def destroy(self, resource: str) -> None:
+        """Delete a data key and overwrite where it stood; copies elsewhere remain.
+
+        Raises:
+            UnavailableError: ``no-key``, or if it cannot be written.
+        """
+        with self._lock:
+            with transaction(self._connection, self._path):
+                if not self._row(resource):
+                    raise _no_key(resource)
+                self._connection.execute(
+                    "DELETE FROM keys WHERE resource = ?", (resource,)
+                )
+            overwrite_deleted(self._connection, self._path)
 
     def resources(self) -> dict[str, Digest]:
         """Names and key commitments of everything held."""
@@ -196,6 +208,14 @@ class Vault:
         row: tuple[str, bytes, bytes] | None
         row = self._connection.execute(query, (resource,)).fetchone()
         return row
+
+
+def _no_key(resource: str) -> UnavailableError:
+    return UnavailableError(
+        f"the vault holds no key for {resource}",
+        fix="Seal the resource with this vault, or restore the vault",
+        code="no-key",
+    )
 
 
 def _bring_up(connection: sqlite3.Connection, path: Path) -> None:

@@ -7,6 +7,13 @@ escape sequence may hide a line, no bidirectional character may reorder one.
 from __future__ import annotations
 
 
+def ascii_only(text: str) -> str:
+    """Like ``visible``, and every character that could look like another one escaped."""
+    return "".join(
+        char if char.isascii() else ascii(char)[1:-1] for char in visible(text)
+    )
+
+
 def visible(text: str) -> str:
     """``text`` with control and bidirectional characters written as escapes."""
     return "".join(

@@ -13,7 +13,7 @@ from sealift.release.agreement import Resource
 from sealift.release.document import compile_document
 from sealift.release.files import read_whole
 from sealift.release.starter import Starter
-from tests.sim.owners import CODE, Consortium, make_consortium
+from tests.sim.owners import CODE, NOW_S, Consortium, make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 
@@ -35,6 +35,8 @@ def starter(consortium: Consortium = CONSORTIUM) -> Starter:
         model_owner="bern",
         operator="bern",
         attesters=[consortium.attester.public_key],
+        now_s=NOW_S,
+        train_rows={"ada": 40, "bern": 30},
     )
 
 
@@ -55,7 +57,8 @@ def document(tmp_path: Path) -> Path:
 
 def test_the_starter_is_an_agreement(document: Path) -> None:
     agreement = compile_document(document, read_resource).agreement
-    assert agreement.resources == CONSORTIUM.agreement.resources
+    pairs = zip(agreement.resources, CONSORTIUM.agreement.resources, strict=True)
+    assert all(ours.is_table_of(theirs) for ours, theirs in pairs)
     assert agreement.code == CONSORTIUM.agreement.code
     assert [party.sign for party in agreement.parties] == [
         party.sign for party in CONSORTIUM.agreement.parties
@@ -82,7 +85,7 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
         "parties[0].colour",
         "bad-agreement",
     ),
-    "missing": ("min_rows = 1", "", "output.min_rows", "bad-agreement"),
+    "missing": ("min_rows = 30", "", "output.min_rows", "bad-agreement"),
     "wrong type": ("digits = 3", "digits = true", "output.digits", "bad-agreement"),
     "a date": ("digits = 3", "digits = 2026-01-01", "output.digits", "bad-agreement"),
     "unknown word": (

@@ -5,7 +5,7 @@ Source: spec/release.md sections Agreement and Rule of a resource.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from sealift.attest.level import Level
@@ -114,6 +114,10 @@ class Resource:
     def num_records(self) -> int:
         """Records of the sealed file."""
         return -(-self.total_bytes // self.record_bytes)
+
+    def is_table_of(self, other: Resource) -> bool:
+        """Whether both are the same sealed table, whatever their owner's rule says."""
+        return replace(self, rule=other.rule) == other
 
     @property
     def purposes(self) -> tuple[Purpose, ...]:

@@ -1,0 +1,132 @@
+"""`sealift agreement veto|cancel|leave`: what one party says of an agreement."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.cli.ask import confirm
+from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.crypto.identity import Identity, load_identity
+from sealift.errors import PolicyError
+from sealift.release.agreement import Agreement
+from sealift.release.line import has_veto
+from sealift.release.signed import SignedAgreement, load_signed, verify_signatures
+from sealift.release.statement import StatementKind, save_statement, sign_statement
+from sealift.release.vault import Vault
+
+SEALED_SUFFIX: Final = ".sealed"
+_MEANS: Final[dict[StatementKind, str]] = {
+    "veto": "it never binds anybody, and nothing can follow it",
+    "cancel": "the line ends once as many of the board say so as its threshold asks for",
+    "leave": "nothing of yours is released in this line any more, for good",
+}
+
+
+def add_statement_parsers(verbs: Any) -> None:
+    """Add the verbs `veto`, `cancel` and `leave`."""
+    for kind, meaning in _MEANS.items():
+        parser = verbs.add_parser(
+            kind,
+            help=f"say of an agreement: {meaning}",
+            description="Writes a signed statement beside the agreement. Give it to the "
+            "other parties: it counts wherever it lies beside the agreement.",
+        )
+        parser.add_argument("file", type=Path, help="the signed agreement.json")
+        parser.add_argument("--key", type=Path, required=True, help="your identity")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        add_passphrase_argument(parser)
+        if kind == "leave":
+            _add_leave_arguments(parser)
+
+
+def make_statement(args: argparse.Namespace) -> None:
+    """Sign the statement of the verb and write it beside the agreement."""
+    kind: StatementKind = args.verb
+    signed = verify_signatures(load_signed(args.file))
+    agreement = signed.agreement
+    _say(f"{kind} of {agreement.name}, number {agreement.number}: {_MEANS[kind]}")
+    _say(f"digest {agreement.digest}")
+    confirm(f"{kind} it", yes=args.yes)
+    identity = load_identity(
+        args.key,
+        read_passphrase(args.passphrase_file, prompt=f"Passphrase of {args.key}"),
+    )
+    _require_right(kind, signed, identity.name)
+    said = sign_statement(kind, agreement, identity, _now_s())
+    print(f"statement  {save_statement(said, args.file.parent)}")
+    if kind == "leave":
+        _clean_up(args, agreement, identity)
+
+
+def _add_leave_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--vault", type=Path, metavar="FILE", help="destroy your data keys in it"
+    )
+    parser.add_argument(
+        "--sealed",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="where to look for sealed copies; default: beside the agreement",
+    )
+
+
+def _require_right(kind: StatementKind, signed: SignedAgreement, name: str) -> None:
+    agreement = signed.agreement
+    agreement.party(name)
+    before = signed.before[-1].agreement if signed.before else None
+    if kind == "veto" and not has_veto(agreement, before, name):
+        raise _no_right(name, "it has no veto on the board")
+    if kind == "cancel" and name not in agreement.effective_board.members:
+        raise _no_right(name, "it is no member of the board")
+
+
+def _no_right(name: str, why: str) -> PolicyError:
+    return PolicyError(
+        f"{name} cannot say that of this agreement",
+        why=why,
+        fix="Leave it (sealift agreement leave): every party may",
+        code="no-right",
+    )
+
+
+def _clean_up(args: argparse.Namespace, agreement: Agreement, owner: Identity) -> None:
+    """Destroy the keys, and name what cannot be destroyed from here."""
+    names = [resource.name for resource in agreement.resources_of(owner.name)]
+    if args.vault is not None:
+        with closing(Vault.open(args.vault, owner)) as vault:
+            held = vault.resources()
+            for name in (name for name in names if name in held):
+                vault.destroy(name)
+                print(f"destroyed  key of {name}")
+    elif names:
+        _say("your data keys are still in your vault: say --vault FILE to destroy them")
+    for path in _copies(names, args.sealed or [args.file.parent]):
+        print(f"delete     {path}")
+    if names:
+        _say(
+            "whoever else holds a sealed copy, or a backup of the vault: delete it too"
+        )
+
+
+def _copies(names: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:
+    wanted = {f"{name}{SEALED_SUFFIX}" for name in names}
+    for folder in folders:
+        yield from sorted(
+            path for path in folder.rglob(f"*{SEALED_SUFFIX}") if path.name in wanted
+        )
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)
+
+
+def _now_s() -> float:
+    return time.time()  # noqa: TID251 - the end of the command line
