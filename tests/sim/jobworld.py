@@ -22,7 +22,6 @@ from sealift.demo.world import OWNERS, World, make_world
 from sealift.release.bundle import load_bundle
 from sealift.release.document import compile_document
 from sealift.release.signed import (
-    SignedAgreement,
     add_signature,
     load_signed,
     save_signed,
@@ -154,14 +153,14 @@ def change(world: World, wishes: Wishes) -> None:
     text = (plain_world().path / "agreement.toml").read_text()
     for owner in set(OWNERS) - set(wishes.owners):
         text = re.sub(rf"\[\[\w+\]\]  # (?:of )?{owner}\n(?:.+\n)+", "", text)
-    rule = {"min_holders": "1", "baseline_alone": "false", **wishes.rule}
+    rule = {"min_holders": "1", "min_rows": "1", "min_owner_rows": "1"}
+    rule |= {"baseline_alone": "false", **wishes.rule}
     for name, value in rule.items():
         text, count = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value} ", text)
         assert count == 1, name
     document.write_text(text)
-    agreement = compile_document(document, lambda path: read_card(path).resource)
-    signed = SignedAgreement(agreement)
-    for party in agreement.parties:
+    signed = compile_document(document, lambda path: read_card(path).resource)
+    for party in signed.agreement.parties:
         signed = add_signature(signed, identities()[party.name])
     save_signed(signed, world.agreement)
 

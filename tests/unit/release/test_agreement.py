@@ -8,15 +8,19 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.level import Level
+from sealift.attest.referenceset import SetName
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import (
     Agreement,
+    Board,
     CodeBundle,
     Party,
     References,
+    ReleaseRule,
     Resource,
+    RollbackRule,
     TravelRule,
     bundle_digest,
 )
@@ -63,6 +67,17 @@ def with_party(party: Party) -> Agreement:
     return replace(AGREEMENT, parties=(party, BERN, CLEO))
 
 
+def with_board(
+    *members: str, threshold: int = 1, rollback: tuple[int, int] | None = None,
+    veto: tuple[str, ...] = (),
+) -> Agreement:  # fmt: skip
+    rule = RollbackRule(*rollback) if rollback else None
+    board = Board(members=members, threshold=threshold, veto=veto, rollback=rule)
+    return replace(AGREEMENT, board=board)
+
+
+SOME = Digest.of(b"some file")
+SET = SetName(name="hosts", signer=ADA.sign, number=1)
 BROKEN: dict[str, tuple[Callable[[], object], str]] = {
     "number zero": (lambda: replace(AGREEMENT, number=0), "number"),
     "second without first": (lambda: replace(AGREEMENT, number=2), "predecessor"),
@@ -125,6 +140,87 @@ BROKEN: dict[str, tuple[Callable[[], object], str]] = {
         lambda: replace(OUTPUT, min_visits=3, max_visits=2),
         "max_visits",
     ),
+    "an end before the beginning": (
+        lambda: replace(AGREEMENT, not_before=9, not_after=9),
+        "not_after",
+    ),
+    "an end beyond every calendar": (
+        lambda: replace(AGREEMENT, not_after=1 << 52),
+        "not_after",
+    ),
+    "a rehearsal at a real level": (
+        lambda: replace(AGREEMENT, accept=(Level.TEE,), rehearse=Level.TEE),
+        "rehearse",
+    ),
+    "a rehearsal of nothing": (
+        lambda: replace(AGREEMENT, rehearse=Level.DEVELOPMENT),
+        "rehearse",
+    ),
+    "a rule for another level": (
+        lambda: with_resource(rule=ReleaseRule(accept=(Level.TEE,))),
+        "resources[0].rule.accept",
+    ),
+    "a rule for other rows": (
+        lambda: with_resource(rule=ReleaseRule(purposes=("heldout",))),
+        "rule.purposes",
+    ),
+    "a level twice": (
+        lambda: ReleaseRule(accept=(Level.TEE, Level.TEE)),
+        "accept",
+    ),
+    "fewer uses than none": (lambda: ReleaseRule(max_uses=-1), "max_uses"),
+    "a rule that ends first": (
+        lambda: ReleaseRule(not_before=2, not_after=1),
+        "not_after",
+    ),
+    "a lease without heartbeat": (lambda: ReleaseRule(lease_s=1.0), "lease_s"),
+    "a heartbeat without lease": (lambda: ReleaseRule(heartbeat_s=1.0), "lease_s"),
+    "a heartbeat beyond the lease": (
+        lambda: ReleaseRule(lease_s=1.0, heartbeat_s=2.0),
+        "heartbeat_s",
+    ),
+    "a board of strangers": (lambda: with_board("zoe"), "board.members"),
+    "a member twice": (lambda: with_board("ada", "ada"), "members"),
+    "a threshold of nobody": (lambda: with_board("ada", threshold=0), "threshold"),
+    "a threshold of too many": (lambda: with_board("ada", threshold=2), "threshold"),
+    "a threshold of half": (
+        lambda: with_board("ada", "bern", threshold=1),
+        "threshold",
+    ),
+    "a majority that liars undo": (
+        lambda: with_board("ada", "bern", "cleo", threshold=2, rollback=(3, 1)),
+        "threshold",
+    ),
+    "a veto of a stranger": (lambda: with_board("ada", veto=("bern",)), "veto"),
+    "a quorum of half": (
+        lambda: with_board("ada", rollback=(1, 0)),
+        "board.rollback.quorum",
+    ),
+    "a quorum of too many": (
+        lambda: with_board("ada", rollback=(4, 0)),
+        "board.rollback.quorum",
+    ),
+    "the model for a stranger": (
+        lambda: replace(AGREEMENT, output=replace(OUTPUT, model_to=("zoe",))),
+        "output.model_to",
+    ),
+    "the approval of a stranger": (
+        lambda: replace(AGREEMENT, output=replace(OUTPUT, approved_by=("zoe",))),
+        "output.approved_by",
+    ),
+    "old collateral for ever": (
+        lambda: References(collateral_max_age_s=0),
+        "collateral_max_age_s",
+    ),
+    "a set twice": (lambda: References(sets=(SET, SET)), "sets"),
+    "a set without number": (
+        lambda: References(sets=(replace(SET, number=0),)),
+        "sets.number",
+    ),
+    "a file that looks like another": (
+        lambda: CodeBundle(AGREEMENT.digest, "recipe.py", {"rec\u0456pe.py": SOME}),
+        "files",
+    ),
     "a lease for ever": (lambda: TravelRule(1, 1e9), "lease_s"),
     "no attester": (
         lambda: replace(AGREEMENT, references=References(())),
@@ -167,3 +263,55 @@ def test_bundle_digest_depends_on_names_and_contents() -> None:
 def test_number_of_records() -> None:
     assert FIRST.num_records == 3
     assert isinstance(FIRST, Resource)
+
+
+def test_a_board_of_everybody_where_none_is_named() -> None:
+    board = AGREEMENT.effective_board
+    assert board.members == board.veto == ("ada", "bern", "cleo")
+    assert board.threshold == 3
+    named = with_board("ada", "bern", "cleo", threshold=2, rollback=(2, 0))
+    assert named.effective_board is named.board
+
+
+def test_who_gets_the_model() -> None:
+    assert AGREEMENT.model_to == ("cleo",)
+    shared = replace(AGREEMENT, output=replace(OUTPUT, model_to=("ada", "bern")))
+    assert shared.model_to == ("ada", "bern")
+
+
+def test_what_a_rule_leaves_open_is_what_the_agreement_says() -> None:
+    train, heldout = AGREEMENT.resources[:2]
+    assert train.purposes == ("prepare", "train")
+    assert heldout.purposes == ("heldout",)
+    assert train.accepted((Level.GPU_TEE, Level.TEE)) == (Level.GPU_TEE, Level.TEE)
+    strict = replace(train, rule=ReleaseRule(accept=(Level.TEE,), purposes=("train",)))
+    assert strict.accepted((Level.GPU_TEE, Level.TEE)) == (Level.TEE,)
+    assert strict.purposes == ("train",)
+    assert strict.is_table_of(train)
+    assert not heldout.is_table_of(train)
+
+
+WINDOWS = {
+    "agreement": lambda **window: replace(AGREEMENT, **window),
+    "resource": lambda **window: replace(FIRST, rule=ReleaseRule(**window)),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_times_are_kept_at_both_ends(kind: str) -> None:
+    within = WINDOWS[kind](not_before=100, not_after=200)
+    for at_s in (100, 150.5, 200):
+        within.require_time(at_s)
+    for at_s, code in ((99.9, f"{kind}-not-yet"), (200.1, f"{kind}-expired")):
+        with pytest.raises(PolicyError) as caught:
+            within.require_time(at_s)
+        assert caught.value.code == code
+    WINDOWS[kind]().require_time(0)
+    WINDOWS[kind]().require_time(1e12)
+
+
+def test_a_rehearsal_reaches_the_appraiser() -> None:
+    rehearsal = replace(AGREEMENT, rehearse=Level.ATTESTED_HOST)
+    signed = replace(CONSORTIUM, agreement=rehearsal).verified()
+    assert signed.appraiser().rehearse is Level.ATTESTED_HOST
+    assert CONSORTIUM.verified().appraiser().rehearse is None

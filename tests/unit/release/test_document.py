@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sealift.codec import decode, encode
-from sealift.errors import MalformedError, SealiftError, UnavailableError
-from sealift.release.agreement import Resource
+from sealift.errors import MalformedError, SealiftError, StaleError, UnavailableError
+from sealift.release.agreement import (
+    Agreement,
+    Board,
+    ReleaseRule,
+    Resource,
+    RollbackRule,
+)
 from sealift.release.document import compile_document
 from sealift.release.files import read_whole
+from sealift.release.signed import save_signed
 from sealift.release.starter import Starter
 from tests.sim.owners import CODE, NOW_S, Consortium, make_consortium
 
@@ -124,6 +132,109 @@ def test_errors_name_their_place(
     assert "\n" not in str(caught.value)
 
 
+def change(document: Path, old: str, new: str) -> Agreement:
+    text = document.read_text()
+    assert old in text
+    document.write_text(text.replace(old, new, 1))
+    return compile_document(document, read_resource).agreement
+
+
+END = "not_after = "
+
+
+def written_end(document: Path) -> str:
+    lines = document.read_text().splitlines()
+    return next(line.split("   ")[0] for line in lines if line.startswith(END))
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        '"2027-01-31T12:00:00Z"',
+        '"2027-01-31T13:00:00+01:00"',
+        "2027-01-31T12:00:00Z",
+        "2027-01-31 12:00:00Z",
+    ],
+)
+def test_times_are_seconds_in_what_is_signed(document: Path, time: str) -> None:
+    before = written_end(document)
+    assert change(document, before, f"{END}{time}").not_after == 1_801_396_800
+
+
+@pytest.mark.parametrize(
+    "time",
+    ['"2027-01-31"', '"2027-01-31T12:00:00"', '"soon"', "2027-01-31", "1801396800",
+     '"2027-01-31T12:00:00.5Z"', "true", '"2027-W04-7"', '""'],
+)  # fmt: skip
+def test_times_that_are_none(document: Path, time: str) -> None:
+    before = written_end(document)
+    with pytest.raises(MalformedError) as caught:
+        change(document, before, f"{END}{time}")
+    assert caught.value.field == "not_after"
+
+
+def test_the_starter_leaves_little_open(document: Path) -> None:
+    agreement = compile_document(document, read_resource).agreement
+    assert agreement.not_after == int(NOW_S) + 90 * 86_400
+    for resource in agreement.resources:
+        assert resource.rule == ReleaseRule(max_uses=40, not_after=agreement.not_after)
+    assert (agreement.output.min_rows, agreement.output.min_owner_rows) == (30, 15)
+
+
+def test_a_rule_in_the_document_takes_the_place_of_the_cards(document: Path) -> None:
+    owned = replace(CONSORTIUM.agreement.resources[0], rule=ReleaseRule(max_uses=3))
+    (document.parent / f"{owned.name}.json").write_bytes(encode(owned))
+    agreement = compile_document(document, read_resource).agreement
+    assert agreement.resources[0].rule.max_uses == 40
+    text = document.read_text()
+    begin = text.index("[resources.rule]")
+    end = text.index("\n\n", begin)
+    document.write_text(text[:begin] + text[end:])
+    agreement = compile_document(document, read_resource).agreement
+    assert agreement.resources[0].rule == ReleaseRule(max_uses=3)
+
+
+def test_boards_and_references(document: Path) -> None:
+    """Tables of their own, of which fields with a default may be left out."""
+    text = document.read_text()
+    text += (
+        '[board]\nmembers = ["ada", "bern"]\nthreshold = 2\n'
+        "rollback = { quorum = 2, faulty = 0 }\n"
+    )
+    text = text.replace("[references]\n", f"[references]\nsets = [{SET}]\n")
+    document.write_text(text)
+    agreement = compile_document(document, read_resource).agreement
+    assert agreement.board == Board(
+        members=("ada", "bern"), threshold=2, rollback=RollbackRule(2, 0)
+    )
+    assert agreement.references.sets[0].name == "hosts"
+    assert agreement.references.tpm is None
+
+
+SET = f'{{ name = "hosts", signer = "{CONSORTIUM.attester.public_key}", number = 3 }}'
+
+
+def test_a_board_of_the_starter(document: Path) -> None:
+    text = replace(starter(), threshold=2, veto=["ada"]).to_toml()
+    document.write_text(text)
+    board = compile_document(document, read_resource).agreement.board
+    assert board == Board(members=("ada", "bern"), threshold=2, veto=("ada",))
+
+
+def test_a_successor_carries_what_was_signed_before(document: Path) -> None:
+    first = CONSORTIUM.signed()
+    save_signed(first, document.parent / "first.json")
+    name = first.agreement.name
+    text = replace(starter(), name=name, number=2, predecessor="first.json").to_toml()
+    document.write_text(text)
+    second = compile_document(document, read_resource)
+    assert second.before == first.line
+    assert second.agreement.predecessor == first.agreement.digest
+    with pytest.raises(StaleError) as caught:
+        change(document, "number = 2", "number = 3")
+    assert caught.value.code == "agreement-line"
+
+
 GONE: dict[str, Callable[[Path], None]] = {
     "document": lambda folder: (folder / "agreement.toml").unlink(),
     "card": lambda folder: (folder / "ada.card.json").unlink(),
@@ -151,7 +262,5 @@ def test_hostile_bytes(document: Path, raw: bytes) -> None:
 
 
 def test_paths_are_quoted() -> None:
-    from dataclasses import replace
-
     text = replace(starter(), bundle='a"b\\c').to_toml()
     assert r'bundle = "a\"b\\c"' in text
