@@ -210,6 +210,26 @@ def test_real_levels_must_be_affirming() -> None:
     assert refusal.value.code == "tier-refused"
 
 
+def test_visible_memory_is_what_an_attested_host_says() -> None:
+    """Rule E9: that one claim does not count there, every other one does."""
+
+    def host(trust: TrustVector, level: Level = Level.ATTESTED_HOST) -> object:
+        return rehearse(
+            RehearsedVerifier(level=level, trust=trust, levels=frozenset({level})),
+            level,
+        )
+
+    host(TrustVector(hardware=2, runtime_opaque=96))
+    for refused, level in (
+        (TrustVector(hardware=32, runtime_opaque=96), Level.ATTESTED_HOST),
+        (TrustVector(hardware=2, executables=33), Level.ATTESTED_HOST),
+        (TrustVector(hardware=2, runtime_opaque=96), Level.TEE),
+    ):
+        with pytest.raises(PolicyError) as refusal:
+            host(refused, level)
+        assert refusal.value.code == "tier-refused"
+
+
 def test_affirming_development_is_a_bug_not_a_result() -> None:
     with pytest.raises(UsageError, match="never be affirming"):
         rehearse(RehearsedVerifier(level=Level.DEVELOPMENT), Level.DEVELOPMENT)

@@ -61,7 +61,9 @@ class DeviceLink:
 
     def close(self) -> None:
         """See ``Link.close``."""
-        os.close(self._device)
+        device, self._device = self._device, -1
+        if device >= 0:
+            os.close(device)
 
 
 class SocketLink:

@@ -42,7 +42,7 @@ def read_registers(
     while missing:
         answer = client.run(Command.PCR_READ, parameters=_selection(bank, missing))
         found = _parse_values(answer.reader("PCR values"))
-        if not found:
+        if not found.keys() & set(missing):
             raise UnavailableError(
                 f"the TPM keeps no {bank} registers",
                 fix="Allocate that bank in the firmware, or agree on another one",
@@ -109,4 +109,6 @@ def _parse_values(reader: TpmReader) -> dict[int, bytes]:
     numbers = [number for each in parse_selections(reader) for number in each.pcrs]
     values = [reader.sized() for _ in range(reader.number(4))]
     reader.finish()
+    if len(values) != len(numbers):
+        raise reader.malformed(f"{len(values)} values of {len(numbers)} registers")
     return dict(zip(numbers, values, strict=True))

@@ -1,0 +1,138 @@
+"""A firmware's event log beside the quote: it explains the boot registers, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sealift.attest import ReferenceValues
+from sealift.attest.attesters.tpm.registers import extend
+from sealift.attest.formats import tcglog
+from sealift.attest.formats.ima import template_data
+from sealift.attest.runtimelog import MODULE, RuntimeEvent
+from sealift.attest.tpm import TpmBody, parse_body
+from sealift.crypto.hash import digest
+from sealift.errors import MalformedError
+from tests.sim.swtpm import binary_entry
+from tests.sim.tpmhost import TpmHost, changed, examine, failed, tpm_host
+
+pytestmark = pytest.mark.swtpm
+SEPARATOR, BOOT_APPLICATION, NO_ACTION, TAG = 0x4, 0x80000003, 0x3, 0x6
+SHA256 = (0x0B).to_bytes(2, "little")
+EVENTS = [
+    (0, 0x8, b"firmware 1"),
+    (4, BOOT_APPLICATION, b"a boot loader"),
+    (7, SEPARATOR, bytes(4)),
+    (15, TAG, b"what the boot loader put into the register of the runtime log"),
+]
+
+
+def number(value: int, size: int = 4) -> bytes:
+    return value.to_bytes(size, "little")
+
+
+def event_log(events: list[tuple[int, int, bytes]]) -> bytes:
+    """A crypto-agile log with SHA-256 only."""
+    content = b"Spec ID Event03\0" + number(0) + bytes((0, 2, 0, 2)) + number(1)
+    content += SHA256 + number(32, 2) + b"\0"
+    raw = number(0) + number(NO_ACTION) + bytes(20) + number(len(content)) + content
+    for register, kind, text in events:
+        raw += number(register) + number(kind) + number(1)
+        raw += SHA256 + digest("sha256", text) + number(len(text)) + text
+    return raw
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A host whose firmware measured."""
+
+    host: TpmHost
+    references: ReferenceValues
+
+
+@pytest.fixture(scope="module")
+def booted() -> Iterator[Booted]:
+    with tpm_host() as host:
+        raw = event_log(EVENTS)
+        path = host.folder / "events"
+        path.write_bytes(raw)
+        host.attester.close()
+        host.tpm.reset()
+        host.reopen(event_log=path)
+        for register, _, text in EVENTS:
+            extend(host.attester.client, register, {"sha256": digest("sha256", text)})
+        values = {n: bytes(32) for n in range(10)} | tcglog.parse(raw).replay("sha256")
+        measure_aggregate(host, values)
+        # The register does not begin with zeros: a process that starts now finds that.
+        host.reopen(event_log=path)
+        host.attester.measure(RuntimeEvent(MODULE, b"sealift"))
+        pcrs = {str(n): (values[n],) for n in range(10)}
+        yield Booted(host, host.references(pcrs=pcrs))
+
+
+def measure_aggregate(host: TpmHost, values: dict[int, bytes]) -> None:
+    aggregate = digest("sha256", *(values[n] for n in range(10)))
+    content = template_data("ima-ng", b"sha256:\0" + aggregate, b"boot_aggregate\0")
+    Path(host.folder / "ima").write_bytes(binary_entry(content))
+    extend(host.attester.client, 10, {"sha256": digest("sha256", content)})
+
+
+def codes(booted: Booted, log: bytes) -> set[str]:
+    def swap(body: TpmBody) -> TpmBody:
+        return TpmBody(**{**fields_of(body), "event_log": log})
+
+    evidence = changed(booted.host.evidence(), swap)
+    return failed(examine(evidence, booted.references)) - {"tpm-clock-unsafe"}
+
+
+def fields_of(body: TpmBody) -> dict[str, object]:
+    return {name: getattr(body, name) for name in TpmBody.__dataclass_fields__}
+
+
+def test_log_explains_the_boot_and_the_runtime_register(booted: Booted) -> None:
+    evidence = booted.host.evidence()
+    assert codes(booted, parse_body(evidence.body).event_log) == set()
+    claims = examine(evidence, booted.references)
+    assert claims.measurements["pcr4"] != bytes(32)
+    assert [each.content for each in claims.events] == [b"sealift"]
+
+
+def test_runtime_log_is_found_again_behind_the_boot(booted: Booted) -> None:
+    booted.host.reopen(event_log=booted.host.folder / "events")
+    assert len(parse_body(booted.host.evidence().body).events) == 1
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        EVENTS[1:],
+        EVENTS[:2] + EVENTS[3:],
+        [(4, 0x8, b"firmware 1"), *EVENTS[1:]],
+        [(0, 0x8, b"firmware 2"), *EVENTS[1:]],
+        [*EVENTS, (9, 0xD, b"one more file")],
+        [*EVENTS[:3], (4, BOOT_APPLICATION, b"another"), EVENTS[3]],
+    ],
+)
+def test_other_log_is_refused(
+    booted: Booted, events: list[tuple[int, int, bytes]]
+) -> None:
+    assert codes(booted, event_log(events)) - {"tpm-runtime-log"} == {"tpm-event-log"}
+
+
+def test_no_log_is_refused(booted: Booted) -> None:
+    assert "tpm-event-log" in codes(booted, b"")
+
+
+def test_log_without_the_register_of_the_runtime_log_is_refused(
+    booted: Booted,
+) -> None:
+    assert codes(booted, event_log(EVENTS[:3])) == {"tpm-runtime-log"}
+
+
+def test_log_that_does_not_parse_is_refused(booted: Booted) -> None:
+    with pytest.raises(MalformedError):
+        codes(booted, event_log(EVENTS)[:-1])
