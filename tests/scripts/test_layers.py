@@ -30,6 +30,7 @@ MODULES = [
     "attest.ima",
     "attest.nvidia",
     "attest.snp",
+    "attest.azure",
     "attest.tpm",
     "attest.policy",
     "attest.result",

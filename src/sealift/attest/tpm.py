@@ -78,15 +78,26 @@ class TpmBody:
         Raises:
             MalformedError: for a bank or a number that no TPM has.
         """
-        for numbers in self.pcrs.values():
-            if not numbers.keys() <= _NUMBERS.keys():
-                raise MalformedError("not the number of a register", field="pcrs")
-        if not self.pcrs.keys() <= _BANKS.keys():
-            raise MalformedError("not a bank of registers", field="pcrs")
-        return {
-            _BANKS[bank]: {_NUMBERS[number]: raw for number, raw in numbers.items()}
-            for bank, numbers in self.pcrs.items()
-        }
+        return parse_registers(self.pcrs)
+
+
+def parse_registers(
+    pcrs: Mapping[str, Mapping[str, bytes]],
+) -> dict[HashName, dict[int, bytes]]:
+    """Values by bank and number, of the same in text.
+
+    Raises:
+        MalformedError: for a bank or a number that no TPM has.
+    """
+    for numbers in pcrs.values():
+        if not numbers.keys() <= _NUMBERS.keys():
+            raise MalformedError("not the number of a register", field="pcrs")
+    if not pcrs.keys() <= _BANKS.keys():
+        raise MalformedError("not a bank of registers", field="pcrs")
+    return {
+        _BANKS[bank]: {_NUMBERS[number]: raw for number, raw in numbers.items()}
+        for bank, numbers in pcrs.items()
+    }
 
 
 def parse_body(body: bytes) -> TpmBody:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from sealift.attest.verifier import Verifier
+from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.composite import CompositeVerifier
 from sealift.attest.verifiers.development import DevelopmentVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
@@ -16,6 +17,7 @@ from sealift.attest.verifiers.tpm import TpmVerifier
 
 # Whoever may lead a composite: the CPU's side, which has a runtime log.
 _LEADS: Final[tuple[Verifier, ...]] = (
+    AzureVerifier(),
     DevelopmentVerifier(),
     TdxVerifier(),
     TpmVerifier(),
