@@ -11,7 +11,7 @@ import datetime as dt
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -344,9 +344,14 @@ def _build_path(
     return tuple(path)
 
 
+@lru_cache(maxsize=64)  # of trusted keys only, so the same few over and over
+def _signed_itself(root: Certificate) -> bool:
+    return root.is_issued_by(root)
+
+
 def _require_own_signature(root: Certificate) -> None:
     """Roots are named by key; what else theirs say is covered by their own signature."""
-    if _self_issued(root) and not root.is_issued_by(root):
+    if _self_issued(root) and not _signed_itself(root):
         raise EvidenceError(
             f"the certificate of {root.subject} was altered",
             why="its own signature does not fit",

@@ -192,7 +192,12 @@ def test_another_algorithm_or_reference_is_refused_though_signed(
 def test_inherited_attributes_are_refused() -> None:
     """They are where C14N 1.0 and 1.1 differ."""
     text = DOCUMENT.replace('tagId="a"', 'tagId="a" xml:base="http://a/"')
-    assert refusal(sign_rim(text)) == "rim-form"
+    assert refusal(sign_rim(text)) == "malformed"
+
+
+def test_an_entity_that_nobody_declared_is_refused(signed: bytes) -> None:
+    text = signed.replace(b'"545.00"', b'"&other;"')
+    assert refusal(text) == "malformed"
 
 
 def test_somebody_elses_signature_is_refused() -> None:
