@@ -84,7 +84,7 @@ def issue(
     serial: str = "",
     extensions: tuple[tuple[str, bytes], ...] = (),
     crl: bool = False,
-    days: int = 400,
+    days: int = 4000,
 ) -> Authority:
     """A certificate for a new key."""
     key = ec.generate_private_key(ec.SECP384R1())
