@@ -345,13 +345,9 @@ def _build_path(
 
 
 @lru_cache(maxsize=64)  # of trusted keys only, so the same few over and over
-def _signed_itself(root: Certificate) -> bool:
-    return root.is_issued_by(root)
-
-
 def _require_own_signature(root: Certificate) -> None:
     """Roots are named by key; what else theirs say is covered by their own signature."""
-    if _self_issued(root) and not _signed_itself(root):
+    if _self_issued(root) and not root.is_issued_by(root):
         raise EvidenceError(
             f"the certificate of {root.subject} was altered",
             why="its own signature does not fit",
