@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import secrets
 from dataclasses import replace
+from pathlib import Path
 from random import Random  # noqa: TID251 - places that are the same each time
 
 import dcap_qvl
 import pytest
 
 from sealift.attest.anchors import INTEL_SGX_ROOTS
+from sealift.attest.attesters.configfs import TsmReader
+from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import DAY_S
 from sealift.attest.formats.sgxquote import parse_quote
 from sealift.attest.level import Level, Tier
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx import TdxBody, parse_body
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.intelquote import (
     Source,
@@ -22,7 +27,13 @@ from sealift.attest.verifiers.intelquote import (
     verify_signatures,
 )
 from sealift.attest.verifiers.tdchecks import check_logs, check_report
-from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
+from sealift.errors import (
+    EvidenceError,
+    MalformedError,
+    PolicyError,
+    RefusedError,
+    UnavailableError,
+)
 from tests.sim.tdx_vectors import (
     AT_S,
     OUTDATED,
@@ -35,6 +46,7 @@ from tests.sim.tdx_vectors import (
     references_of,
     td_report,
 )
+from tests.sim.tsm_folder import StandInTsmFolder
 from tests.sim.vectors import vector
 
 pytestmark = pytest.mark.vectors
@@ -83,7 +95,7 @@ def test_unbound_is_refused() -> None:
 
 
 V5 = "tdx/gotdx_quote_v5_sample.dat"
-SEVEN = {  # quote -> the vector whose revocation lists fit its authority and time
+TD_QUOTES = {  # quote -> the vector whose revocation lists fit its authority and time
     "tdx/gotdx_cos-113-tdx-quote.dat": V4,
     "tdx/trustee_tdx_quote_4.dat": V4,
     "tdx/trustee_tdx_quote_5.dat": V4,
@@ -100,10 +112,59 @@ def source_for(name: str, kind: str = "TDX") -> Source:
     return Source(collateral_of(name), kind, roots, AT_S[name])
 
 
-@pytest.mark.parametrize(("name", "lists"), SEVEN.items())
+@pytest.mark.parametrize(("name", "lists"), TD_QUOTES.items())
 def test_every_signature_of_every_quote_verifies(name: str, lists: str) -> None:
     quote = parse_quote(vector(name))
     assert verify_signatures(quote, source_for(lists)).fmspc
+
+
+def test_the_quote_inside_azure_evidence_verifies() -> None:
+    text = json.loads(vector("azvtpm/az-tdx-vtpm_evidence-v1.json"))["td_quote"]
+    quote = parse_quote(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    assert verify_signatures(quote, source_for(V4)).fmspc
+
+
+def test_a_quote_reads_as_others_read_it() -> None:
+    """Trustee's expected claims over one of its quotes, field by field."""
+    expected = json.loads(vector("tdx/trustee_parse_tdx_claims_expected.json"))
+    quote = parse_quote(vector("tdx/trustee_tdx_quote_4.dat"))
+    report = td_report(vector("tdx/trustee_tdx_quote_4.dat"))
+    platform = verify_signatures(quote, source_for(V4))
+    found = {
+        "mr_config_id": report.mrconfigid,
+        "mr_owner": report.mrowner,
+        "mr_owner_config": report.mrownerconfig,
+        "mr_seam": report.mrseam,
+        "mr_td": report.mrtd,
+        "mrsigner_seam": report.mrsignerseam,
+        "report_data": report.report_data,
+        **{f"rtmr_{i}": value for i, value in enumerate(report.rtmr)},
+        "seam_attributes": report.seam_attributes,
+        "tcb_svn": report.tee_tcb_svn,
+        "td_attributes": report.attributes.to_bytes(8, "little"),
+        "xfam": report.xfam.to_bytes(8, "little"),
+    }
+    assert {k: v.hex() for k, v in found.items()} == expected["quote"]["body"]
+    assert platform.instance is not None
+    # The file has that number the other way round.
+    assert platform.instance[::-1].hex() == expected["platform_instance_id"]
+
+
+def test_a_recorded_platform_is_collected_from(tmp_path: Path) -> None:
+    """A stand-in of the kernel that replays a real quote and its firmware's log."""
+    quote = vector("tdx/gotdx_cos-113-tdx-quote.dat")
+    ccel = tmp_path / "CCEL"
+    ccel.write_bytes(vector("tdx/gotdx_ccel_data.dat"))
+    folder = StandInTsmFolder(lambda inblob, level: (quote, b""))
+    attester = TdxAttester(TsmReader(folder), ccel=ccel)
+    body = parse_body(attester.collect(bytes(32)).body)  # the challenge of that day
+    assert body.quote == quote
+    assert len(body.ccel or b"") < 32 << 10, "without the padding of its buffer"
+    checks = check_logs(td_report(quote), body)
+    assert len(checks) == 4
+    assert all(each.passed for each in checks)
+    with pytest.raises(UnavailableError):
+        attester.collect(secrets.token_bytes(32))
 
 
 def test_a_quote_of_a_platform_without_collateral_is_refused() -> None:

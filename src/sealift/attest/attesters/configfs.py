@@ -60,12 +60,8 @@ class KernelTsmFolder:
         (self.root / entry).mkdir()
 
     def write(self, entry: str, attribute: str, content: bytes) -> None:
-        """See ``TsmFolder``; one write, as the kernel takes only one."""
-        descriptor = os.open(self.root / entry / attribute, os.O_WRONLY)
-        try:
-            os.write(descriptor, content)
-        finally:
-            os.close(descriptor)
+        """See ``TsmFolder``."""
+        write_once(self.root / entry / attribute, content)
 
     def read(self, entry: str, attribute: str) -> bytes:
         """See ``TsmFolder``."""
@@ -200,6 +196,20 @@ class TsmReader:
             return self.folder.read(entry, attribute)
         except OSError:
             return b""
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write an attribute by one system call, as the kernel takes no second.
+
+    Raises:
+        OSError: also if not all of it was taken.
+    """
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        if os.write(descriptor, content) != len(content):
+            raise OSError(errno.EIO, "the kernel took only a part")
+    finally:
+        os.close(descriptor)
 
 
 def require_provider(report: TsmReport, wanted: str) -> None:

@@ -7,7 +7,6 @@ Source: Linux Documentation/ABI/testing/sysfs-devices-virtual-misc-tdx_guest.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -19,6 +18,7 @@ from sealift.attest.attesters.configfs import (
     TsmReport,
     interfered,
     require_provider,
+    write_once,
 )
 from sealift.attest.evidence import BOUND_BYTES, Evidence
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
@@ -49,12 +49,8 @@ class KernelRegister:
     path: Path = REGISTER_FILE
 
     def extend(self, digest: bytes) -> None:
-        """See ``RuntimeRegister``; one write of the whole digest."""
-        descriptor = os.open(self.path, os.O_WRONLY)
-        try:
-            os.write(descriptor, digest)
-        finally:
-            os.close(descriptor)
+        """See ``RuntimeRegister``."""
+        write_once(self.path, digest)
 
 
 @dataclass(slots=True)
