@@ -104,6 +104,9 @@ def test_host_with_an_rsa_endorsement_key() -> None:
         host.reopen(endorsement=("rsa2048",))
         host.attester.keep_enrolment(enrol(host.attester, host.owner, host.tpm.maker))
         assert failed(examine(host.evidence(), host.references())) == set()
+        # The enrolment beside the other endorsement key still counts.
+        host.reopen()
+        assert failed(examine(host.evidence(), host.references())) == set()
 
 
 @pytest.mark.swtpm
@@ -228,6 +231,10 @@ def test_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError) as caught:
             host.evidence()
         assert caught.value.code == "measurement-log"
+        host.reopen(ima_list=tmp_path / "long")
+        (tmp_path / "long").write_bytes(bytes(4 << 20))
+        with pytest.raises(UnavailableError, match="too long"):
+            host.evidence()
         with pytest.raises(UsageError):
             host.evidence(b"short")
 

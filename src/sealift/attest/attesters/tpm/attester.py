@@ -21,14 +21,14 @@ from sealift.attest.attesters.tpm.link import open_link
 from sealift.attest.attesters.tpm.registers import Quoted, extend, quote, read_registers
 from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
 from sealift.attest.formats import tcglog
 from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
 from sealift.attest.tpm import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
 from sealift.crypto.hash import HashName, digest_bytes
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.tpmcredential import Credential
-from sealift.errors import UsageError
+from sealift.errors import UnavailableError, UsageError
 
 SECURITY: Final = Path("/sys/kernel/security")
 EVENT_LOG: Final = SECURITY / "tpm0/binary_bios_measurements"
@@ -175,7 +175,7 @@ class TpmAttester:
             quoted = quote(self._client, self._key, bound, sources.bank, sources.pcrs)
             ima_list = self._ima.read(place)
             body = self._body(quoted, ima_list, place.count if place else 0)
-            evidence = Evidence(KIND, MEDIA_TYPE, codec.encode(body))
+            evidence = Evidence(KIND, MEDIA_TYPE, _encode(body))
             register = quoted.values.get(IMA_PCR, b"")
             self._ima.remember(evidence.digest, place, ima_list, register)
         return evidence
@@ -227,6 +227,18 @@ class TpmAttester:
         if not raw:
             return untouched
         return tcglog.parse(raw).replay(bank).get(self._sources.register, untouched)
+
+
+def _encode(body: TpmBody) -> bytes:
+    raw = codec.encode(body)
+    if len(raw) > MAX_BODY_BYTES:
+        raise UnavailableError(
+            "the host's logs are too long for one piece of evidence",
+            why=f"{len(raw)} bytes, {MAX_BODY_BYTES} are taken",
+            fix="Restart the host, or measure less with another IMA policy",
+            code="measurement-log",
+        )
+    return raw
 
 
 def _with_and_without_last(

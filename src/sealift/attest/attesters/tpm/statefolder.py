@@ -15,7 +15,9 @@ from sealift.attest.attesters.tpm.keys import WrappedKey
 from sealift.attest.enrolment import MAX_ENROLMENTS, SignedEnrolment
 from sealift.attest.evidence import MAX_BODY_BYTES
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UnavailableError
+from sealift.ids import Digest
 
 T = TypeVar("T")
 _KEY: Final = "attestation-key.json"
@@ -54,8 +56,8 @@ class StateFolder:
         return codec.decode(_Enrolments, raw).signed if raw else ()
 
     def keep_enrolment(self, signed: SignedEnrolment) -> None:
-        """Add one; it replaces an older one by the same party."""
-        others = (e for e in self.enrolments() if e.enroller != signed.enroller)
+        """Add one; it replaces an older one by the same party of the same keys."""
+        others = (e for e in self.enrolments() if _subject(e) != _subject(signed))
         kept = (*others, signed)[-MAX_ENROLMENTS:]
         self._write(_ENROLMENTS, codec.encode(_Enrolments(kept)))
 
@@ -93,6 +95,11 @@ class StateFolder:
         fresh = path.with_suffix(".new")
         _checked(lambda: fresh.write_bytes(raw))
         _checked(lambda: fresh.replace(path))
+
+
+def _subject(signed: SignedEnrolment) -> tuple[PublicKey, bytes, Digest]:
+    pair = signed.enrolment
+    return signed.enroller, pair.attestation_key, pair.endorsement_key
 
 
 def _checked(act: Callable[[], T]) -> T:
