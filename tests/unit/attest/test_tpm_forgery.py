@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from sealift import codec
 from sealift.attest import Evidence
 from sealift.attest.attesters.tpm import keys
 from sealift.attest.attesters.tpm.client import PASSWORD
-from sealift.attest.attesters.tpm.registers import quote
+from sealift.attest.attesters.tpm.registers import extend, quote
 from sealift.attest.enrolment import (
     Enrolment,
     SignedEnrolment,
@@ -29,9 +32,11 @@ from sealift.attest.enrolment import (
 from sealift.attest.formats.tpm import Public, Scheme, parse_public
 from sealift.attest.formats.tpmwire import sized
 from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.verifiers import tpm as tpm_verifier
 from sealift.crypto.hash import digest
 from sealift.crypto.keys import TOKEN
 from sealift.errors import EvidenceError, UnavailableError
+from tests.sim.mutants import passing
 from tests.sim.swtpm import TestCommand, run_command
 from tests.sim.tpmhost import (
     BOUND,
@@ -255,3 +260,73 @@ def test_forged_evidence_is_what_it_says(host: TpmHost) -> None:
     assert failed(examine(again, host.references())) == set()
     assert (again.kind, again.media_type) == (KIND, MEDIA_TYPE)
     assert codec.encode(parse_body(again.body)) == again.body
+
+
+def written_by_hand(clean: Evidence) -> Evidence:
+    """A key in this process that claims every attribute, over a quote we wrote."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    numbers = private.public_key().public_numbers()
+    point = (part.to_bytes(32, "big") for part in (numbers.x, numbers.y))
+    public = keys.ATTESTATION_TEMPLATE[:-4] + b"".join(map(sized, point))
+
+    def forge(body: TpmBody) -> TpmBody:
+        written = body.quote.replace(bytes(32), BOUND, 1)
+        r, s = decode_dss_signature(private.sign(written, ec.ECDSA(SHA256())))
+        parts = b"".join(sized(part.to_bytes(32, "big")) for part in (r, s))
+        return replace(
+            body,
+            quote=written,
+            signature=bytes.fromhex("0018 000b") + parts,
+            attestation_key=public,
+        )
+
+    return changed(clean, forge)
+
+
+def first_enrolment(
+    enrolments: tuple[SignedEnrolment, ...], **_: object
+) -> SignedEnrolment:
+    return enrolments[0]
+
+
+def test_key_in_software_passes_only_if_nobody_asks_who_enrolled_it(
+    host: TpmHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attributes are only words until a TPM has activated a credential for them."""
+    evidence = written_by_hand(host.evidence(bytes(32)))
+    with pytest.raises(EvidenceError) as caught:
+        examine(evidence, host.references())
+    assert caught.value.code == "tpm-not-enrolled"
+    monkeypatch.setattr(
+        "sealift.attest.verifiers.tpmkey.find_enrolment", first_enrolment
+    )
+    assert failed(examine(evidence, host.references())) == set()
+
+
+@pytest.mark.parametrize(
+    ("check", "code"),
+    [
+        ("check_bound", "evidence-unbound"),
+        ("check_pinned", "tpm-other-host"),
+        ("check_clock", "tpm-clock-unsafe"),
+        ("check_runtime", "tpm-runtime-log"),
+    ],
+)
+def test_each_comparison_is_the_one_that_refuses(
+    monkeypatch: pytest.MonkeyPatch, check: str, code: str
+) -> None:
+    """One piece of evidence with every fault: each fault has a check of its own."""
+    with tpm_host() as host:
+        host.boot(orderly=False)
+        extend(host.attester.client, 15, {"sha256": bytes(32)})
+        evidence = host.evidence(bytes(32))
+        references = host.references(endorsement_keys=())
+    faults = failed(examine(evidence, references))
+    assert faults == {
+        "evidence-unbound",
+        "tpm-other-host",
+        "tpm-clock-unsafe",
+        "tpm-runtime-log",
+    }
+    passing(tpm_verifier, check)(monkeypatch)
+    assert failed(examine(evidence, references)) == faults - {code}
