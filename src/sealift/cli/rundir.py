@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ MAX_OUTPUT_BYTES = 1 << 34
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_NAME_BYTES = 4096
 _ANY_PARTIAL = "[0-9a-f]" * 8 + ".partial"
-OUTPUT_NAMES = frozenset({"model.sealed", "model.key.json"})
+OUTPUT_NAMES = re.compile(r"model\.sealed|model\.key(\.[a-z0-9-]{1,63})?\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class RunFolder:
             MalformedError: for a name that is no output of ours, or too much of one.
             UnavailableError: if the disk is full.
         """
-        if output.name not in OUTPUT_NAMES:
+        if not OUTPUT_NAMES.fullmatch(output.name):
             raise MalformedError("an output of an unknown name", code="bad-output")
         self._written_bytes += len(output.part)
         if self._written_bytes > MAX_OUTPUT_BYTES:

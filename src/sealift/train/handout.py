@@ -13,6 +13,7 @@ from dataclasses import replace
 from sealift import __version__
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
+from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead
@@ -22,10 +23,10 @@ from sealift.session.session import Session
 from sealift.train.joint import JointTraining, mean_over_rows
 from sealift.train.manifest import RunManifest, sign_manifest
 from sealift.train.output import (
-    KEY_NAME,
     MODEL_NAME,
     OutputInfo,
     check_complete,
+    key_name,
     seal_model,
     split_output,
     wrap_output_key,
@@ -163,21 +164,33 @@ class Handout:
 
     def _outputs(self, training: JointTraining) -> Iterator[Output]:
         sealed, key = seal_model(training.state())
-        agreement = self._agreement.agreement
-        owner = agreement.party(agreement.model_owner)
         info = OutputInfo(
             kind="model",
             job=self._job,
-            agreement=agreement.digest,
-            owner=owner.name,
+            agreement=self._agreement.digest,
+            owner=self._agreement.agreement.model_to[0],
             weights=training.digest(),
             sealed=Digest(sha256(sealed)),
             instance=self._endpoint.instance.public_key,
         )
-        wrapped = wrap_output_key(key, info, owner.hpke, self._endpoint.instance)
-        for name, content in ((KEY_NAME, encode(wrapped)), (MODEL_NAME, sealed)):
+        files = {**self._keys(key, info), MODEL_NAME: sealed}
+        key.wipe()
+        for name, content in files.items():
             for part, last in split_output(content):
                 yield Output(name, part, last)
+
+    def _keys(self, key: SecretKey, info: OutputInfo) -> dict[str, bytes]:
+        """The model's key for each party that gets it."""
+        recipients = self._agreement.agreement.model_to
+        files = {}
+        for name in recipients:
+            own = SecretKey(key.reveal(TOKEN))
+            hpke = self._agreement.party(name).hpke
+            wrapped = wrap_output_key(
+                own, replace(info, owner=name), hpke, self._endpoint.instance
+            )
+            files[key_name(name, recipients)] = encode(wrapped)
+        return files
 
     def _manifest(
         self,

@@ -23,7 +23,7 @@ from sealift.train.manifest import (
     SignedManifest,
     verify_manifest,
 )
-from sealift.train.output import open_model
+from sealift.train.output import key_name, open_model
 from sealift.train.statedigest import state_digest
 from sealift.train.tensors import parse_tensors
 
@@ -67,20 +67,22 @@ def read_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifest:
 def open_output(
     folder: Path, owner: Identity, verified: VerifiedAgreement
 ) -> OpenedModel:
-    """Open ``model.sealed`` of a run with the model owner's identity.
+    """Open ``model.sealed`` of a run with the identity of a party that gets it.
 
     Raises:
-        PolicyError: ``other-key``, if this is not the model owner's identity.
+        PolicyError: ``other-key``, if this is nobody's who gets the model.
         RefusedError: if anything of the output does not fit the agreement.
         MalformedError: if the model is not safetensors.
         UnavailableError: ``no-model``, or if a file cannot be read.
     """
     agreement = verified.agreement
-    if verified.party(agreement.model_owner).sign != owner.public_key:
+    recipients = agreement.model_to
+    keys = {name: verified.party(name).sign for name in recipients}
+    if keys.get(owner.name) != owner.public_key:
         raise PolicyError(
-            f"this identity is not the agreement's {agreement.model_owner}",
+            f"this identity is not the agreement's {' or '.join(recipients)}",
             why=f"it is {owner.name}",
-            fix="Only the model's owner can open the model",
+            fix="Only who gets the model can open it",
             code="other-key",
         )
     manifest = read_manifest(folder, verified)
@@ -91,7 +93,8 @@ def open_output(
             fix="Its totals are in statistics.json",
             code="no-model",
         )
-    content = open_model(folder, owner.hpke, manifest.instance)
+    key_file = key_name(owner.name, recipients)
+    content = open_model(folder, owner.hpke, manifest.instance, key_file)
     state = parse_tensors(content)
     if state_digest(state) != manifest.weights:
         raise IntegrityError(

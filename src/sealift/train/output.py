@@ -8,7 +8,7 @@ taken from a message). Nothing is pickled: the plaintext is safetensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -113,8 +113,10 @@ def check_complete(
         rows: Distinct rows trained on per data owner, every owner included.
 
     Raises:
-        PolicyError: code ``output-withheld``, with the rule that is not met.
+        PolicyError: code ``output-withheld``, with the rule that is not met; or
+            ``output-unapproved``.
     """
+    _require_no_approval(rule)
     few = [owner for owner, count in visits.items() if count < rule.min_visits]
     lacking = [owner for owner, count in rows.items() if count < rule.min_owner_rows]
     holders = sum(1 for count in visits.values() if count)
@@ -137,6 +139,24 @@ def check_complete(
         fix="Run the missing visits, or agree on another output rule",
         code="output-withheld",
     )
+
+
+def _require_no_approval(rule: OutputRule) -> None:
+    """Nobody can approve yet, so what asks for it stays inside: never the other way."""
+    if rule.approved_by:
+        raise PolicyError(
+            "the model does not leave the accelerator without approval",
+            why=f"{', '.join(rule.approved_by)} must approve, and this version of "
+            "Sealift has no way to",
+            fix="Agree on an output rule without approved_by",
+            code="output-unapproved",
+        )
+
+
+def key_name(recipient: str, recipients: Sequence[str]) -> str:
+    """The file of one recipient's key; the first one's has no name in it."""
+    first = recipient == recipients[0]
+    return KEY_NAME if first else f"model.key.{recipient}.json"
 
 
 def seal_model(state: Mapping[str, TensorBytes]) -> tuple[bytes, SecretKey]:
@@ -162,20 +182,26 @@ def wrap_output_key(
     return OutputKey(info, wrapped, signature)
 
 
-def open_model(folder: Path, private: HpkePrivateKey, instance: PublicKey) -> bytes:
+def open_model(
+    folder: Path,
+    private: HpkePrivateKey,
+    instance: PublicKey,
+    key_file: str = KEY_NAME,
+) -> bytes:
     """The model of a run as safetensors bytes, for its owner.
 
     Args:
-        folder: Holds ``model.sealed`` and ``model.key.json``.
-        private: The model owner's HPKE key.
+        folder: Holds ``model.sealed`` and the keys to it.
+        private: The HPKE key of whoever gets the model.
         instance: The accelerator's instance key, from the verified manifest.
+        key_file: Whose of the keys (``key_name``).
 
     Raises:
         AuthenticationError: if the output or its key was not made by that instance.
         UnavailableError: if a file cannot be read.
     """
     try:
-        key_bytes = (folder / KEY_NAME).read_bytes()
+        key_bytes = (folder / key_file).read_bytes()
         sealed = (folder / MODEL_NAME).read_bytes()
     except OSError as error:
         raise UnavailableError(
