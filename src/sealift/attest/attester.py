@@ -6,9 +6,14 @@ in ``sealift.attest.attesters``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from sealift.attest.evidence import Evidence
+from sealift.attest.runtimelog import RuntimeEvent
+
+Measure = Callable[[RuntimeEvent], None]
+"""Extends the register of the runtime log; returns once that is done."""
 
 
 class Attester(Protocol):
@@ -43,3 +48,25 @@ class ContinuingAttester(Attester, Protocol):
             UnavailableError: if the platform cannot make it now.
         """
         ...
+
+
+@runtime_checkable
+class MeasuringAttester(Attester, Protocol):
+    """One with a register for what the process measures about itself."""
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend the runtime log's register with ``event``.
+
+        Raises:
+            UnavailableError: if the platform cannot now.
+        """
+        ...
+
+
+def unmeasured(event: RuntimeEvent) -> None:
+    """For a machine without such a register: development evidence has none."""
+
+
+def measuring(attester: Attester) -> Measure:
+    """What extends the register of this attester, or does nothing if it has none."""
+    return attester.measure if isinstance(attester, MeasuringAttester) else unmeasured

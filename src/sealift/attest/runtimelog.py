@@ -58,6 +58,37 @@ def replay(events: Iterable[RuntimeEvent], name: HashName, start: bytes) -> byte
     return register
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredModule:
+    """Content of a ``module`` event.
+
+    Attributes:
+        path: In the code bundle.
+        digest: Of the file.
+    """
+
+    path: str
+    digest: Digest
+
+
+def module_event(path: str, digest: Digest) -> RuntimeEvent:
+    """The event of a module of the code bundle, before it runs."""
+    return RuntimeEvent(MODULE, codec.encode(MeasuredModule(path, digest)))
+
+
+def measured_modules(events: Iterable[RuntimeEvent]) -> tuple[MeasuredModule, ...]:
+    """Every module that the log names, in order.
+
+    Raises:
+        MalformedError: if such an event does not parse.
+    """
+    return tuple(
+        codec.decode(MeasuredModule, each.content, max_bytes=MAX_CONTENT_BYTES)
+        for each in events
+        if each.kind == MODULE
+    )
+
+
 def measured_bundle(events: Iterable[RuntimeEvent]) -> Digest | None:
     """The code bundle that the log names, or None if it names none.
 

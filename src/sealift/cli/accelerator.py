@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift import __version__
+from sealift.attest.attester import measuring
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.cli.dock import add_dock_arguments, open_dock
 from sealift.cli.rejoin import Joined, Rejoining
@@ -83,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
     rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
     with (
         StateFolder(args.state or default_state(args.job, setup.job.name)) as folder,
-        Workshop(files, entry, text=text, tell=say_sandbox) as workshop,
+        Workshop(
+            files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
+        ) as workshop,
         open_dock(args, setup.sink) as dock,
     ):
         most = MOST if setup.job.travel.rejoin_s else 0

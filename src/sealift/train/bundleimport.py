@@ -13,7 +13,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -21,15 +21,24 @@ from sealift.errors import MalformedError
 from sealift.train.containment import BUNDLE_SCHEME, Guard
 
 Files = Mapping[str, bytes]
+Notice = Callable[[str], None]
+"""Told the path of each module of the bundle before its code runs."""
 
 
-def import_entry(files: Files, entry: str, guard: Guard) -> ModuleType:
+def unnoticed(path: str) -> None:
+    """For a process that measures nothing."""
+
+
+def import_entry(
+    files: Files, entry: str, guard: Guard, notice: Notice = unnoticed
+) -> ModuleType:
     """Import the bundle's entry file.
 
     Args:
         files: Relative path -> source bytes, already measured.
         entry: Path of the file to import.
         guard: Runs the modules' code.
+        notice: Told of each module before it runs.
 
     Raises:
         MalformedError: if the entry is not in the bundle, or a module of the bundle
@@ -45,7 +54,7 @@ def import_entry(files: Files, entry: str, guard: Guard) -> ModuleType:
     _forget_former_bundle()
     _refuse_hiding(files)
     _leave_working_folder()
-    sys.meta_path.insert(0, BundleFinder(files))
+    sys.meta_path.insert(0, BundleFinder(files, notice))
     module: ModuleType = guard(importlib.import_module, _module_name(entry))
     return module
 
@@ -55,13 +64,15 @@ class BundleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     Args:
         files: The bundle.
+        notice: Told of each module before it runs.
 
     Attributes:
         found: Names of the modules that were found in it.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, notice: Notice = unnoticed) -> None:
         self._files = files
+        self._notice = notice
         self.found: set[str] = set()
 
     def find_spec(
@@ -87,6 +98,7 @@ class BundleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def get_code(self, fullname: str) -> CodeType:
         """The module, compiled under its name in the bundle."""
         path = self._path(fullname)
+        self._notice(path)
         code: CodeType = compile(
             self._files[path], BUNDLE_SCHEME + path, "exec", dont_inherit=True
         )

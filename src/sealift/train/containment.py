@@ -17,7 +17,13 @@ from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
 from sealift.errors import Stopping
-from sealift.train.faults import RecipeError, no_memory, recipe_failed
+from sealift.train.faults import (
+    RecipeError,
+    foreign_import,
+    no_memory,
+    recipe_failed,
+)
+from sealift.train.importgate import ForeignImportError
 
 T = TypeVar("T")
 BUNDLE_SCHEME: Final = "bundle:"
@@ -65,6 +71,8 @@ class Containment:
 
     def _describe(self, error: BaseException) -> RecipeError:
         path, line = self._place(error)
+        if isinstance(error, ForeignImportError):
+            return foreign_import(path, line)
         return recipe_failed(path, line, _known_type(error))
 
     def _place(self, error: BaseException) -> tuple[str, int]:

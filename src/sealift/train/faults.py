@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from sealift.errors import JobError, MalformedError, SealiftError, UnavailableError
 
-Kind = Literal["error", "unfit", "not-finite", "rows", "bundle", "memory"]
+Kind = Literal["error", "unfit", "not-finite", "rows", "bundle", "memory", "import"]
 REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-build": ("it defines no build()", ""),
     "no-loss": ("it defines no loss()", ""),
@@ -107,6 +107,17 @@ def recipe_failed(path: str, line: int, type_: str) -> RecipeError:
     )
 
 
+def foreign_import(path: str, line: int) -> RecipeError:
+    """The error for a module that is neither in the bundle nor installed."""
+    return RecipeError(
+        Fault(kind="import", path=path, line=line, type="ImportError"),
+        f"the recipe imports a foreign module{f' at {path}:{line}' if path else ''}",
+        why="it is neither in the code bundle nor installed on the accelerator",
+        fix="Put the file into the bundle, or install its package",
+        code="foreign-import",
+    )
+
+
 def not_finite(step: int) -> RecipeError:
     """The error for a loss that is NaN or infinite."""
     return RecipeError(
@@ -164,6 +175,8 @@ def explain(fault: Fault) -> SealiftError:
             return bad_row(fault.field, fault.reason)
         case "memory":
             return no_memory()
+        case "import":
+            return foreign_import(fault.path, fault.line)
         case "bundle":
             return MalformedError(
                 "a file of the code bundle hides a module of Python or of a package",
@@ -196,7 +209,7 @@ def believable(
             fits = fault.step in steps
         case "rows":
             fits = fault.field in fields and fault.reason in RULES
-        case "error":
+        case "error" | "import":
             return _believable_error(fault, files)
         case _:
             fits = True

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from sealift.train.bundleimport import import_entry
+from sealift.train.bundleimport import Notice, import_entry, unnoticed
 from sealift.train.containment import Containment, Guard
 from sealift.train.faults import unfit
 
@@ -34,6 +34,7 @@ class Recipe:
         files: The bundle: relative path -> source bytes, already measured.
         entry: Path of the file that defines ``build``.
         guard: Runs the recipe's code; by default nothing it says leaves.
+        notice: Told of each of the bundle's modules before it runs.
 
     Raises:
         MalformedError: if the entry is not in the bundle.
@@ -41,10 +42,15 @@ class Recipe:
     """
 
     def __init__(
-        self, files: Mapping[str, bytes], entry: str, *, guard: Guard | None = None
+        self,
+        files: Mapping[str, bytes],
+        entry: str,
+        *,
+        guard: Guard | None = None,
+        notice: Notice = unnoticed,
     ) -> None:
         self.guard: Final[Guard] = guard or Containment(files)
-        self._module = import_entry(files, entry, self.guard)
+        self._module = import_entry(files, entry, self.guard, notice)
         if not self.defines("prepare"):  # sums alone need no model
             self._function("build")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from sealift.data.loader import check_rows
 from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_from_plain
+from sealift.train.bundleimport import Notice, unnoticed
 from sealift.train.containment import Guard
 from sealift.train.recipe import Recipe
 from sealift.train.sums import sum_table
@@ -33,6 +34,7 @@ def carry_out(
     *,
     guard: Guard,
     hand_over: HandOver,
+    notice: Notice = unnoticed,
 ) -> TaskDone:
     """Load the recipe from the bundle's bytes and work on the rows.
 
@@ -43,6 +45,7 @@ def carry_out(
         entry: Path of the recipe inside it.
         guard: Runs the recipe's code.
         hand_over: See ``Workplace.do``.
+        notice: Told of each of the bundle's modules before it runs.
 
     Raises:
         MalformedError: if a party's rows do not fit their schema; no recipe ran.
@@ -54,7 +57,7 @@ def carry_out(
     schemas = [schema_from_plain(part.schema) for part in task.parts]
     for table, schema in zip(tables, schemas, strict=True):
         check_rows(table, schema)
-    recipe = Recipe(files, entry, guard=guard)
+    recipe = Recipe(files, entry, guard=guard, notice=notice)
     return TaskWork(task, given, recipe, hand_over).do(tables, schemas)
 
 

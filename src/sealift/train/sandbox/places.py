@@ -21,6 +21,13 @@ LIBRARIES: Final = (
 MACHINE_FACTS: Final = ("/proc/cpuinfo", "/sys/devices/system/cpu")
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 SCRATCH: Final = "/scratch"  # a name that hides no place: Python may live in /tmp
+# What a compiler leaves behind is code that nobody measured: private, and empty.
+CACHES: Final = {
+    "XDG_CACHE_HOME": f"{SCRATCH}/cache",
+    "TRITON_CACHE_DIR": f"{SCRATCH}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{SCRATCH}/inductor",
+    "CUDA_CACHE_PATH": f"{SCRATCH}/cuda",
+}
 
 
 def readable() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from sealift.train.worker.messages import (
     Done,
     DoneModel,
     Handed,
+    Importing,
     StateSize,
     from_bytes,
 )
@@ -40,14 +41,14 @@ class Answers:
         self._given = given
         self._area = area
 
-    def read(self, raw: bytes) -> Handed | Done | Fault:
+    def read(self, raw: bytes) -> Handed | Importing | Done | Fault:
         """Parse one message.
 
         Raises:
             MalformedError: if it is none of them.
         """
-        found = from_bytes(raw, Handed, Done, Fault)
-        assert isinstance(found, Handed | Done | Fault)
+        found = from_bytes(raw, Handed, Importing, Done, Fault)
+        assert isinstance(found, Handed | Importing | Done | Fault)
         return found
 
     def take(self, handed: Handed) -> TrainingState:

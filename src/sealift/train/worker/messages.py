@@ -98,8 +98,19 @@ class Handed:
 
 
 @dataclass(frozen=True, slots=True)
+class Importing:
+    """A module of the bundle is about to run, for the first time in this process.
+
+    Attributes:
+        path: In the bundle.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class GoOn:
-    """The parent has taken it."""
+    """The parent has taken it, or measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,8 @@ class Done:
 
 
 _KINDS: Final[tuple[type, ...]] = (
-    StartWorker, KillWorker, Waiting, WorkerEnded, Assignment, Handed, GoOn, Done, Fault,
+    StartWorker, KillWorker, Waiting, WorkerEnded, Assignment, Handed, Importing,
+    GoOn, Done, Fault,
 )  # fmt: skip
 _KIND_FOR_NAME: Final[Mapping[str, type]] = {kind.__name__: kind for kind in _KINDS}
 

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ from sealift.errors import MalformedError, SealiftError
 from sealift.train.containment import Containment
 from sealift.train.faults import Fault, describe, unfit
 from sealift.train.sandbox.confine import Confinement, confine_worker
+from sealift.train.sandbox.places import CACHES
 from sealift.train.states import TrainingState
 from sealift.train.tasks import Given, TaskDone
 from sealift.train.taskwork import carry_out
@@ -26,6 +28,7 @@ from sealift.train.worker.messages import (
     DoneModel,
     GoOn,
     Handed,
+    Importing,
     from_bytes,
     size_of,
     to_bytes,
@@ -57,6 +60,8 @@ def run_worker(
         assert isinstance(order, Assignment)
         work = Assigned(order, talk, files)
         confine_worker(confinement, places, memory_bytes)
+        if "namespaces" in confinement.parts:  # without, no place can be written
+            os.environ.update(CACHES)
     except BaseException:
         os._exit(NOT_CONFINED)
     work.do()
@@ -73,6 +78,7 @@ class Assigned:
         bundle, states, area, *rows = files
         self._order = order
         self._talk = talk
+        self._turn = threading.Lock()  # a recipe may import in a thread of its own
         self._area = memoryview(mmap.mmap(area, order.area))
         self._files = _read_files(map_copy(bundle, order.bundle))
         parts = zip(rows, order.task.parts, strict=True)
@@ -91,6 +97,7 @@ class Assigned:
                 self._order.entry,
                 guard=Containment(self._files, text=True),
                 hand_over=self._hand_over,
+                notice=lambda path: self._ask(Importing(path)),
             )
             answer = self._put(done)
         except SealiftError as error:
@@ -103,8 +110,13 @@ class Assigned:
 
     def _hand_over(self, model: int, state: TrainingState) -> None:
         self._write(0, state)
-        write_framed(self._talk, to_bytes(Handed(model, size_of(state))))
-        raw = read_framed(self._talk, max_bytes=MAX_ORDER_BYTES)
+        self._ask(Handed(model, size_of(state)))
+
+    def _ask(self, message: Handed | Importing) -> None:
+        """Tell the parent, and wait until it has done its part."""
+        with self._turn:
+            write_framed(self._talk, to_bytes(message))
+            raw = read_framed(self._talk, max_bytes=MAX_ORDER_BYTES)
         from_bytes(raw, GoOn)
 
     def _put(self, done: TaskDone) -> Done:

@@ -23,6 +23,7 @@ from sealift.train.worker.messages import (
     Done,
     GoOn,
     Handed,
+    Importing,
     KillWorker,
     StartWorker,
     WorkerEnded,
@@ -30,6 +31,7 @@ from sealift.train.worker.messages import (
     size_of,
     to_bytes,
 )
+from sealift.train.worker.modulelog import ModuleLog
 from sealift.train.worker.text import TextTap
 from sealift.train.worker.wire import (
     GONE,
@@ -68,6 +70,7 @@ class Equipment:
         files: The code bundle.
         entry: Path of the recipe inside it.
         bundle: The same files as one blob that a worker maps.
+        modules: Measures what of the bundle is imported.
         text: Where a recipe's prints go; None for nowhere.
         clock: Monotonic seconds.
     """
@@ -75,6 +78,7 @@ class Equipment:
     files: Mapping[str, bytes]
     entry: str
     bundle: SharedBuffer
+    modules: ModuleLog
     text: TextIO | None
     clock: Callable[[], float]
 
@@ -150,9 +154,12 @@ class TaskProcess:
             answer = answers.read(
                 read_framed(talk, max_bytes=answers.most, left_s=self._left_s)
             )
-            if not isinstance(answer, Handed):
+            if isinstance(answer, Handed):
+                hand_over(answer.model, answers.take(answer))
+            elif isinstance(answer, Importing):
+                self._equipment.modules.note(answer.path)
+            else:
                 return answer
-            hand_over(answer.model, answers.take(answer))
             write_framed(talk, to_bytes(GoOn()), self._left_s)
 
     def _left_s(self) -> float:

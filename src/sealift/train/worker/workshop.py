@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Final, TextIO
 
+from sealift.attest.attester import Measure, unmeasured
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.sandbox.confine import Confinement
@@ -25,6 +26,7 @@ from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
 from sealift.train.tensors import TensorBytes, pack_tensors
 from sealift.train.worker.exits import NO_NAMESPACES
 from sealift.train.worker.messages import Waiting, from_bytes
+from sealift.train.worker.modulelog import ModuleLog
 from sealift.train.worker.taskprocess import (
     FAREWELL_S,
     START_S,
@@ -61,6 +63,7 @@ class Workshop:
         limits: Of each task.
         wanted: Parts of the sandbox; fewer are for tests.
         tell: Gets the sandbox's word once it is known.
+        measure: Gets the event of each of the bundle's modules before it first runs.
         clock: Monotonic seconds.
     """
 
@@ -73,12 +76,15 @@ class Workshop:
         limits: WorkshopLimits = _NO_OTHERS,
         wanted: str = BEST,
         tell: Callable[[str], None] = lambda word: None,
+        measure: Measure = unmeasured,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         bundle = SharedBuffer.of(pack_bundle(files))
         self._measured = Digest.of(bytes(bundle.view))
         self.limits = limits
-        self._equipment = Equipment(files, entry, bundle, text, clock)
+        self._equipment = Equipment(
+            files, entry, bundle, ModuleLog(files, measure), text, clock
+        )
         self._wanted = wanted
         self._tell = tell
         self._lock = threading.Lock()

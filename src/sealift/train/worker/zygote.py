@@ -19,8 +19,10 @@ from typing import Final
 import torch
 from torch import nn
 
+from sealift.train.importgate import close_gate, installed_places
 from sealift.train.sandbox import landlock, limits
 from sealift.train.sandbox.confine import Confinement, confine_worker
+from sealift.train.sandbox.places import SCRATCH
 from sealift.train.worker.exits import NOT_CONFINED
 from sealift.train.worker.messages import (
     KillWorker,
@@ -51,12 +53,14 @@ class Zygote:
         self._control = control
         self._places = places
         self._wanted = wanted
+        self._installed: Sequence[str] = ()
 
     def serve(self) -> None:
         """Fork workers until the parent closes its end."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
         limits.hide_memory()
         warm_up()
+        self._installed = installed_places()
         confinement = best_of(self._wanted, self._places)
         self._tell(Waiting(confinement.word))
         while True:
@@ -75,6 +79,7 @@ class Zygote:
         if worker == 0:
             self._control.close()
             limits.end_with_parent(zygote)
+            close_gate(self._installed, bytecode=f"{SCRATCH}/bytecode")
             run_worker(descriptors, confinement, self._places, memory_bytes)
         for descriptor in descriptors:
             os.close(descriptor)
