@@ -42,7 +42,7 @@ def endorsement_digest() -> Digest:
 
 def jwk(name: str, kid: str) -> dict[str, Any]:
     numbers = _key(name).public_key().public_numbers()
-    return {"kid": kid, "kty": "RSA", "e": _text(numbers.e), "n": _text(numbers.n)}
+    return {"kid": kid, "kty": "RSA", "e": text_of(numbers.e), "n": text_of(numbers.n)}
 
 
 def claims_text(**changes: object) -> bytes:
@@ -143,6 +143,7 @@ def _sized(content: bytes) -> bytes:
     return len(content).to_bytes(2) + content
 
 
-def _text(number: int) -> str:
+def text_of(number: int) -> str:
+    """A number as JWKs have it."""
     raw = number.to_bytes((number.bit_length() + 7) // 8)
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -155,6 +155,7 @@ class TestCommand(IntEnum):
 
     __test__ = False
 
+    EVICT_CONTROL = 0x120
     SHUTDOWN = 0x145
     SIGN = 0x15D
     HASH = 0x17D

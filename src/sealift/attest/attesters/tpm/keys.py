@@ -146,7 +146,7 @@ def load_endorsement(
     Raises:
         UnavailableError: ``tpm-no-certificate`` if the TPM makes another one.
     """
-    for make in (_read_persistent, _make_endorsement):
+    for make in (_read_endorsement, _make_endorsement):
         key = make(client, kind)
         if key and key.public.spki_digest == certificate.spki_digest:
             return key
@@ -158,6 +158,17 @@ def load_endorsement(
         fix="Use a TPM whose maker certified it",
         code="tpm-no-certificate",
     )
+
+
+def read_persistent(client: TpmClient, handle: int) -> LoadedKey | None:
+    """The key that somebody keeps loaded at ``handle``, or None."""
+    try:
+        answer = client.run(Command.READ_PUBLIC, (handle,))
+    except TpmError as error:
+        if error.response == UNKNOWN_HANDLE:
+            return None
+        raise
+    return LoadedKey(handle, parse_public(answer.reader("public area").sized()))
 
 
 def create_attestation(client: TpmClient) -> WrappedKey:
@@ -276,15 +287,8 @@ def _endorsement_session(client: TpmClient) -> int:
     return session
 
 
-def _read_persistent(client: TpmClient, kind: EndorsementKind) -> LoadedKey | None:
-    try:
-        answer = client.run(Command.READ_PUBLIC, (kind.persistent,))
-    except TpmError as error:
-        if error.response == UNKNOWN_HANDLE:
-            return None
-        raise
-    public = answer.reader("public area").sized()
-    return LoadedKey(kind.persistent, parse_public(public))
+def _read_endorsement(client: TpmClient, kind: EndorsementKind) -> LoadedKey | None:
+    return read_persistent(client, kind.persistent)
 
 
 def _make_endorsement(client: TpmClient, kind: EndorsementKind) -> LoadedKey:

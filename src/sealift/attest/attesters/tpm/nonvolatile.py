@@ -21,20 +21,42 @@ from sealift.attest.formats.tpmwire import TpmReader, sized
 
 _OWNER: Final = 0x40000001
 _CHUNK_BYTES: Final = 512
+# Written and read by the owner, and by who knows the index's (empty) password.
+_OWNERS: Final = 0x00000002 | 0x00000004 | 0x00020000 | 0x00040000
 # A counter; written and read by who knows its (empty) password; no lockout.
 _COUNTER: Final = 0x00000004 | 0x10 | 0x00040000 | 0x02000000
 
 
-def read_index(client: TpmClient, index: int) -> bytes | None:
-    """The whole content of an NV index, or None if there is no such index."""
+def read_index(client: TpmClient, index: int, *, owner: bool = False) -> bytes | None:
+    """The whole content of an NV index, or None if there is no such index.
+
+    Args:
+        client: The TPM.
+        index: Which.
+        owner: Whether the TPM's owner may read it; else who knows its empty password.
+    """
     size = _index_bytes(client, index)
     if size is None:
         return None
     parts = (
-        _read_part(client, index, min(_CHUNK_BYTES, size - offset), offset)
+        _read_part(client, index, min(_CHUNK_BYTES, size - offset), offset, owner)
         for offset in range(0, size, _CHUNK_BYTES)
     )
     return b"".join(parts)
+
+
+def write_index(client: TpmClient, index: int, content: bytes) -> None:
+    """Write an NV index of the owner's whole; make it if it is not there.
+
+    Raises:
+        TpmError: if the owner set a password, or the index has another length.
+    """
+    if _index_bytes(client, index) is None:
+        _define(client, index, _OWNERS, len(content))
+    for offset in range(0, len(content), _CHUNK_BYTES):
+        part = content[offset : offset + _CHUNK_BYTES]
+        parameters = sized(part) + struct.pack(">H", offset)
+        client.run(Command.NV_WRITE, (_OWNER, index), parameters, sessions=(PASSWORD,))
 
 
 def define_counter(client: TpmClient, index: int) -> None:
@@ -45,13 +67,7 @@ def define_counter(client: TpmClient, index: int) -> None:
     """
     if _index_bytes(client, index) is not None:
         return
-    public = struct.pack(">IHIHH", index, 0x000B, _COUNTER, 0, 8)
-    client.run(
-        Command.NV_DEFINE_SPACE,
-        (_OWNER,),
-        sized(b"") + sized(public),
-        sessions=(PASSWORD,),
-    )
+    _define(client, index, _COUNTER, 8)
     increment(client, index)
 
 
@@ -71,6 +87,16 @@ def remove_index(client: TpmClient, index: int) -> None:
     client.run(Command.NV_UNDEFINE_SPACE, (_OWNER, index), sessions=(PASSWORD,))
 
 
+def _define(client: TpmClient, index: int, attributes: int, size: int) -> None:
+    public = struct.pack(">IHIHH", index, 0x000B, attributes, 0, size)
+    client.run(
+        Command.NV_DEFINE_SPACE,
+        (_OWNER,),
+        sized(b"") + sized(public),
+        sessions=(PASSWORD,),
+    )
+
+
 def _index_bytes(client: TpmClient, index: int) -> int | None:
     try:
         answer = client.run(Command.NV_READ_PUBLIC, (index,))
@@ -84,9 +110,12 @@ def _index_bytes(client: TpmClient, index: int) -> int | None:
     return public.number(2)
 
 
-def _read_part(client: TpmClient, index: int, size: int, offset: int) -> bytes:
+def _read_part(
+    client: TpmClient, index: int, size: int, offset: int, owner: bool = False
+) -> bytes:
     parameters = struct.pack(">HH", size, offset)
+    reader = _OWNER if owner else index
     answer = client.run(
-        Command.NV_READ, (index, index), parameters, sessions=(PASSWORD,)
+        Command.NV_READ, (reader, index), parameters, sessions=(PASSWORD,)
     )
     return answer.reader("NV content").sized()

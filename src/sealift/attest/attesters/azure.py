@@ -1,0 +1,209 @@
+"""Collects Azure evidence: the paravisor's report, and quotes by its virtual TPM.
+
+The report names the key that quotes, and stays the same until somebody writes user data;
+what the host adds to it (certificates, TD quote) is asked for once a report.
+Source: Microsoft, confidential guests attestation design; azure-cvm-tooling (places).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sealift.attest.attesters.azurehost import AzureHost, MetadataService
+from sealift.attest.attesters.tpm.attester import EVENT_LOG
+from sealift.attest.attesters.tpm.client import TpmClient
+from sealift.attest.attesters.tpm.imalist import read_log
+from sealift.attest.attesters.tpm.keys import LoadedKey, read_persistent
+from sealift.attest.attesters.tpm.link import open_link
+from sealift.attest.attesters.tpm.measuredlog import LogPlace, MeasuredLog
+from sealift.attest.attesters.tpm.nonvolatile import read_index, write_index
+from sealift.attest.attesters.tpm.registers import quote
+from sealift.attest.attesters.tpm.statefolder import StateFolder
+from sealift.attest.azure import MEDIA_TYPE, AzureBody
+from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.formats.hcl import (
+    USER_DATA_BYTES,
+    HclReport,
+    parse_claims,
+    parse_hcl,
+)
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.errors import UnavailableError, UsageError
+
+HCL_REPORT: Final = 0x01400001
+USER_DATA: Final = 0x01400002
+ATTESTATION_KEY: Final = 0x81000003
+REGISTER: Final = 15
+_BANK: Final = "sha256"
+_TD_REPORT_BYTES: Final = 1024
+_ATTEMPTS: Final = 100
+_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSources:
+    """Where a guest's evidence comes from.
+
+    Attributes:
+        state: Folder for the runtime log.
+        tpm: ``/dev/tpmrm0``, ``unix:PATH`` or ``tcp:HOST:PORT``.
+        pcrs: The registers that are quoted.
+        event_log: The guest firmware's log, or None.
+        fresh_hardware: Whether the hardware's report carries each bound value too; that
+            takes the paravisor a few seconds.
+        host: The host's services.
+        wait: How to wait for the paravisor, in seconds.
+    """
+
+    state: Path
+    tpm: str = "/dev/tpmrm0"
+    pcrs: tuple[int, ...] = tuple(range(16))
+    event_log: Path | None = EVENT_LOG
+    fresh_hardware: bool = False
+    host: AzureHost = field(default_factory=MetadataService)
+    wait: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class _Endorsed:
+    """A paravisor's report, and what the host added to it."""
+
+    hcl_report: bytes
+    certificates: tuple[bytes, ...] = ()
+    td_quote: bytes = b""
+
+
+class AzureAttester:
+    """Quotes the virtual TPM; use as a context manager, or call ``close``.
+
+    Raises:
+        UnavailableError: ``azure-paravisor`` if this is no confidential guest of Azure.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, sources: AzureSources) -> None:
+        self._sources = sources
+        self._lock = threading.Lock()
+        self._endorsed: _Endorsed | None = None
+        self._client = TpmClient(open_link(sources.tpm))
+        place = LogPlace(StateFolder(sources.state), _BANK, REGISTER, sources.event_log)
+        try:
+            self._client.begin()
+            self._key = _find_key(self._client)
+            self._log = MeasuredLog(self._client, place)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def __enter__(self) -> AzureAttester:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def client(self) -> TpmClient:
+        """The virtual TPM, for counters beside the evidence."""
+        return self._client
+
+    def collect(self, bound: bytes) -> Evidence:
+        """A quote over ``bound`` (32 bytes), with the paravisor's report.
+
+        Raises:
+            UnavailableError: if TPM, paravisor or host do not answer.
+            UsageError: if ``bound`` has not 32 bytes.
+        """
+        if len(bound) != BOUND_BYTES:
+            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        user_data = bound if self._sources.fresh_hardware else b""
+        with self._lock:
+            endorsed = self._endorse(user_data.ljust(USER_DATA_BYTES, b"\0"))
+            quoted = quote(self._client, self._key, bound, _BANK, self._sources.pcrs)
+            events = self._log.events
+        return AzureBody(
+            hcl_report=endorsed.hcl_report,
+            td_quote=endorsed.td_quote,
+            certificates=endorsed.certificates,
+            quote=quoted.quote,
+            signature=quoted.signature,
+            pcrs={_BANK: {str(n): value for n, value in quoted.values.items()}},
+            event_log=read_log(self._sources.event_log),
+            events=events,
+        ).to_evidence()
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend the runtime log's register with ``event``."""
+        with self._lock:
+            self._log.measure(event)
+
+    def close(self) -> None:
+        """Let go of the TPM."""
+        self._client.close()
+
+    def _endorse(self, user_data: bytes) -> _Endorsed:
+        """The paravisor's report with that user data, and the host's part of it."""
+        raw = self._read_report(user_data)
+        if self._endorsed is None or self._endorsed.hcl_report != raw:
+            self._endorsed = self._ask_host(raw, parse_hcl(raw))
+        return self._endorsed
+
+    def _ask_host(self, raw: bytes, hcl: HclReport) -> _Endorsed:
+        host = self._sources.host
+        if hcl.kind == "snp":
+            return _Endorsed(raw, certificates=host.certificates())
+        return _Endorsed(raw, td_quote=host.td_quote(hcl.hardware[:_TD_REPORT_BYTES]))
+
+    def _read_report(self, user_data: bytes) -> bytes:
+        raw = _read_hcl(self._client)
+        if _user_data(raw) == user_data:
+            return raw
+        write_index(self._client, USER_DATA, user_data)
+        for _ in range(_ATTEMPTS):
+            raw = _read_hcl(self._client)
+            if _user_data(raw) == user_data:
+                return raw
+            self._sources.wait(_PAUSE_S)
+        raise UnavailableError(
+            "the paravisor does not renew its report",
+            why=f"no report with the user data that was written to {USER_DATA:#x}",
+            fix="Try again; if it stays so, collect without fresh_hardware",
+            code="azure-paravisor",
+        )
+
+
+def _find_key(client: TpmClient) -> LoadedKey:
+    """The paravisor's attestation key, if it is the one that its report names."""
+    key = read_persistent(client, ATTESTATION_KEY)
+    if key is None or key.public.scheme is None:
+        raise _no_paravisor("its virtual TPM keeps no attestation key")
+    if parse_claims(parse_hcl(_read_hcl(client)).claims).attestation_key != (
+        key.public.key
+    ):
+        raise _no_paravisor("its report names another key than the virtual TPM keeps")
+    return key
+
+
+def _read_hcl(client: TpmClient) -> bytes:
+    raw = read_index(client, HCL_REPORT, owner=True)
+    if raw is None:
+        raise _no_paravisor(f"its TPM has no report at {HCL_REPORT:#x}")
+    return raw
+
+
+def _user_data(raw: bytes) -> bytes:
+    return parse_claims(parse_hcl(raw).claims).user_data
+
+
+def _no_paravisor(why: str) -> UnavailableError:
+    return UnavailableError(
+        "this is no confidential guest of Azure",
+        why=why,
+        fix="Use the attester of this machine's kind",
+        code="azure-paravisor",
+    )
