@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.attest.check import Check
+from sealift.attest.check import UNBOUND, Check
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
 from sealift.attest.level import Level, parse_accept
@@ -28,7 +28,6 @@ from sealift.release.visible import visible
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
 MAX_FILE_BYTES: Final = 2 * MAX_BODY_BYTES  # the body in base64, and a little
-UNBOUND: Final = "evidence-unbound"
 WIDTH: Final = 48
 
 

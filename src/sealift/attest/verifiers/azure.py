@@ -12,7 +12,13 @@ from typing import Final
 
 from sealift.attest.anchors import AMD_ARKS, INTEL_SGX_ROOTS
 from sealift.attest.azure import MEDIA_TYPE, AzureBody, parse_body
-from sealift.attest.check import Check, check, check_bound, check_code_bundle
+from sealift.attest.check import (
+    Check,
+    all_but_freshness,
+    check,
+    check_bound,
+    check_code_bundle,
+)
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.hcl import (
@@ -204,7 +210,7 @@ def _check_owner(claims: RuntimeClaims, tpm: TpmReferences) -> Iterator[Check]:
 
 def _trust(hardware: Hardware, checks: Sequence[Check]) -> TrustVector:
     """The hardware's, and affirming about the guest only if every check passed."""
-    passed = all(each.passed for each in checks)
+    passed = all_but_freshness(checks)
     return replace(
         hardware.trust,
         configuration=2 if passed else 32,

@@ -10,6 +10,7 @@ from typing import Final
 
 from sealift.attest.check import (
     Check,
+    all_but_freshness,
     check,
     check_among,
     check_bound,
@@ -125,7 +126,7 @@ def trust_of(
     """Within the ceiling of its kind; affirming needs every check to pass."""
     failed = {each.code for each in checks}
     visible = verdict.report.policy.debug
-    passed = not failed - {""}
+    passed = all_but_freshness(checks)
     return TrustVector(
         instance_identity=2 if references.chips and passed else 0,
         configuration=2 if passed else 32,

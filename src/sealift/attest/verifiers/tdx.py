@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.anchors import INTEL_SGX_ROOTS
-from sealift.attest.check import Check, check_code_bundle
+from sealift.attest.check import Check, all_but_freshness, check_code_bundle
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
@@ -126,7 +126,7 @@ def _trust(
     checks: tuple[Check, ...],
 ) -> TrustVector:
     """Within the ceiling of its kind; affirming needs every check to pass."""
-    passed = all(each.passed for each in checks)
+    passed = all_but_freshness(checks)
     visible = bool(report.attributes & DEBUG)
     return TrustVector(
         instance_identity=2 if references.platforms and passed else 0,

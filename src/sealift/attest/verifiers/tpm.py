@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.check import Check, check_bound, check_code_bundle
+from sealift.attest.check import (
+    Check,
+    all_but_freshness,
+    check_bound,
+    check_code_bundle,
+)
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.tpm import Public, parse_public, require_attestation_key
@@ -205,7 +210,7 @@ def _measurements(genuine: _Genuine) -> dict[str, bytes]:
 
 
 def _trust(owner: Owner, checks: tuple[Check, ...]) -> TrustVector:
-    passed = all(each.passed for each in checks)
+    passed = all_but_freshness(checks)
     return TrustVector(
         instance_identity=2 if passed else 0,
         executables=2 if passed else 33,
