@@ -8,7 +8,6 @@ shorter.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,14 +17,14 @@ from sealift.attest.attesters.tpm import keys
 from sealift.attest.attesters.tpm.client import TpmClient, TpmError
 from sealift.attest.attesters.tpm.imalist import ImaReader, Position, read_log
 from sealift.attest.attesters.tpm.link import open_link
-from sealift.attest.attesters.tpm.registers import Quoted, extend, quote, read_registers
+from sealift.attest.attesters.tpm.measuredlog import LogPlace, MeasuredLog
+from sealift.attest.attesters.tpm.registers import Quoted, quote
 from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
-from sealift.attest.formats import tcglog
-from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
+from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
-from sealift.crypto.hash import HashName, digest_bytes
+from sealift.crypto.hash import HashName
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import UnavailableError, UsageError
@@ -95,7 +94,10 @@ class TpmAttester:
                 self._client, sources.endorsement
             )
             self._key = self._load_key()
-            self._events = self._find_events()
+            place = LogPlace(
+                self._folder, sources.bank, sources.register, sources.event_log
+            )
+            self._log = MeasuredLog(self._client, place)
         except BaseException:
             self._client.close()
             raise
@@ -127,12 +129,7 @@ class TpmAttester:
     def measure(self, event: RuntimeEvent) -> None:
         """Extend the runtime log's register with ``event``, in every bank in use."""
         with self._lock:
-            # The log first: after a crash, an event too many is found and dropped.
-            self._folder.append_event(event)
-            banks: tuple[HashName, ...] = ("sha256", self._sources.bank)
-            digests = {name: event_digest(event, name) for name in banks}
-            extend(self._client, self._sources.register, digests)
-            self._events = (*self._events, event)
+            self._log.measure(event)
 
     def enrolment_request(self) -> EnrolmentRequest:
         """What a broker needs to enrol this host."""
@@ -192,7 +189,7 @@ class TpmAttester:
             event_log=read_log(self._sources.event_log),
             ima_list=ima_list,
             ima_from=ima_from,
-            events=self._events,
+            events=self._log.events,
         )
 
     def _certificates(self) -> tuple[bytes, ...]:
@@ -209,25 +206,6 @@ class TpmAttester:
         self._folder.keep_key(fresh)
         return keys.load_attestation(self._client, fresh)
 
-    def _find_events(self) -> tuple[RuntimeEvent, ...]:
-        """The kept runtime log, if the register says that it is of this boot."""
-        bank, register = self._sources.bank, self._sources.register
-        now = read_registers(self._client, bank, [register])[register]
-        kept, start = self._folder.events(), self._register_at_boot()
-        for events in _with_and_without_last(kept):
-            if replay(events, bank, start) == now:
-                self._folder.keep_events(events)
-                return events
-        self._folder.keep_events(())
-        return ()
-
-    def _register_at_boot(self) -> bytes:
-        bank, raw = self._sources.bank, read_log(self._sources.event_log)
-        untouched = bytes(digest_bytes(bank))
-        if not raw:
-            return untouched
-        return tcglog.parse(raw).replay(bank).get(self._sources.register, untouched)
-
 
 def _encode(body: TpmBody) -> bytes:
     raw = codec.encode(body)
@@ -239,9 +217,3 @@ def _encode(body: TpmBody) -> bytes:
             code="measurement-log",
         )
     return raw
-
-
-def _with_and_without_last(
-    events: tuple[RuntimeEvent, ...],
-) -> Sequence[tuple[RuntimeEvent, ...]]:
-    return (events, events[:-1]) if events else (events,)
