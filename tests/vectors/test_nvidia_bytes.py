@@ -19,6 +19,7 @@ from sealift.attest.verifiers.nvidia import (
     examine_device,
 )
 from sealift.crypto.certificate import Certificate
+from sealift.crypto.ocsp import Revocations
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import nvidia_vectors as sim
 
@@ -63,7 +64,7 @@ def test_bytes_of_a_report_count(name: str) -> None:
 def test_bytes_of_a_chain_count(name: str) -> None:
     random = Random(3)
     chain = sim.recorded(name).certificates
-    _verify_path(chain, (), sim.JUNE_2025)  # control
+    _verify_path(chain, Revocations(), sim.JUNE_2025)  # control
     for _ in range(300):
         place = random.randrange(5)
         changed = list(chain)
@@ -71,7 +72,7 @@ def test_bytes_of_a_chain_count(name: str) -> None:
             chain[place], random.randrange(len(chain[place])), random
         )
         with pytest.raises(REFUSED):
-            _verify_path(tuple(changed), (), sim.JUNE_2025)
+            _verify_path(tuple(changed), Revocations(), sim.JUNE_2025)
 
 
 def test_bytes_of_a_manifest_count_or_change_nothing() -> None:

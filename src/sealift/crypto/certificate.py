@@ -192,7 +192,7 @@ class Certificate:
 
     @cached_property
     def parsed(self) -> x509.Certificate:
-        """The library's object, for this file only."""
+        """The library's object, for this room only."""
         return x509.load_der_x509_certificate(self.der)
 
 

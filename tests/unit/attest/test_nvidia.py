@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -29,6 +30,7 @@ from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, PolicyError
 from tests.sim import nvidia_device as sim
 from tests.sim.nvidia_device import AT_S, SoftDevice
+from tests.sim.ocsp_answers import GOOD, REVOKED, answer
 
 NONCE = bytes(range(32))
 ORDER_P384 = int(
@@ -316,3 +318,43 @@ def test_a_body_holds_five_certificates(gpu: SoftDevice) -> None:
     for number in (0, 4, 6):
         with pytest.raises(MalformedError):
             replace(body, certificates=(body.certificates * 2)[:number])
+
+
+# --------------------------------------------------------------------------- OCSP
+
+
+def answered(gpu: SoftDevice, revoked: int | None = None) -> Collateral:
+    """An answer for every link of the device's chain and of the manifests'."""
+    chains = (gpu.chain, sim.rim_chain())
+    pairs = [pair for chain in chains for pair in pairwise(chain)]
+    return collateral(
+        **{
+            f"nvidia/ocsp/{place}": answer(
+                *pair, status=REVOKED if place == revoked else GOOD
+            )
+            for place, pair in enumerate(pairs)
+        }
+    )
+
+
+def test_answers_stand_for_lists(gpu: SoftDevice) -> None:
+    strict = replace(REFERENCES, revocation="required")
+    _, claims = examine(gpu.body(NONCE), references=strict, collateral=answered(gpu))
+    assert failed(claims) == []
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_an_answer_that_a_device_is_revoked_is_heard(
+    gpu: SoftDevice, place: int
+) -> None:
+    with pytest.raises(EvidenceError) as caught:
+        examine(gpu.body(NONCE), collateral=answered(gpu, place))
+    assert caught.value.code == "chain-revoked"
+
+
+@pytest.mark.parametrize("place", [4, 5])
+def test_an_answer_that_a_manifests_signer_is_revoked_is_heard(
+    gpu: SoftDevice, place: int
+) -> None:
+    _, claims = examine(gpu.body(NONCE), collateral=answered(gpu, place))
+    assert failed(claims)[:2] == ["chain-revoked", "chain-revoked"]

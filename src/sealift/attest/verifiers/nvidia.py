@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from sealift.attest import anchors
@@ -31,11 +32,13 @@ from sealift.attest.verifiers.nvidia_golden import (
 )
 from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.ocsp import Revocations, StatusAnswer
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
-REVOCATION: Final = "nvidia/crl/"
+LISTS: Final = "nvidia/crl/"
+ANSWERS: Final = "nvidia/ocsp/"
 # A digest of firmware: SEQUENCE of the OID of SHA-384 and 48 bytes, in DER.
 _FWID: Final = bytes.fromhex("303d06096086480165030402020430")
 _FWID_BYTES: Final = 48
@@ -114,11 +117,11 @@ def examine_device(
         raise no_references("NVIDIA devices")
     body = parse_body(evidence.body)
     report = parse_report(body.report)
-    lists = read_revocation_lists(collateral)
-    path = _verify_path(body.certificates, lists, at_s)
+    known = read_revocations(collateral)
+    path = _verify_path(body.certificates, known, at_s)
     _verify_signature(report, path[0])
     device = _read_device(report, path)
-    rims, rim_checks = _open_rims(report, device.chip, collateral, lists, at_s)
+    rims, rim_checks = _open_rims(report, device.chip, collateral, known, at_s)
     checks = (
         check_bound(report.nonce, bound, "SPDM nonce"),
         _check_kind(report, device.chip),
@@ -128,19 +131,22 @@ def examine_device(
         *rim_checks,
         *compare_golden(report, rims),
         _check_revocation(
-            (path, *(rim.chain for rim in rims)), lists, references.nvidia
+            (path, *(rim.chain for rim in rims)), known, references.nvidia
         ),
     )
     return device, _claim(report, device, checks, references.nvidia)
 
 
-def read_revocation_lists(collateral: Collateral) -> tuple[RevocationList, ...]:
-    """Every revocation list of NVIDIA's that this side has."""
-    return tuple(RevocationList(raw) for raw in collateral.named(REVOCATION).values())
+def read_revocations(collateral: Collateral) -> Revocations:
+    """Every revocation list and OCSP answer of NVIDIA's that this side has."""
+    return Revocations(
+        tuple(RevocationList(raw) for raw in collateral.named(LISTS).values()),
+        tuple(StatusAnswer(raw) for raw in collateral.named(ANSWERS).values()),
+    )
 
 
 def _verify_path(
-    certificates: tuple[bytes, ...], lists: tuple[RevocationList, ...], at_s: int
+    certificates: tuple[bytes, ...], known: Revocations, at_s: int
 ) -> tuple[Certificate, ...]:
     """The chain, in the very order in which it was sent."""
     chain = tuple(Certificate(der) for der in certificates)
@@ -149,8 +155,9 @@ def _verify_path(
         chain[1:],
         tuple(anchors.NVIDIA_DEVICE_ROOTS.values()),
         at_s=at_s,
-        revocation_lists=lists,
+        revocation_lists=known.lists,
     )
+    known.require_unrevoked(path, at_s=at_s)
     own_root = path[-1].issuer == path[-1].subject  # then its signature was checked
     if path != chain or chain[0].is_ca or not own_root:
         raise EvidenceError(
@@ -197,11 +204,11 @@ def _open_rims(
     report: DeviceReport,
     chip: str,
     collateral: Collateral,
-    lists: tuple[RevocationList, ...],
+    known: Revocations,
     at_s: int,
 ) -> tuple[tuple[Rim, ...], tuple[Check, ...]]:
     opened = [
-        open_rim(wanted, chip, collateral, at_s=at_s, revocation_lists=lists)
+        open_rim(wanted, chip, collateral, at_s=at_s, revocations=known)
         for wanted in wanted_rims(report, chip)
     ]
     return tuple(rim for rim, _ in opened if rim), tuple(each for _, each in opened)
@@ -297,13 +304,13 @@ def _check_age(collateral: Collateral, max_age_s: int, at_s: int) -> Check:
 
 def _check_revocation(
     chains: tuple[tuple[Certificate, ...], ...],
-    lists: tuple[RevocationList, ...],
+    known: Revocations,
     references: NvidiaReferences,
 ) -> Check:
     """Whoever is revoked was refused already; here, whether anybody looked."""
-    issuers = {each.issuer for each in lists}
-    asked = [each for chain in chains for each in chain if _points_somewhere(each)]
-    unknown = [each.subject for each in asked if each.issuer not in issuers]
+    pairs = [pair for chain in chains for pair in pairwise(chain)]
+    asked = [pair for pair in pairs if _points_somewhere(pair[0])]
+    unknown = [pair for pair in asked if not known.know(*pair)]
     tolerated = references.revocation == "if-known"
     return check(
         tolerated or not unknown,
@@ -311,7 +318,7 @@ def _check_revocation(
         expected="looked up where known" if tolerated else "looked up",
         found=f"not looked up for {len(unknown)} of {len(asked)} certificates",
         code="revocation-unknown",
-        fix="Add NVIDIA's revocation lists to the collateral",
+        fix="Add NVIDIA's revocation lists and OCSP answers to the collateral",
     )
 
 
@@ -352,7 +359,7 @@ def _notes(report: DeviceReport, references: NvidiaReferences) -> tuple[str, ...
         "a report does not say whether memory is encrypted or debug tools are on",
     ]
     if references.revocation == "if-known":
-        notes.append("revocation was judged by the lists at hand only")
+        notes.append("revocation was judged by what is at hand only")
     if report.video_decoder_off:
         notes.append("measurement 35 is not compared: the video decoder is off")
     return tuple(notes)

@@ -15,7 +15,7 @@ from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
 from sealift.attest.formats.rim import Rim, read_rim
 from sealift.attest.formats.spdm import DeviceReport
-from sealift.crypto.certificate import RevocationList
+from sealift.crypto.ocsp import Revocations
 from sealift.errors import EvidenceError, MalformedError
 
 PREFIX: Final = "nvidia/rim/"
@@ -56,7 +56,7 @@ def open_rim(
     collateral: Collateral,
     *,
     at_s: int,
-    revocation_lists: Sequence[RevocationList],
+    revocations: Revocations,
 ) -> tuple[Rim | None, Check]:
     """The manifest, if it is genuine and about this chip and version; and the check."""
     expected = f"{wanted.id}: {chip} {wanted.version}, signed by NVIDIA"
@@ -65,8 +65,9 @@ def open_rim(
             collateral.item(PREFIX + wanted.id),
             roots=tuple(anchors.NVIDIA_RIM_ROOTS.values()),
             at_s=at_s,
-            revocation_lists=revocation_lists,
+            revocation_lists=revocations.lists,
         )
+        revocations.require_unrevoked(rim.chain, at_s=at_s)
     except (EvidenceError, MalformedError) as error:
         failed = Check(
             subject=wanted.subject,

@@ -1,0 +1,165 @@
+"""What a vendor answered when asked whether a certificate was revoked (RFC 6960).
+
+Answers are kept and judged offline, at the time that the caller names, so a nonce plays
+no part: ``thisUpdate`` and ``nextUpdate`` say how long an answer is good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import ocsp
+
+from sealift.crypto.certificate import Certificate, RevocationList, say_time
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.hash import HashName, digest
+from sealift.errors import AuthenticationError, EvidenceError, MalformedError
+
+MAX_ANSWER_BYTES: Final = 32 << 10
+_SIGNING_DER: Final = bytes.fromhex("06082b06010505070309")  # 1.3.6.1.5.5.7.3.9
+_KEY_USES: Final = "2.5.29.37"
+_HASHES: Final[dict[str, HashName]] = {  # of names and keys: they identify, no more
+    "sha1": "sha1",
+    "sha256": "sha256",
+    "sha384": "sha384",
+    "sha512": "sha512",
+}
+_FIX: Final = "Fetch the collateral again"
+
+
+class StatusAnswer:
+    """A parsed answer about one certificate; ``verify_fresh`` before ``revokes``."""
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) > MAX_ANSWER_BYTES:
+            raise MalformedError("an OCSP answer is too large")
+        try:
+            self._parsed = ocsp.load_der_ocsp_response(raw)
+            if b"\0" + self._parsed.signature not in raw:
+                raise ValueError  # a bit string of broken bytes: another writing of it
+            self._read()
+        except (ValueError, TypeError, KeyError, UnsupportedAlgorithm):
+            raise MalformedError("not an OCSP answer about one certificate") from None
+
+    def is_about(self, certificate: Certificate, issuer: Certificate) -> bool:
+        """Whether it answers for ``certificate``, named by serial number and issuer."""
+        return self._serial == certificate.serial and self._issuer == _name_issuer(
+            issuer, self._hash
+        )
+
+    def verify_fresh(self, issuer: Certificate, *, at_s: int) -> None:
+        """Check that the issuer or its delegate signed it, and that it is of the time.
+
+        Raises:
+            EvidenceError: ``ocsp-not-genuine`` or ``ocsp-expired``.
+        """
+        if not any(self._is_signed_by(each) for each in self._signers(issuer, at_s)):
+            raise EvidenceError(
+                f"an OCSP answer for {issuer.subject} is not genuine",
+                why="neither it nor its delegate signed it",
+                fix=_FIX,
+                code="ocsp-not-genuine",
+            )
+        if not self._since_s <= at_s <= self._until_s:
+            raise EvidenceError(
+                f"an OCSP answer for {issuer.subject} is not of this time",
+                why=f"it holds from {say_time(self._since_s)} "
+                f"to {say_time(self._until_s)}",
+                fix=_FIX,
+                code="ocsp-expired",
+            )
+
+    @property
+    def revokes(self) -> bool:
+        """Whether it says anything else than good; on hold or unknown count too."""
+        return self._status is not ocsp.OCSPCertStatus.GOOD
+
+    def _read(self) -> None:
+        found = self._parsed
+        if found.response_status is not ocsp.OCSPResponseStatus.SUCCESSFUL:
+            raise ValueError
+        self._serial = found.serial_number
+        self._hash = _HASHES[found.hash_algorithm.name]
+        self._issuer = (found.issuer_name_hash, found.issuer_key_hash)
+        self._status = found.certificate_status
+        self._since_s = int(found.this_update_utc.timestamp())
+        until = found.next_update_utc
+        self._until_s = int(until.timestamp()) if until else 0
+        algorithm = found.signature_hash_algorithm
+        name = _HASHES.get(algorithm.name) if algorithm else None
+        if name is None or name == "sha1":
+            raise ValueError
+        self._signed_by: HashName = name
+        self._certificates = tuple(
+            Certificate(each.public_bytes(Encoding.DER)) for each in found.certificates
+        )
+
+    def _signers(self, issuer: Certificate, at_s: int) -> list[Certificate]:
+        delegates = [
+            each
+            for each in self._certificates
+            if each.is_issued_by(issuer)
+            and _SIGNING_DER in (each.extension(_KEY_USES) or b"")
+            and each.not_before_s <= at_s <= each.not_after_s
+        ]
+        return [issuer, *delegates]
+
+    def _is_signed_by(self, signer: Certificate) -> bool:
+        key = signer.key()
+        if not isinstance(key, EcdsaKey):
+            return False
+        signed = self._parsed.tbs_response_bytes
+        try:
+            key.verify_der(signed, self._parsed.signature, self._signed_by)
+        except AuthenticationError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    """Everything that this side knows about revoked certificates of one vendor."""
+
+    lists: tuple[RevocationList, ...] = ()
+    answers: tuple[StatusAnswer, ...] = ()
+
+    def require_unrevoked(self, path: Sequence[Certificate], *, at_s: int) -> None:
+        """Refuse a path with a certificate that an answer does not call good.
+
+        Lists are for ``verify_chain``.
+
+        Raises:
+            EvidenceError: ``chain-revoked``, ``ocsp-not-genuine`` or ``ocsp-expired``.
+        """
+        for certificate, issuer in pairwise(path):
+            for answer in self.answers:
+                if not answer.is_about(certificate, issuer):
+                    continue
+                answer.verify_fresh(issuer, at_s=at_s)
+                if answer.revokes:
+                    raise EvidenceError(
+                        f"the certificate of {certificate.subject} was revoked",
+                        why="its issuer does not answer that it is good",
+                        fix="Do not use this device",
+                        code="chain-revoked",
+                    )
+
+    def know(self, certificate: Certificate, issuer: Certificate) -> bool:
+        """Whether a list or an answer is about it."""
+        listed = any(each.issuer == issuer.subject for each in self.lists)
+        return listed or any(
+            each.is_about(certificate, issuer) for each in self.answers
+        )
+
+
+def _name_issuer(issuer: Certificate, name: HashName) -> tuple[bytes, bytes]:
+    """RFC 6960 section 4.1.1: hashes of the issuer's name and of its key's bits."""
+    key = issuer.key()
+    bits = b"\x04" + key.point if isinstance(key, EcdsaKey) else b""
+    subject = issuer.parsed.subject.public_bytes()
+    return digest(name, subject), digest(name, bits)
