@@ -1,0 +1,89 @@
+"""A software TPM for one guest, with an endorsement certificate by a maker of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift.crypto.certificate import Certificate
+from sealift.errors import UnavailableError
+
+_TIMEOUT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who certifies software TPMs here.
+
+    Attributes:
+        folder: Keeps its keys and certificates; made by ``new_maker``.
+    """
+
+    folder: Path
+
+    @property
+    def root(self) -> Certificate:
+        """The root of its certificates."""
+        return self._read("swtpm-localca-rootca-cert.pem")
+
+    @property
+    def issuers(self) -> tuple[Certificate, ...]:
+        """From the issuer of endorsement certificates up to the root."""
+        return (self._read("issuercert.pem"), self.root)
+
+    def _read(self, name: str) -> Certificate:
+        return Certificate.from_pem((self.folder / name).read_bytes())
+
+
+def new_maker(folder: Path) -> Maker:
+    """A maker that keeps its files in ``folder``; its keys appear with its first TPM."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "options").write_text(
+        "--platform-manufacturer None\n--platform-version 1\n--platform-model None\n"
+    )
+    (folder / "localca.conf").write_text(
+        f"statedir = {folder}\n"
+        f"signingkey = {folder}/signkey.pem\n"
+        f"issuercert = {folder}/issuercert.pem\n"
+        f"certserial = {folder}/certserial\n"
+    )
+    (folder / "setup.conf").write_text(
+        "create_certs_tool = /usr/bin/swtpm_localca\n"
+        f"create_certs_tool_config = {folder}/localca.conf\n"
+        f"create_certs_tool_options = {folder}/options\n"
+    )
+    return Maker(folder)
+
+
+def manufacture(maker: Maker, state: Path) -> None:
+    """Make a TPM, as its maker would: its state in ``state``, only SHA-256 registers.
+
+    Raises:
+        UnavailableError: ``guest-tpm``.
+    """
+    state.mkdir(parents=True)
+    command = [
+        *("swtpm_setup", "--tpm2", "--tpmstate", str(state)),
+        *("--config", str(maker.folder / "setup.conf")),
+        *("--create-ek-cert", "--ecc", "--pcr-banks", "sha256"),
+    ]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stdout", b"") or b""
+        raise UnavailableError(
+            "no software TPM could be made",
+            why=said.decode(errors="replace").strip()[-300:] or str(error),
+            fix="apt-get install swtpm swtpm-tools",
+            code="guest-tpm",
+        ) from None
+
+
+def tpm_command(state: Path, control: Path) -> list[str]:
+    """The command that runs it until whoever uses ``control`` hangs up."""
+    return [
+        *("swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}"),
+        *("--ctrl", f"type=unixio,path={control}", "--terminate"),
+    ]
