@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,17 @@ def _lacks_vectors() -> str | None:
     return None if folder.is_dir() else f"the evidence vectors ({folder})"
 
 
+def _lacks_guest() -> str | None:
+    lacks: Callable[[], str | None] = importlib.import_module(
+        "tests.sim.guest"
+    ).lacks_guest
+    return lacks()
+
+
 # Marker -> what the machine lacks for it, or None.
 NEEDS: dict[str, Callable[[], str | None]] = {
     "gpu": _lacks_gpu,
+    "guest": _lacks_guest,
     "tpm": _lacks_tpm,
     "swtpm": _lacks_program("swtpm", "swtpm"),
     "vectors": _lacks_vectors,
@@ -69,6 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("distributed"):
             item.add_marker(pytest.mark.xdist_group("distributed"))
+        if item.get_closest_marker("guest"):
+            item.add_marker(pytest.mark.xdist_group("guest"))  # it boots once
         for name in NEEDS.keys() & {mark.name for mark in item.iter_markers()}:
             if lacking := NEEDS[name]():
                 item.add_marker(pytest.mark.skip(reason=LACKS + lacking))
@@ -99,3 +109,11 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     report = yield
     _refuse_hidden_skip(report)
     return report
+
+
+@pytest.fixture(scope="session")
+def guest_host() -> Iterator[Any]:
+    """The attested host (`tests.sim.guest.GuestHost`), booted for the first that asks."""
+    boot = importlib.import_module("tests.sim.guest").guest_host
+    with boot() as host:
+        yield host
