@@ -13,7 +13,7 @@ from sealift.cli.agreementsay import add_statement_parsers, make_statement
 from sealift.cli.ask import confirm, has_terminal
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.codec import to_plain
-from sealift.errors import UsageError
+from sealift.errors import RefusedError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle
 from sealift.release.codereview import review_code
@@ -26,6 +26,7 @@ from sealift.release.signed import (
     load_signed,
     load_verified,
     save_signed,
+    verify,
     verify_signatures,
     verify_successor,
 )
@@ -146,14 +147,26 @@ def _check(args: argparse.Namespace) -> None:
     if args.json:
         facts = {"name": agreement.name, "digest": agreement.digest}
         facts |= {"signed": names, "missing": signed.missing}
+        facts |= {"binds": _binds(signed, args.file)}
         print(json.dumps(to_plain({**facts, **to_plain(meaning)})))
         return
     print(f"agreement  {agreement.name}, number {agreement.number}")
     print(f"digest     {agreement.digest}")
     print(f"signed by  {', '.join(names) or 'nobody yet'}")
-    print(f"missing    {', '.join(signed.missing) or 'nobody'}\n")
+    print(f"missing    {', '.join(signed.missing) or 'nobody'}")
+    print(ascii_only(f"binds      {_binds(signed, args.file)}"))
+    print()
     for line in meaning.lines():
         print(ascii_only(line))
+
+
+def _binds(signed: SignedAgreement, path: Path) -> str:
+    """Whether it binds, as far as this folder knows; the first reason if it does not."""
+    try:
+        verify(signed, load_statements(path.parent, signed.agreement.name))
+    except RefusedError as error:
+        return f"no: {error.what}; {error.why}" if error.why else f"no: {error.what}"
+    return "yes"
 
 
 def _show(args: argparse.Namespace) -> None:
