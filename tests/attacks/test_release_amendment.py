@@ -188,10 +188,10 @@ def test_the_owner_itself_may(
     assert verify(amended(consortium, change).signed("ada", "cleo"))
 
 
-@pytest.mark.parametrize("others", [1, 3, 5])
-def test_any_number_of_others(others: int) -> None:
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_any_number_of_others(number: int) -> None:
     """k others out of k + 1 on the board, k of them enough."""
-    names = ("ada", *(f"owner{index}" for index in range(others)), "cleo")
+    names = ("ada", *(f"owner{index}" for index in range(number)), "cleo")
     first = make_consortium(names)
     board = Board(members=names, threshold=len(names) - 1)
     first = replace(first, agreement=replace(first.agreement, board=board))

@@ -74,6 +74,33 @@ def test_missing_key(vault: Vault) -> None:
     assert caught.value.code == "no-key"
 
 
+def test_a_destroyed_key_is_gone(vault: Vault, tmp_path: Path) -> None:
+    """From the file and from the log beside it; others stay."""
+    keys = {name: SecretKey.generate() for name in ("ada-train", "ada-heldout")}
+    for name, data_key in keys.items():
+        vault.store(name, data_key)
+    wrapped = stored(vault, "ada-train")
+    assert wrapped in everything(tmp_path)  # control
+    vault.destroy("ada-train")
+    assert wrapped not in everything(tmp_path)
+    assert set(vault.resources()) == {"ada-heldout"}
+    for gone in (vault.fetch, vault.destroy):
+        with pytest.raises(UnavailableError) as caught:
+            gone("ada-train")
+        assert caught.value.code == "no-key"
+    assert stored(vault, "ada-heldout") in everything(tmp_path)
+
+
+def stored(vault: Vault, name: str) -> bytes:
+    query = "SELECT wrapped FROM keys WHERE resource = ?"
+    row: tuple[bytes] = vault._connection.execute(query, (name,)).fetchone()
+    return row[0]
+
+
+def everything(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
 @pytest.mark.parametrize("name", ["ada", "bern"])
 def test_another_identity_opens_nothing(
     vault: Vault, tmp_path: Path, name: str

@@ -1,0 +1,47 @@
+"""Statements: one value, one encoding; any changed byte is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sealift.codec import decode, encode
+from sealift.errors import SealiftError
+from sealift.release.statement import (
+    SignedStatement,
+    StatementKind,
+    sign_statement,
+    verify_statement,
+)
+from tests.sim.owners import NOW_S, make_consortium
+
+CONSORTIUM = make_consortium(("ada", "bern"))
+PARTIES = CONSORTIUM.agreement.parties
+KINDS = st.sampled_from(["veto", "cancel", "leave"])
+
+
+def said(kind: StatementKind) -> SignedStatement:
+    ada = CONSORTIUM.identities["ada"]
+    return sign_statement(kind, CONSORTIUM.agreement, ada, NOW_S)
+
+
+@given(KINDS, st.integers(0), st.integers(1, 255))
+def test_any_changed_byte(kind: StatementKind, position: int, flip: int) -> None:
+    raw = bytearray(encode(said(kind)))
+    raw[position % len(raw)] ^= flip
+    with pytest.raises(SealiftError):
+        verify_statement(decode(SignedStatement, bytes(raw)), PARTIES)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(raw: bytes) -> None:
+    with pytest.raises(SealiftError):
+        decode(SignedStatement, raw)
+
+
+@given(KINDS, KINDS)
+def test_one_kind_is_not_another(one: StatementKind, other: StatementKind) -> None:
+    assume(one != other)
+    assert verify_statement(said(one), PARTIES).kind == one
+    assert encode(said(one).statement) != encode(said(other).statement)
