@@ -10,20 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sealift import __version__
-from sealift.attest.attester import measuring
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.attester import Attester, measuring
 from sealift.cli.dock import add_dock_arguments, open_dock
+from sealift.cli.hostattester import add_attester_arguments, open_attester
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
-from sealift.errors import PolicyError
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.train.accelerator import Accelerator
 from sealift.train.checkpoints import StateFolder
+from sealift.train.enrolling import enrol_where_missing
 from sealift.train.restarts import MOST, Restarts
 from sealift.train.sandbox import limits
 from sealift.train.statekeeping import StateKeeping
@@ -61,6 +60,7 @@ def add_parser(subparsers: Any) -> None:
         help="end with an error where there is no checkpoint to go on from",
     )
     add_dock_arguments(parser)
+    add_attester_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,15 +69,9 @@ def run(args: argparse.Namespace) -> int:
         _restart_overwriting()
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args)
-    _require_attester(setup)
+    attester = open_attester(args, setup)
     agreement = setup.agreement.agreement
     files = load_bundle(Path(setup.job.bundle), agreement.code)
-    attester = DevelopmentAttester(
-        setup.identity,
-        role=Role.ACCELERATOR,
-        code_bundle=agreement.code.digest,
-        software=f"sealift {__version__}",
-    )
     limits.hide_memory()
     text = sys.stderr if agreement.output.recipe_text else None
     entry = agreement.code.entry
@@ -98,22 +92,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _require_attester(setup: RoleSetup) -> None:
-    accepted = setup.agreement.agreement.references.development_attesters
-    if setup.identity.public_key not in accepted:
-        raise PolicyError(
-            "the agreement does not accept this host's attester key",
-            fix="Put it into references.development_attesters, or use the named host",
-            code="attester-unknown",
-        )
-
-
 @dataclass(frozen=True)
 class _Seat:
     """What stays when a connection is lost; keys and model do not."""
 
     setup: RoleSetup
-    attester: DevelopmentAttester
+    attester: Attester
     workshop: Workshop
     dock: Dock | None
     folder: StateFolder
@@ -130,6 +114,13 @@ class _Seat:
             attester=self.attester,
         )
         with Link.dial(setup.address, ACCELERATOR, dial_s) as link:
+            enrol_where_missing(
+                link,
+                endpoint,
+                setup.agreement,
+                wait_s=setup.job.travel.gather_s,
+                sink=setup.sink,
+            )
             keeping = StateKeeping(
                 folder=self.folder,
                 required=self.must_resume,

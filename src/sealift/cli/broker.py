@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sealift.cli.roles import (
     add_role_arguments,
     require_data_owner,
     set_up_role,
+    wall_clock,
 )
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             setup.identity,
             vault=vault,
             log=log,
-            clock=_wall_clock,
+            clock=wall_clock,
             sink=setup.sink,
         )
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
@@ -90,9 +90,4 @@ def _serve(setup: RoleSetup, broker: Broker, dial_s: float, joined: Joined) -> N
 def open_log(path: Path, setup: RoleSetup) -> AuditLog:
     """The owner's log; a first broker makes it."""
     make = AuditLog.open if path.exists() else AuditLog.create
-    return make(path, setup.identity, _wall_clock)
-
-
-def _wall_clock() -> float:
-    """For people who read the log; nothing is decided by it."""
-    return time.time()  # noqa: TID251 - the log's timestamps
+    return make(path, setup.identity, wall_clock)

@@ -19,7 +19,7 @@ from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.ids import Digest
 
-EntryKind = Literal["agreement", "release", "refusal", "revocation"]
+EntryKind = Literal["agreement", "release", "refusal", "revocation", "enrolment"]
 CheckpointKind = Literal[
     "checkpoint", "checkpoint-release", "checkpoint-finish", "checkpoint-refusal"
 ]
@@ -30,8 +30,8 @@ class LogEntry:
     """One thing that a broker did.
 
     Attributes:
-        kind: A broker began to serve an agreement, released a key, or did not; or an
-            instance lost its lease.
+        kind: A broker began to serve an agreement, released a key, or did not; an
+            instance lost its lease, or a host was enrolled.
         at_s: Seconds since 1970 by the broker's clock, for people only.
         agreement: Digest of the agreement.
         resource: Which resource, or empty.
@@ -43,7 +43,7 @@ class LogEntry:
         level: Level that its evidence proved, or empty.
         evidence: Digest of its evidence.
         rule: Refusals and revocations: stable name of the rule that failed.
-        info: Releases: digest of the HPKE info.
+        info: Releases: digest of the HPKE info. Enrolments: digest of the enrolment.
         use: Releases: which use of the key it was, from 1.
         epoch: Key epoch of this log's owner: how many instances were revoked before.
     """

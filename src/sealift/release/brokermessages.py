@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeVar
 
+from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.sign import PublicKey
+from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
 from sealift.release.audit import SignedTreeHead
 from sealift.release.broker import Peer, ReleaseRequest
@@ -53,6 +55,18 @@ class LeaseRequest:
             raise MalformedError("too long a wait", field="wait_s")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolRequest:
+    """One of two steps: show the keys, answer the credential."""
+
+    begin: EnrolmentRequest | None = None
+    answer: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if (self.begin is None) == (self.answer is None):
+            raise MalformedError("enrolling has two steps, one at a time")
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRequest:
     """One question. Exactly one field is set.
@@ -63,6 +77,7 @@ class BrokerRequest:
         consistency: Asks for a proof between two heads.
         checkpoint: About a job's checkpoint.
         lease: About a lease: ours, or where an instance stands.
+        enrol: From a host that has no evidence of a TPM yet.
     """
 
     release: ReleaseRequest | None = None
@@ -70,6 +85,7 @@ class BrokerRequest:
     consistency: ConsistencyRequest | None = None
     checkpoint: CheckpointRequest | None = None
     lease: LeaseRequest | None = None
+    enrol: EnrolRequest | None = None
 
     def __post_init__(self) -> None:
         asked = (
@@ -77,6 +93,7 @@ class BrokerRequest:
             self.consistency,
             self.checkpoint,
             self.lease,
+            self.enrol,
             self.head or None,
         )
         if sum(each is not None for each in asked) != 1:
@@ -100,6 +117,8 @@ class BrokerAnswer:
         logged: To a commit and a finish.
         share: To a fetch.
         standing: To everything about leases.
+        credential: To a host that begins to enrol.
+        enrolment: To its answer.
     """
 
     release: KeyRelease | None = None
@@ -110,6 +129,8 @@ class BrokerAnswer:
     logged: Logged | None = None
     share: ShareRelease | None = None
     standing: Standing | None = None
+    credential: Credential | None = None
+    enrolment: SignedEnrolment | None = None
 
 
 class BrokerSession(Protocol):

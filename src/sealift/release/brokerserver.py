@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from sealift.attest.enrolment import Enrolment
+from sealift.codec import encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import PublicKey
 from sealift.errors import (
@@ -39,6 +41,7 @@ from sealift.release.brokermessages import (
     BrokerAnswer,
     BrokerRequest,
     BrokerSession,
+    EnrolRequest,
     Refusal,
 )
 from sealift.release.checkpoint import (
@@ -47,6 +50,7 @@ from sealift.release.checkpoint import (
     Logged,
 )
 from sealift.release.checkpointdesk import Asker, CheckpointDesk
+from sealift.release.enroldesk import EnrolDesk
 from sealift.release.grant import KeyRelease, SealedKey, info_digest, seal_key
 from sealift.release.leasedesk import LeaseDesk, SessionVisit
 from sealift.release.ledger import Ledger
@@ -105,6 +109,9 @@ class Broker:
             Standings(self._ledger),
             record=self._record_revocation,
             monotonic=monotonic,
+        )
+        self._enrolling = EnrolDesk(
+            verified, identity, record=self._record_enrolment, clock=clock
         )
         self._desk = CheckpointDesk(
             verified,
@@ -183,6 +190,8 @@ class Broker:
         self.leases.admit(session.peer)
         if request.release is not None:
             return BrokerAnswer(release=self._release(request.release, session, visit))
+        if request.enrol is not None:
+            return self._enrol(request.enrol, session)
         if request.lease is not None:
             return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
         if request.checkpoint is not None:
@@ -194,6 +203,14 @@ class Broker:
                 proof=self._log.consistency(wanted.first, wanted.second)
             )
         return BrokerAnswer(head=self._log.head())
+
+    def _enrol(self, request: EnrolRequest, session: BrokerSession) -> BrokerAnswer:
+        if request.begin is not None:
+            credential = self._enrolling.begin(request.begin, session.th2)
+            return BrokerAnswer(credential=credential)
+        assert request.answer is not None
+        signed = self._enrolling.finish(request.answer, session.peer, session.th2)
+        return BrokerAnswer(enrolment=signed)
 
     def _answer_checkpoint(
         self, request: CheckpointRequest, session: BrokerSession
@@ -253,6 +270,16 @@ class Broker:
     def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
         self._tell("lease.revoked", rule=rule, peer=instance.to_text())
         self._append("revocation", instance=instance, rule=rule, epoch=epoch)
+
+    def _record_enrolment(self, peer: Peer, enrolment: Enrolment) -> None:
+        self._tell("host.enrolled", peer=peer.name)
+        self._append(
+            "enrolment",
+            role=peer.role.value,
+            peer=peer.name,
+            instance=peer.instance,
+            info=Digest.of(encode(enrolment)),
+        )
 
     def _bring_into_force(self) -> None:
         owner = self._verified.require_owner_signed(self._owner.name)

@@ -77,6 +77,10 @@ class LeaseDesk:
             assert request.instance is not None
             self._require_own(peer)
             return self._wait(request.instance, request.wait_s)
+        if peer.result is None:
+            raise PolicyError(
+                "a lease is about a peer that showed evidence", code="evidence-missing"
+            )
         if request.action == "prove":
             self._standings.prove(peer.instance, visit.renewed())
         else:

@@ -16,6 +16,7 @@ from typing import Final
 from sealift.attest.collateral import Collateral
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser, no_time
+from sealift.attest.reference import ReferenceValues
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
@@ -74,10 +75,13 @@ class Equipment:
     Attributes:
         collateral: Of this side, never of the attester (rule H13).
         clock: Seconds since 1970, to judge certificates and collateral at.
+        references: The agreement's, joined with the sets that it names; None takes
+            those in the document.
     """
 
     collateral: Collateral = field(default_factory=Collateral)
     clock: Callable[[], float] = no_time
+    references: ReferenceValues | None = None
 
 
 class _VerifiedToken:
@@ -124,7 +128,7 @@ class VerifiedAgreement:
         """Decides about evidence under this agreement."""
         return Appraiser(
             accept=self.accept,
-            references=self.agreement.reference_values(),
+            references=self.equipment.references or self.agreement.reference_values(),
             rehearse=self.agreement.rehearse,
             collateral=self.equipment.collateral,
             clock=self.equipment.clock,

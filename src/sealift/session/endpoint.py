@@ -56,6 +56,8 @@ class PeerPolicy:
         require_identity: Whether it must sign with its identity key.
         require_evidence: Whether it must show acceptable evidence.
         appraiser: Decides about its evidence; None takes none.
+        enrolling: Whether it may come with nothing at all: only to be enrolled, by a
+            caller that gives it nothing else.
         names: Names that it may have, or None for any.
         instance: The instance key that it must have, or None for any.
     """
@@ -65,6 +67,7 @@ class PeerPolicy:
     require_identity: bool = False
     require_evidence: bool = False
     appraiser: Appraiser | None = None
+    enrolling: bool = False
     names: frozenset[str] | None = None
     instance: PublicKey | None = None
 
@@ -75,7 +78,8 @@ class PeerPolicy:
             raise UsageError("require_identity needs the identity keys to compare with")
         if self.require_evidence and self.appraiser is None:
             raise UsageError("require_evidence needs an appraiser")
-        if not (self.require_identity or self.require_evidence or self.instance):
+        demands = self.require_identity or self.require_evidence or self.instance
+        if not demands and not self.enrolling:
             raise UsageError("a peer policy must demand identity, evidence or instance")
 
 

@@ -30,7 +30,7 @@ from sealift.travel.messages import (
 from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
-    expect_accelerator,
+    expect_at_broker,
     expect_broker,
     expect_data_owner,
     expect_orchestrator,
@@ -111,7 +111,7 @@ class Brokerage:
                 self._hear_the_end(circuit)
                 return
             is_accelerator = circuit.peer_name == ACCELERATOR
-            expect = expect_accelerator if is_accelerator else expect_data_owner
+            expect = expect_at_broker if is_accelerator else expect_data_owner
             began_s = time.monotonic()
             try:
                 session = accept(circuit, self._endpoint, expect(self._agreement))

@@ -5,6 +5,8 @@ Names on the relay only route; who is there is settled by the handshake.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
@@ -52,6 +54,14 @@ def expect_accelerator(
         names=frozenset({ACCELERATOR}),
         instance=instance,
     )
+
+
+def expect_at_broker(agreement: VerifiedAgreement) -> PeerPolicy:
+    """An accelerator at a broker: a host with a TPM comes to be enrolled first."""
+    policy = expect_accelerator(agreement)
+    if policy.appraiser is None or policy.appraiser.references.tpm is None:
+        return policy
+    return replace(policy, require_evidence=False, enrolling=True)
 
 
 def expect_data_owner(agreement: VerifiedAgreement) -> PeerPolicy:

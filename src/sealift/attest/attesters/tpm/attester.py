@@ -156,6 +156,17 @@ class TpmAttester:
                 keys.forget(self._client, ek)
         return secret.reveal(TOKEN)
 
+    @property
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """The runtime log of this boot."""
+        return self._events
+
+    def enrolments(self) -> tuple[SignedEnrolment, ...]:
+        """Every enrolment of the attestation key in use."""
+        name = self._key.public.name
+        kept = self._folder.enrolments()
+        return tuple(e for e in kept if e.enrolment.attestation_key == name)
+
     def keep_enrolment(self, signed: SignedEnrolment) -> None:
         """Keep an enrolment, to show it in evidence from now on."""
         self._folder.keep_enrolment(signed)
