@@ -6,7 +6,6 @@ from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
@@ -72,7 +71,7 @@ def draft_receipt(
         buffers=1,
         mixed=False,
         sandbox="none",
-        level=Level.DEVELOPMENT,
+        level="development",
         instance=instance.public_key,
         evidence=attester.collect(bound),
         scrub=ScrubSummary((ScrubbedPart("buffer", 640, 0),), True, True),

@@ -38,6 +38,24 @@ def say_level(level: Level, rehearsing: Level | None = None) -> str:
     return f"{level} (rehearsing {rehearsing})" if rehearsing else level.value
 
 
+def protects_nobody(level: str) -> bool:
+    """Whether a level as ``say_level`` writes it is ``development``, rehearsing or not."""
+    return level.split(" ", 1)[0] == Level.DEVELOPMENT
+
+
+def check_level(level: str) -> str:
+    """A level as ``say_level`` writes it, from a file or a peer.
+
+    Raises:
+        MalformedError: for any other text.
+    """
+    known = {each.value for each in Level}
+    known |= {say_level(Level.DEVELOPMENT, each) for each in Level}
+    if level not in known:
+        raise MalformedError("not a level", why=level[:60], field="level")
+    return level
+
+
 def parse_accept(levels: Iterable[str]) -> tuple[Level, ...]:
     """The levels that an agreement accepts, in its order of preference.
 

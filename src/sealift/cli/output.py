@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sealift.attest.level import protects_nobody
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for name, value in facts.items():
             print(f"{name:<10}  {value}")
-    if manifest.level == "development":
+    if protects_nobody(manifest.level):
         print(
             "sealift: development evidence: nobody was kept out of this run",
             file=sys.stderr,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.attest.level import Level
+from sealift.attest.level import protects_nobody
 from sealift.codec import to_plain
 from sealift.release.explain import count
 from sealift.release.receipt import (
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def _statement(receipt: Receipt, *, complete: bool) -> str:
     if not complete:
         return "signature only: not whose key it is"
-    if receipt.level is Level.DEVELOPMENT:
+    if protects_nobody(receipt.level):
         return "signature, evidence, content, heads; development keeps nobody out"
     return "signature, evidence, content, heads"
 

@@ -350,7 +350,7 @@ class Broker:
             peer=peer.name,
             instance=peer.instance,
             session=th2,
-            level=result.level.value if result else "",
+            level=result.standing if result else "",
             evidence=result.evidence if result else None,
             rule=rule,
             info=info,

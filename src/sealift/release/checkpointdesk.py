@@ -237,7 +237,7 @@ class CheckpointDesk:
             peer=peer.name,
             instance=peer.instance,
             session=asker.th2,
-            level=result.level.value if result else "",
+            level=result.standing if result else "",
             evidence=result.evidence if result else None,
             **fields,
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
+from sealift.attest.level import check_level
 from sealift.attest.result import AttestationResult
 from sealift.codec import decode, encode
 from sealift.crypto.hash import labelled
@@ -141,11 +141,14 @@ class Receipt:
     buffers: Literal[1, 2]
     mixed: bool
     sandbox: str
-    level: Level
+    level: str
     instance: PublicKey
     evidence: Evidence
     scrub: ScrubSummary
     heads: tuple[SignedTreeHead, ...]
+
+    def __post_init__(self) -> None:
+        check_level(self.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +267,10 @@ def _verify_scrub(receipt: Receipt) -> None:
 
 def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
     result = appraise_instance(receipt.evidence, receipt.instance, verified)
-    if result.level is not receipt.level:
+    if result.standing != receipt.level:
         raise PolicyError(
             "the receipt claims another level than its evidence proves",
-            why=f"{receipt.level}, proven is {result.level}",
+            why=f"{receipt.level}, proven is {result.standing}",
             code="receipt-level",
         )
 

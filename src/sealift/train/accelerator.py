@@ -240,7 +240,7 @@ class Accelerator:
         job = OpenJob(
             name=start.job,
             settings=settings,
-            level=self._proof.level.value,
+            level=self._proof.level,
             choice=choice,
             keyring=keyring,
             bench=bench,

@@ -201,7 +201,7 @@ class Handout:
         return RunManifest(
             job=self._job,
             agreement=self._agreement.digest,
-            level=self._proof.level.value,
+            level=self._proof.level,
             plan="travel",
             buffers=self._terms.buffers,
             mixed=self._terms.mixed,

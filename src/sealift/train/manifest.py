@@ -99,10 +99,10 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
     travel = verified.agreement.travel
     require_agreed_cargo(manifest.buffers, manifest.mixed, travel)
     result = appraise_instance(manifest.evidence, manifest.instance, verified)
-    if result.level != manifest.level:
+    if result.standing != manifest.level:
         raise PolicyError(
             "the manifest claims another level than its evidence proves",
-            why=f"{manifest.level}, proven is {result.level}",
+            why=f"{manifest.level}, proven is {result.standing}",
             code="manifest-level",
         )
     return manifest

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
 from sealift.crypto.sign import SigningKey
 from sealift.errors import UsageError
 from sealift.release.audit import SignedTreeHead
@@ -28,7 +27,7 @@ class InstanceProof:
     """Evidence that binds an instance key, and the level that it proves."""
 
     evidence: Evidence
-    level: Level
+    level: str
 
 
 def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> InstanceProof:
@@ -45,7 +44,7 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
     instance = endpoint.instance.public_key
     evidence = endpoint.attester.collect(instance_bound(instance, agreement.digest))
     return InstanceProof(
-        evidence, appraise_instance(evidence, instance, agreement).level
+        evidence, appraise_instance(evidence, instance, agreement).standing
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sealift.attest.level import protects_nobody
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
 from sealift.demo.report.markup import Markup, element
@@ -86,7 +87,7 @@ def _doubts(outcome: Outcome) -> str:
         if outcome.verdict.failures
         else "afterwards logs, receipts and model verified from what the parties keep"
     )
-    if outcome.level != "development":
+    if not protects_nobody(outcome.level):
         return f"{checked}; {say_sandbox(outcome.sandbox)}"
     return f"{checked}; but all of this is a rehearsal: {BANNER}"
 

@@ -11,6 +11,7 @@ from importlib import resources
 from itertools import chain
 from typing import Final
 
+from sealift.attest.level import protects_nobody
 from sealift.demo.outcome import Outcome
 from sealift.demo.report.hours import hours
 from sealift.demo.report.learning import learning
@@ -51,7 +52,7 @@ def render(outcome: Outcome) -> str:
 
 
 def _banner(outcome: Outcome) -> Markup:
-    if outcome.level != "development":
+    if not protects_nobody(outcome.level):
         return join()
     return element("div", element("b", "DEVELOPMENT"), BANNER, class_="banner")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sealift.attest.level import protects_nobody
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import MODEL_OWNER
 from sealift.demo.report.markup import Markup, element, section, table, verdict_chip
@@ -82,7 +83,7 @@ def standing(outcome: Outcome) -> Iterator[Markup]:
 
 def _level(outcome: Outcome) -> Markup:
     level, verdict = outcome.level, outcome.verdict
-    words = LEVEL_IN_WORDS[level]
+    words = LEVEL_IN_WORDS[level.partition(" ")[0]]
     accepted = verdict.agreement.accept if verdict.agreement else (level,)
     kinds = sorted({receipt.evidence.kind for receipt in verdict.receipts})
     facts = {
@@ -159,7 +160,7 @@ def _promises(outcome: Outcome) -> Markup:
 
 
 def _ground(ground: Ground, outcome: Outcome) -> Markup:
-    if ground == "evidence" and outcome.level == "development":
+    if ground == "evidence" and protects_nobody(outcome.level):
         return element("span", "○ a rehearsal", class_="chip")
     return element("span", f"✓ {GROUND_IN_WORDS[ground]}", class_="chip good")
 
