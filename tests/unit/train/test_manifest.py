@@ -44,7 +44,7 @@ def draft(ours: Endpoint, agreement: VerifiedAgreement) -> RunManifest:
     return RunManifest(
         job="job",
         agreement=agreement.digest,
-        level=proof.level.value,
+        level=proof.level,
         plan="travel",
         buffers=1,
         mixed=False,
