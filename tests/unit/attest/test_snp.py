@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
-from sealift.attest import Appraiser, Level, ReferenceValues
+from sealift.attest import Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.snp import MEDIA_TYPE, SnpBody, parse_body
@@ -17,39 +17,9 @@ from sealift.codec import encode
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Digest
 from tests.sim import snp_made as made
+from tests.sim.snp_case import Case
 
 PRODUCTS = ("Milan", "Genoa", "Turin")
-
-
-@dataclass
-class Case:
-    """A report of ours and what it is judged by; everything fits unless changed."""
-
-    product: str = "Milan"
-    version: int = 3
-    fields: dict[str, bytes | int] = field(default_factory=dict)
-    references: ReferenceValues | None = None
-    signer: made.Signer | None = None
-    issuer: str = "ask"
-    collateral: Collateral | None = None
-    bound: bytes | None = made.BOUND
-    at_s: int = made.AT_S
-
-    def appraise(self) -> Claims:
-        """Appraise: a refusal of any kind is raised."""
-        authority = made.authority(self.product)
-        signer = self.signer or made.vcek(self.product)
-        raw = signer.sign(made.report(self.product, self.version, **self.fields))
-        chain = (signer.certificate, authority.der(self.issuer), authority.der("ark"))
-        body = SnpBody(report=raw, certificates=chain)
-        appraiser = Appraiser(
-            accept=(Level.TEE,),
-            references=self.references or made.references(self.product),
-            collateral=self.collateral or authority.collateral(),
-            clock=lambda: float(self.at_s),
-            verifiers={MEDIA_TYPE: SnpVerifier(authority.roots)},
-        )
-        return appraiser.appraise(body.to_evidence(), self.bound or b"").claims
 
 
 def refused(case: Case) -> str:
@@ -251,9 +221,7 @@ class TestChain:
         assert refused(Case(collateral=foreign)) == "collateral-foreign"
 
     def test_revocation_list_of_another_root_of_that_name(self) -> None:
-        made.authority.cache_clear()
-        other = made.authority("Milan").collateral()
-        made.authority.cache_clear()
+        other = made.make_authority("Milan").collateral()
         assert refused(Case(collateral=other)) == "crl-not-genuine"
 
     def test_revocation_list_that_expired(self) -> None:
