@@ -159,7 +159,7 @@ class TpmAttester:
     @property
     def events(self) -> tuple[RuntimeEvent, ...]:
         """The runtime log of this boot."""
-        return self._events
+        return self._log.events
 
     def enrolments(self) -> tuple[SignedEnrolment, ...]:
         """Every enrolment of the attestation key in use."""
