@@ -254,6 +254,14 @@ def test_a_bound_value_has_32_bytes(
         attester.collect(b"short")
 
 
+@pytest.mark.parametrize("register", [16, 23])
+def test_a_register_that_software_resets_carries_no_log(
+    register: int, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError):
+        AzureSources(state=tmp_path, register=register, pcrs=tuple(range(24)))
+
+
 class Service(BaseHTTPRequestHandler):
     """The host's service, as published: paths, header, names in JSON."""
 

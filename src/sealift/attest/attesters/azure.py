@@ -20,7 +20,11 @@ from sealift.attest.attesters.tpm.client import TpmClient
 from sealift.attest.attesters.tpm.imalist import read_log
 from sealift.attest.attesters.tpm.keys import LoadedKey, read_persistent
 from sealift.attest.attesters.tpm.link import open_link
-from sealift.attest.attesters.tpm.measuredlog import LogPlace, MeasuredLog
+from sealift.attest.attesters.tpm.measuredlog import (
+    LogPlace,
+    MeasuredLog,
+    require_log_register,
+)
 from sealift.attest.attesters.tpm.nonvolatile import read_index, write_index
 from sealift.attest.attesters.tpm.registers import quote
 from sealift.attest.attesters.tpm.statefolder import StateFolder
@@ -38,7 +42,6 @@ from sealift.errors import UnavailableError, UsageError
 HCL_REPORT: Final = 0x01400001
 USER_DATA: Final = 0x01400002
 ATTESTATION_KEY: Final = 0x81000003
-REGISTER: Final = 15
 _BANK: Final = "sha256"
 _TD_REPORT_BYTES: Final = 1024
 _ATTEMPTS: Final = 100
@@ -53,6 +56,7 @@ class AzureSources:
         state: Folder for the runtime log.
         tpm: ``/dev/tpmrm0``, ``unix:PATH`` or ``tcp:HOST:PORT``.
         pcrs: The registers that are quoted.
+        register: The one of the runtime log; 15, unless the guest's image uses that.
         event_log: The guest firmware's log, or None.
         fresh_hardware: Whether the hardware's report carries each bound value too; that
             takes the paravisor a few seconds.
@@ -63,10 +67,14 @@ class AzureSources:
     state: Path
     tpm: str = "/dev/tpmrm0"
     pcrs: tuple[int, ...] = tuple(range(16))
+    register: int = 15
     event_log: Path | None = EVENT_LOG
     fresh_hardware: bool = False
     host: AzureHost = field(default_factory=MetadataService)
     wait: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        require_log_register(self.register, self.pcrs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,9 @@ class AzureAttester:
         self._lock = threading.Lock()
         self._endorsed: _Endorsed | None = None
         self._client = TpmClient(open_link(sources.tpm))
-        place = LogPlace(StateFolder(sources.state), _BANK, REGISTER, sources.event_log)
+        place = LogPlace(
+            StateFolder(sources.state), _BANK, sources.register, sources.event_log
+        )
         try:
             self._client.begin()
             self._key = _find_key(self._client)

@@ -17,7 +17,11 @@ from sealift.attest.attesters.tpm import keys
 from sealift.attest.attesters.tpm.client import TpmClient, TpmError
 from sealift.attest.attesters.tpm.imalist import ImaReader, Position, read_log
 from sealift.attest.attesters.tpm.link import open_link
-from sealift.attest.attesters.tpm.measuredlog import LogPlace, MeasuredLog
+from sealift.attest.attesters.tpm.measuredlog import (
+    LogPlace,
+    MeasuredLog,
+    require_log_register,
+)
 from sealift.attest.attesters.tpm.registers import Quoted, quote
 from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
@@ -32,7 +36,6 @@ from sealift.errors import UnavailableError, UsageError
 SECURITY: Final = Path("/sys/kernel/security")
 EVENT_LOG: Final = SECURITY / "tpm0/binary_bios_measurements"
 IMA_LIST: Final = SECURITY / "ima/binary_runtime_measurements"
-_RESETTABLE: Final = frozenset({16, 23})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +65,7 @@ class TpmSources:
     endorsement: tuple[str, ...] = tuple(keys.ENDORSEMENT_KINDS)
 
     def __post_init__(self) -> None:
-        if self.register in _RESETTABLE or self.register not in self.pcrs:
-            raise UsageError(
-                f"PCR {self.register} cannot carry the runtime log",
-                why="software can reset it, or it is not quoted",
-                fix="Use PCR 15",
-            )
+        require_log_register(self.register, self.pcrs)
 
 
 class TpmAttester:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sealift.attest.attesters.tpm.client import TpmClient
 from sealift.attest.attesters.tpm.imalist import read_log
@@ -17,6 +18,9 @@ from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.formats import tcglog
 from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
 from sealift.crypto.hash import HashName, digest_bytes
+from sealift.errors import UsageError
+
+_RESETTABLE: Final = frozenset({16, 23})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,20 @@ class LogPlace:
     bank: HashName
     register: int
     event_log: Path | None
+
+
+def require_log_register(register: int, quoted: Sequence[int]) -> None:
+    """Refuse a register that cannot carry the runtime log (rule M7).
+
+    Raises:
+        UsageError: if software can reset it, or it is not quoted.
+    """
+    if register in _RESETTABLE or register not in quoted:
+        raise UsageError(
+            f"PCR {register} cannot carry the runtime log",
+            why="software can reset it, or it is not quoted",
+            fix="Use PCR 15",
+        )
 
 
 class MeasuredLog:
