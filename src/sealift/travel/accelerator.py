@@ -203,6 +203,7 @@ class HostedVisit:
             raise PolicyError(
                 "the visit asks for rows that are not there", code="bad-rows"
             )
+        resource.require_purpose(offer.purpose)
         return released
 
     def _load(self, signed: SignedLease) -> None:

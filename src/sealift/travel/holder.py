@@ -249,7 +249,8 @@ def check_lease(
     evidence that binds this very key.
 
     Raises:
-        PolicyError: if it names another holder, resource, content or size.
+        PolicyError: if it names another holder, resource, content or size, or a purpose
+            that the owner's rule does not allow.
         AuthenticationError: if the orchestrator did not sign it.
     """
     lease = verify_lease(signed, terms)
@@ -258,6 +259,7 @@ def check_lease(
     resource = held[lease.resource].resource
     if (lease.content, part_for(lease.purpose)) != (resource.content, resource.part):
         raise PolicyError("the lease is for another content", code="foreign-lease")
+    resource.require_purpose(lease.purpose)
     _check_rows(lease, resource)
     return held[lease.resource]
 

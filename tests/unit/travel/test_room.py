@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sealift.ids import VisitId
+from sealift.release.agreement import Resource
 from sealift.travel.hosting import Hosting
 from sealift.travel.messages import VisitEnded
 from tests.sim.hosting_world import MakeHost, reason
@@ -66,6 +67,18 @@ def test_a_visit_fits_a_buffer(make: MakeHost, world: VisitWorld) -> None:
     )
     assert reason(host.offer("ada", 0)) == "bad-rows"
     assert world.pools == []
+
+
+def test_a_visit_is_for_what_the_owners_rule_names(
+    make: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The accelerator asks itself, whatever the orchestrator offers."""
+    host = make(buffers=2)
+    assert not reason(host.offer("ada", 0, "prepare"))  # control
+    monkeypatch.setattr(Resource, "purposes", ("train",))
+    host = make(buffers=2)
+    assert reason(host.offer("ada", 0, "prepare")) == "purpose-refused"
+    assert not reason(host.offer("ada", 0, "train"))
 
 
 def test_a_withdrawn_offer_makes_room(make: MakeHost, world: VisitWorld) -> None:

@@ -124,6 +124,20 @@ class Resource:
         """What its rows may be visited for."""
         return self.rule.purposes or PURPOSES[self.part]
 
+    def require_purpose(self, purpose: Purpose) -> None:
+        """Refuse a visit for what its owner did not allow.
+
+        Raises:
+            PolicyError: ``purpose-refused``.
+        """
+        if purpose not in self.purposes:
+            raise PolicyError(
+                f"{self.name} is not for this purpose",
+                why=f"it is for {' and '.join(self.purposes)}, not {purpose}",
+                fix=f"Ask {self.owner} to allow it in its rule",
+                code="purpose-refused",
+            )
+
     def accepted(self, agreed: tuple[Level, ...]) -> tuple[Level, ...]:
         """Levels at which its key may be released, in the agreement's preference."""
         wanted = self.rule.accept or agreed
