@@ -93,7 +93,7 @@ class Appraiser:
         proven = frozenset({claims.level}) if claims.level else frozenset()
         _require_level(proven, self.accept)
         _require_rehearsal(claims, self.rehearse)
-        _require_tier(claims)
+        _require_tier(claims, Tier(self.references.lowest_tier))
 
     def examine(
         self,
@@ -164,14 +164,15 @@ def _require_rehearsal(claims: Claims, rehearse: Level | None) -> None:
         )
 
 
-def _require_tier(claims: Claims) -> None:
+def _require_tier(claims: Claims, lowest: Tier) -> None:
     trust = claims.trust
     if claims.level is Level.ATTESTED_HOST:
         # That memory is visible to whoever holds the host is what this level says.
         trust = replace(trust, runtime_opaque=0)
-    if claims.level is not Level.DEVELOPMENT and trust.tier is not Tier.AFFIRMING:
+    taken = {Tier.AFFIRMING, lowest}
+    if claims.level is not Level.DEVELOPMENT and trust.tier not in taken:
         raise PolicyError(
-            "evidence is not affirming",
-            why=f"its tier is {claims.trust.tier}; {'; '.join(claims.notes)}",
+            f"evidence is not {lowest}",
+            why=f"its tier is {trust.tier}; {'; '.join(claims.notes)}",
             code="tier-refused",
         )

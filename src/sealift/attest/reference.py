@@ -7,7 +7,7 @@ the field that concerns it; a kind whose field is empty accepts nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from sealift.attest.collateral import DAY_S
 from sealift.attest.references.nvidia import NvidiaReferences
@@ -18,6 +18,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest
 
+LowestTier = Literal["affirming", "warning"]
 COLLATERAL_MAX_AGE_S: Final = 30 * DAY_S
 
 
@@ -34,6 +35,8 @@ class ReferenceValues:
         snp: For SEV-SNP reports.
         nvidia: For GPUs and switches.
         collateral_max_age_s: How old collateral may be (rule H13).
+        lowest_tier: The worst tier that is taken; ``warning`` takes a platform whose
+            vendor advises a configuration or an update that the parties can live with.
     """
 
     development_attesters: tuple[PublicKey, ...] = ()
@@ -44,6 +47,7 @@ class ReferenceValues:
     snp: SnpReferences | None = None
     nvidia: NvidiaReferences | None = None
     collateral_max_age_s: int = COLLATERAL_MAX_AGE_S
+    lowest_tier: LowestTier = "affirming"
 
 
 def no_references(kind: str) -> PolicyError:

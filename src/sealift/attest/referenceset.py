@@ -132,6 +132,8 @@ def verify_set(
 def join(first: ReferenceValues, second: ReferenceValues) -> ReferenceValues:
     """What either allows: lists are united, everything else must be equal.
 
+    The tier that is taken is the first one's, the age of collateral the shorter one.
+
     Raises:
         MalformedError: ``references-conflict``, naming the field.
     """
@@ -153,6 +155,8 @@ def _join(first: Any, second: Any, path: str) -> Any:
         return _join_fields(first, second, path)
     if path == ".collateral_max_age_s":
         return min(first, second)
+    if path == ".lowest_tier":
+        return first  # the agreement's: no set may loosen it
     raise MalformedError(
         "two sources of reference values contradict each other",
         why=f"{path[1:]} is {first} in one and {second} in the other",

@@ -93,6 +93,12 @@ def _references(agreement: Agreement) -> Iterator[Hole]:
             f"any file signed by one of {len(ima.signers)} keys may run on the host, "
             "also one that nobody here has seen",
         )
+    if references.lowest_tier != "affirming":
+        yield Hole(
+            "warning-tier",
+            "evidence with warnings of its vendor is taken: weaknesses that are known "
+            "may be open",
+        )
     if references.collateral_max_age_s > OLD_COLLATERAL_S:
         days = references.collateral_max_age_s // DAY_S
         yield Hole(

@@ -210,6 +210,25 @@ def test_real_levels_must_be_affirming() -> None:
     assert refusal.value.code == "tier-refused"
 
 
+def test_a_warning_is_taken_where_the_parties_say_so() -> None:
+    """An agreement can live with a known weakness; with a contraindication never."""
+
+    def ask(trust: TrustVector) -> AttestationResult:
+        verifier = RehearsedVerifier(trust=trust)
+        ours = Appraiser(
+            accept=(Level.TEE,),
+            references=ReferenceValues(lowest_tier="warning"),
+            verifiers={verifier.media_type: verifier},
+        )
+        return ours.appraise(Evidence("tee", verifier.media_type, BOUND), BOUND)
+
+    assert ask(TrustVector(hardware=32)).tier is Tier.WARNING
+    for contraindicated in (96, 97, -128):
+        with pytest.raises(PolicyError) as refusal:
+            ask(TrustVector(hardware=contraindicated))
+        assert refusal.value.code == "tier-refused"
+
+
 def test_visible_memory_is_what_an_attested_host_says() -> None:
     """Rule E9: that one claim does not count there, every other one does."""
 

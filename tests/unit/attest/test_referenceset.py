@@ -84,6 +84,8 @@ def test_joining_unites_lists_and_demands_equal_values() -> None:
     assert united.tdx.mrtd == (b"m" * 48, b"n" * 48)
     assert united.tdx.rtmr == {"0": (b"0" * 48,), "1": (b"1" * 48,)}
     assert united.collateral_max_age_s == 5
+    strict, loose = VALUES, ReferenceValues(tdx=TDX, lowest_tier="warning")
+    assert join(strict, loose).lowest_tier == "affirming", "no set loosens it"
     looser = replace(TDX, min_tcb_evaluation=1)
     with pytest.raises(MalformedError) as refusal:
         join(VALUES, ReferenceValues(tdx=looser))

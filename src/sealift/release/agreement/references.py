@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sealift.attest.reference import COLLATERAL_MAX_AGE_S, ReferenceValues
+from sealift.attest.reference import COLLATERAL_MAX_AGE_S, LowestTier, ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
@@ -28,6 +28,7 @@ class References:
         snp: For SEV-SNP reports.
         nvidia: For GPUs and switches.
         collateral_max_age_s: How old collateral may be (rule H13).
+        lowest_tier: The worst tier of evidence that is taken.
         sets: Signed files of more values; their signers decide what counts.
     """
 
@@ -38,6 +39,7 @@ class References:
     snp: SnpReferences | None = None
     nvidia: NvidiaReferences | None = None
     collateral_max_age_s: int = COLLATERAL_MAX_AGE_S
+    lowest_tier: LowestTier = "affirming"
     sets: tuple[SetName, ...] = ()
 
     def __post_init__(self) -> None:
@@ -60,4 +62,5 @@ class References:
             snp=self.snp,
             nvidia=self.nvidia,
             collateral_max_age_s=self.collateral_max_age_s,
+            lowest_tier=self.lowest_tier,
         )
