@@ -42,7 +42,7 @@ def _send_before_logging(broker: Broker, side: BrokerSide) -> None:
         side.send_message("the sealed key")
         raise AssertionError("not reached")
 
-    broker._append_about = append  # type: ignore[method-assign]
+    broker._releases._log = append  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

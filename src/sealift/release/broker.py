@@ -26,8 +26,8 @@ CHALLENGE_BYTES: Final = 32
 EXPIRY_S: Final = 60
 
 
-class Peer(Protocol):
-    """What a session proved about its other end (``session.VerifiedPeer``)."""
+class Asker(Protocol):
+    """Who asks for a key: what every door to a broker knows, and decides by."""
 
     @property
     def role(self) -> Role:
@@ -36,8 +36,22 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, bound likewise."""
+        """Its name, for the log."""
         ...
+
+    @property
+    def agreement(self) -> Digest:
+        """Digest of the agreement that both ends work under."""
+        ...
+
+    @property
+    def result(self) -> AttestationResult | None:
+        """What its evidence amounted to."""
+        ...
+
+
+class Peer(Asker, Protocol):
+    """What a session proved about its other end (``session.VerifiedPeer``)."""
 
     @property
     def identity(self) -> PublicKey | None:
@@ -52,16 +66,6 @@ class Peer(Protocol):
     @property
     def hpke(self) -> HpkePublicKey:
         """Where keys for it are sealed to; fresh for the session, in its transcript."""
-        ...
-
-    @property
-    def agreement(self) -> Digest:
-        """Digest of the agreement that both ends work under."""
-        ...
-
-    @property
-    def result(self) -> AttestationResult | None:
-        """What its evidence amounted to."""
         ...
 
 
@@ -113,7 +117,7 @@ class Owner:
 
 def authorize(
     request: ReleaseRequest,
-    peer: Peer,
+    peer: Asker,
     th2: bytes,
     *,
     verified: VerifiedAgreement,
@@ -124,8 +128,8 @@ def authorize(
 
     Args:
         request: What is asked for.
-        peer: Who asks, as the session proved.
-        th2: Names the session.
+        peer: Who asks, as the door that it came through proved.
+        th2: Names the session, or what stands for it at that door.
         verified: The agreement in force.
         owner: For whom this is decided.
         at_s: Seconds since 1970, by the owner's clock.
@@ -150,7 +154,7 @@ def authorize(
 
 
 def _require_rule(
-    resource: Resource, peer: Peer, verified: VerifiedAgreement, at_s: float
+    resource: Resource, peer: Asker, verified: VerifiedAgreement, at_s: float
 ) -> None:
     """(7) The owner's own rule for this resource: its time, and its levels."""
     verified.agreement.require_time(at_s)
@@ -167,7 +171,9 @@ def _require_rule(
         )
 
 
-def may_keep_checkpoints(peer: Peer, verified: VerifiedAgreement, owner: Owner) -> None:
+def may_keep_checkpoints(
+    peer: Asker, verified: VerifiedAgreement, owner: Owner
+) -> None:
     """Rules 1 to 4, which do not ask for a resource: what a checkpoint needs.
 
     Raises:
@@ -204,7 +210,7 @@ def _require_own_agreement(verified: VerifiedAgreement, owner: Owner) -> None:
         )
 
 
-def _require_same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
+def _require_same_agreement(peer: Asker, verified: VerifiedAgreement) -> None:
     """(2) Both ends work under the agreement in force here."""
     if peer.agreement != verified.digest:
         raise PolicyError(
@@ -215,7 +221,7 @@ def _require_same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
         )
 
 
-def _require_accelerator(peer: Peer) -> None:
+def _require_accelerator(peer: Asker) -> None:
     """(3) Keys go to accelerators only."""
     if peer.role is not Role.ACCELERATOR:
         raise PolicyError(

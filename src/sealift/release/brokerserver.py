@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from sealift.attest.enrolment import Enrolment
 from sealift.codec import encode
 from sealift.crypto.identity import Identity
+from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import (
     IntegrityError,
@@ -33,8 +34,8 @@ from sealift.release.auditlog import Appended, AuditLog
 from sealift.release.broker import (
     Owner,
     Peer,
+    ReleaseInfo,
     ReleaseRequest,
-    authorize,
     may_read_heads,
 )
 from sealift.release.brokermessages import (
@@ -51,15 +52,17 @@ from sealift.release.checkpoint import (
 )
 from sealift.release.checkpointdesk import Asker, CheckpointDesk
 from sealift.release.enroldesk import EnrolDesk
-from sealift.release.grant import KeyRelease, SealedKey, info_digest, seal_key
+from sealift.release.grant import KeyRelease, SealedKey, seal_key
+from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit
-from sealift.release.ledger import Ledger
+from sealift.release.releasedesk import Asked, ReleaseDesk
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.standing import Standings
 from sealift.release.vault import Vault
 
 MAX_REQUESTS_PER_SESSION: Final = 256
 MAX_LOGGED_HANDSHAKES: Final = 1000
+S = TypeVar("S")
 
 
 class Broker:
@@ -98,7 +101,6 @@ class Broker:
         self._log = log
         self._clock = clock
         self._monotonic = monotonic
-        self._ledger: Ledger = vault.ledger
         self._sink = sink
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
@@ -106,12 +108,21 @@ class Broker:
         self._bring_into_force()
         self.leases = LeaseDesk(
             self._owner,
-            Standings(self._ledger),
+            Standings(vault.ledger),
             record=self._record_revocation,
             monotonic=monotonic,
         )
         self._enrolling = EnrolDesk(
             verified, identity, record=self._record_enrolment, clock=clock
+        )
+        self._releases = ReleaseDesk(
+            verified,
+            self._owner,
+            vault,
+            admit=self._admit,
+            append=self._append,
+            tell=self._tell,
+            clock=clock,
         )
         self._desk = CheckpointDesk(
             verified,
@@ -180,6 +191,42 @@ class Broker:
             except UnavailableError as failure:
                 self._tell("broker.failed", rule=failure.code, peer=name)
 
+    def release_by_kbs(
+        self, request: ReleaseRequest, asker: KbsAsker, seal: Callable[[SecretKey], S]
+    ) -> S:
+        """Release by the KBS protocol, where the owner's rule opens it (rule M5).
+
+        Args:
+            request: What is asked for.
+            asker: Who asks, its evidence appraised.
+            seal: Encrypts the key to the one that the evidence bound.
+
+        Raises:
+            RefusedError, UnavailableError: see ``ReleaseDesk.release``.
+        """
+        asked = Asked(request, asker, asker.binder, opens=require_kbs)
+        sealed, _, _ = self._releases.release(asked, lambda key, info: seal(key))
+        return sealed
+
+    def require_ready(self) -> None:
+        """What must hold for any release at all.
+
+        Raises:
+            StaleError: ``agreement-superseded``.
+            UnavailableError: if vault or log cannot be read.
+        """
+        self._require_in_force()
+        self._log.head()
+
+    def open_leases(self) -> int:
+        """How many instances hold keys under a lease now."""
+        return self.leases.open_leases()
+
+    @property
+    def verified(self) -> VerifiedAgreement:
+        """The agreement that it serves."""
+        return self._verified
+
     def head(self) -> SignedTreeHead:
         """The latest signed head of this broker's log."""
         return self._log.head()
@@ -229,43 +276,18 @@ class Broker:
     def _release(
         self, request: ReleaseRequest, session: BrokerSession, visit: SessionVisit
     ) -> KeyRelease:
-        """Seal, count, log and sync, in this order; what is returned may leave."""
-        peer, th2 = session.peer, session.th2
-        try:
-            sealed = self._seal(request, peer, th2)
-            resource = self._verified.resource(request.resource)
-            use = self._debit(resource)
-            self.leases.grant(peer, resource, visit.judged_after_s)
-        except SealiftError as error:
-            self._append_about(peer, th2, request, rule=error.code)
-            self._tell("release.refused", rule=error.code, peer=peer.name)
-            raise
-        logged = self._append_about(
-            peer, th2, request, info=info_digest(sealed.info), use=use
-        )
-        self._tell("release.granted", resource=sealed.info.resource, peer=peer.name)
-        return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
+        """Over a session: sealed to its key, under a lease if the owner's rule says."""
+        peer = session.peer
 
-    def _seal(self, request: ReleaseRequest, peer: Peer, th2: bytes) -> SealedKey:
-        info = authorize(
-            request,
-            peer,
-            th2,
-            verified=self._verified,
-            owner=self._owner,
-            at_s=self._clock(),
-        )
-        self._admit(info.challenge)
-        data_key = self._vault.fetch(info.resource)
-        try:
+        def seal(data_key: SecretKey, info: ReleaseInfo) -> SealedKey:
             return seal_key(data_key, info, recipient=peer.hpke, owner=self._identity)
-        finally:
-            data_key.wipe()
 
-    def _debit(self, resource: Resource) -> int:
-        """(8) One more use of the key, counted before it leaves."""
-        line, limit = self._verified.agreement.name, resource.rule.max_uses
-        return self._ledger.debit(line, resource.name, limit)
+        def grant(resource: Resource) -> None:
+            self.leases.grant(peer, resource, visit.judged_after_s)
+
+        asked = Asked(request, peer, session.th2, peer.instance)
+        sealed, logged, _ = self._releases.release(asked, seal, grant)
+        return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
 
     def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
         self._tell("lease.revoked", rule=rule, peer=instance.to_text())
@@ -330,33 +352,6 @@ class Broker:
                     code="challenge-replayed",
                 )
             self._challenges.add(challenge)
-
-    def _append_about(
-        self,
-        peer: Peer,
-        th2: bytes,
-        request: ReleaseRequest,
-        *,
-        rule: str = "",
-        info: Digest | None = None,
-        use: int = 0,
-    ) -> Appended:
-        result = peer.result
-        return self._append(
-            "refusal" if rule else "release",
-            resource=request.resource[:63],
-            purpose=request.purpose,
-            role=peer.role.value,
-            peer=peer.name,
-            instance=peer.instance,
-            session=th2,
-            level=result.standing if result else "",
-            evidence=result.evidence if result else None,
-            rule=rule,
-            info=info,
-            use=use,
-            epoch=self._ledger.epoch(),
-        )
 
     def _append(self, kind: str, **fields: object) -> Appended:
         entry = LogEntry(

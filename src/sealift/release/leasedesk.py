@@ -100,6 +100,10 @@ class LeaseDesk:
             self._changed.notify_all()
         self._record(instance, rule, epoch)
 
+    def open_leases(self) -> int:
+        """How many are open now."""
+        return len(self._standings)
+
     def watch(self, stop: threading.Event) -> None:
         """Revoke who falls silent, until ``stop`` is set."""
         while True:

@@ -111,6 +111,10 @@ class Standings:
             rule = HEARTBEAT_MISSING
         return Standing(instance=instance, good=not rule, rule=rule, due_s=due_s)
 
+    def __len__(self) -> int:
+        """Leases that are open."""
+        return len(self._leases)
+
     def overdue(self, now_s: float) -> tuple[PublicKey, ...]:
         """Instances that fell silent."""
         with self._lock:
