@@ -117,6 +117,27 @@ def parse(raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH)
     return plain
 
 
+def parse_foreign(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> Any:
+    """Parse JSON that others wrote, in any layout, into plain JSON values.
+
+    Raises:
+        MalformedError: if it is too large, too deep, no JSON, or names a field twice.
+    """
+    if len(raw) > max_bytes:
+        raise MalformedError(f"message of {len(raw)} bytes", why=f"limit {max_bytes}")
+    _check_depth(raw, max_depth)
+    try:
+        return json.loads(
+            bytes(raw).decode("utf-8"),
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_once_each,
+        )
+    except UnicodeDecodeError as error:
+        raise MalformedError("not UTF-8", offset=error.start) from None
+    except (ValueError, RecursionError):
+        raise MalformedError("not JSON, or a field is there twice") from None
+
+
 def from_plain(kind: Any, plain: Any, path: str = "") -> Any:
     """Build ``kind`` from plain JSON values, strictly.
 
@@ -275,6 +296,13 @@ def _parse_integer(digits: str) -> int | float:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is there twice")
+    return fields
 
 
 def _first_difference(left: bytes, right: bytes) -> int:

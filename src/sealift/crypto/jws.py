@@ -6,6 +6,7 @@ token carries in its own header is never used.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -52,13 +53,34 @@ class TokenSigner:
         numbers = self._private.public_key().public_numbers()
         return EcdsaKey("P-256", numbers.x.to_bytes(32) + numbers.y.to_bytes(32))
 
-    def sign(self, claims: Mapping[str, Any], *, kid: str = "") -> str:
-        """A compact token over ``claims``."""
-        headers = {"kid": kid} if kid else None
+    def sign(
+        self, claims: Mapping[str, Any], *, kid: str = "", shows_key: bool = False
+    ) -> str:
+        """A compact token over ``claims``.
+
+        Args:
+            claims: What it says.
+            kid: Names the key in the header.
+            shows_key: Whether the header carries the public key, as Trustee's do; that
+                it does proves nothing.
+        """
+        headers: dict[str, Any] = {"kid": kid} if kid else {}
+        if shows_key:
+            headers["jwk"] = self._jwk()
         pem = self._private.private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         )
-        return jwt.encode(dict(claims), pem, algorithm=ALGORITHM, headers=headers)
+        return jwt.encode(
+            dict(claims), pem, algorithm=ALGORITHM, headers=headers or None
+        )
+
+    def _jwk(self) -> dict[str, str]:
+        point = self.public_key.point
+        x, y = (
+            base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+            for part in (point[:32], point[32:])
+        )
+        return {"kty": "EC", "crv": "P-256", "alg": ALGORITHM, "x": x, "y": y}
 
     def __repr__(self) -> str:
         return "<TokenSigner>"
