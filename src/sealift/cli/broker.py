@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from sealift.cli.brokerhttp import add_http_arguments, http_rim, make_metrics
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
     RoleSetup,
@@ -36,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
     add_role_arguments(parser)
     add_store_arguments(parser)
+    add_http_arguments(parser)
 
 
 def add_store_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until the job has ended."""
     setup = set_up_role(args)
     require_data_owner(setup, "broker")
+    metrics = make_metrics(args)
     with (
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,
@@ -64,10 +67,13 @@ def run(args: argparse.Namespace) -> int:
             vault=vault,
             log=log,
             clock=wall_clock,
-            sink=setup.sink,
+            sink=metrics.sink(setup.sink) if metrics else setup.sink,
         )
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
-        rejoining.run(lambda joined: _serve(setup, broker, rejoining.dial_s, joined))
+        with http_rim(args, broker, metrics):
+            rejoining.run(
+                lambda joined: _serve(setup, broker, rejoining.dial_s, joined)
+            )
     return 0
 
 

@@ -1,0 +1,1 @@
+"""The HTTP rim of a broker: the KBS protocol, health and metrics."""
