@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from sealift.attest.attesters.tpm.client import TpmClient
+from sealift.attest.attesters.tpm.link import open_link
 from sealift.cli.brokerhttp import add_http_arguments, http_rim, make_metrics
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
@@ -19,6 +21,8 @@ from sealift.cli.roles import (
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
+from sealift.release.rollback import require_counter
+from sealift.release.tpmcounter import TpmVersionCounter
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
@@ -50,6 +54,12 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="made if it is not there",
     )
+    parser.add_argument(
+        "--version-counter",
+        metavar="PLACE",
+        help="a TPM (/dev/tpmrm0) that remembers the agreement's number: a backup of the "
+        "vault cannot bring an older agreement back",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,
     ):
+        require_version(args.version_counter, setup, vault)
         broker = Broker(
             setup.agreement,
             setup.identity,
@@ -91,6 +102,17 @@ def _serve(setup: RoleSetup, broker: Broker, dial_s: float, joined: Joined) -> N
         Brokerage(
             link, endpoint, setup.agreement, broker=broker, sink=setup.sink
         ).serve()
+
+
+def require_version(place: str | None, setup: RoleSetup, vault: Vault) -> None:
+    """Refuse an agreement that this machine's TPM has gone beyond."""
+    if place is None:
+        return
+    agreement = setup.agreement.agreement
+    with closing(TpmClient(open_link(place))) as client:
+        client.begin()
+        counter = TpmVersionCounter(client, vault.ledger, agreement.name)
+        require_counter(agreement, counter)
 
 
 def open_log(path: Path, setup: RoleSetup) -> AuditLog:

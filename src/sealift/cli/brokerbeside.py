@@ -19,6 +19,10 @@ from sealift.cli.signals import followed, on_second_signal, stop_postponed
 STOP_S: Final = 10.0
 OWN_FAILURES: Final = frozenset({1, 2, 3, 5, 6, 7})  # 4 is a peer's, a signal is ours
 MAX_RESTARTS: Final = 20
+_PASSED_ON: Final = (
+    "key", "passphrase_file", "orchestrator", "collateral", "vault", "log",
+    "version_counter",
+)  # fmt: skip
 
 
 class BrokerBeside:
@@ -94,10 +98,12 @@ class BrokerBeside:
 def broker_command(args: argparse.Namespace) -> list[str]:
     """`sealift broker` with what `sealift join` was given."""
     command = [sys.executable, "-m", "sealift", "broker", str(args.job)]
-    for name in ("key", "passphrase_file", "orchestrator", "vault", "log"):
+    for name in _PASSED_ON:
         value = getattr(args, name)
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
+    for path in args.references:
+        command += ["--references", str(path)]
     return command
 
 

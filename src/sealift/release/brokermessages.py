@@ -9,7 +9,7 @@ from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
-from sealift.release.audit import SignedTreeHead
+from sealift.release.audit import Inclusion, SignedTreeHead
 from sealift.release.broker import Peer, ReleaseRequest
 from sealift.release.checkpoint import (
     CheckpointRequest,
@@ -55,6 +55,15 @@ class LeaseRequest:
             raise MalformedError("too long a wait", field="wait_s")
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Shows that an owner's log holds the entry of an agreement that it serves."""
+
+    entry: bytes
+    inclusion: Inclusion
+    head: SignedTreeHead
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolRequest:
     """One of two steps: show the keys, answer the credential."""
@@ -78,6 +87,7 @@ class BrokerRequest:
         checkpoint: About a job's checkpoint.
         lease: About a lease: ours, or where an instance stands.
         enrol: From a host that has no evidence of a TPM yet.
+        sighting: From another owner's broker: which agreement is served here?
     """
 
     release: ReleaseRequest | None = None
@@ -86,6 +96,7 @@ class BrokerRequest:
     checkpoint: CheckpointRequest | None = None
     lease: LeaseRequest | None = None
     enrol: EnrolRequest | None = None
+    sighting: bool = False
 
     def __post_init__(self) -> None:
         asked = (
@@ -95,6 +106,7 @@ class BrokerRequest:
             self.lease,
             self.enrol,
             self.head or None,
+            self.sighting or None,
         )
         if sum(each is not None for each in asked) != 1:
             raise MalformedError("a broker is asked one thing at a time")
@@ -119,6 +131,7 @@ class BrokerAnswer:
         standing: To everything about leases.
         credential: To a host that begins to enrol.
         enrolment: To its answer.
+        served: To another broker: the entry with which serving began.
     """
 
     release: KeyRelease | None = None
@@ -131,6 +144,7 @@ class BrokerAnswer:
     standing: Standing | None = None
     credential: Credential | None = None
     enrolment: SignedEnrolment | None = None
+    served: Served | None = None
 
 
 class BrokerSession(Protocol):

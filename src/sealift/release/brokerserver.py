@@ -44,6 +44,7 @@ from sealift.release.brokermessages import (
     BrokerSession,
     EnrolRequest,
     Refusal,
+    Served,
 )
 from sealift.release.checkpoint import (
     CheckpointRequest,
@@ -56,6 +57,8 @@ from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit
 from sealift.release.releasedesk import Asked, ReleaseDesk
+from sealift.release.rollback import Sighting
+from sealift.release.rollbackgate import RollbackGate
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.standing import Standings
 from sealift.release.vault import Vault
@@ -105,7 +108,9 @@ class Broker:
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
         self._handshakes = 0
-        self._bring_into_force()
+        self._served = self._bring_into_force()
+        own = Sighting(identity.name, verified.agreement.number, verified.digest)
+        self.gate = RollbackGate(verified.agreement, own)
         self.leases = LeaseDesk(
             self._owner,
             Standings(vault.ledger),
@@ -244,6 +249,10 @@ class Broker:
         if request.checkpoint is not None:
             return self._answer_checkpoint(request.checkpoint, session)
         may_read_heads(session.peer, self._verified)
+        if request.sighting:
+            served = self._served
+            answer = Served(served.entry, served.inclusion, served.head)
+            return BrokerAnswer(served=answer)
         if request.consistency is not None:
             wanted = request.consistency
             return BrokerAnswer(
@@ -303,7 +312,7 @@ class Broker:
             info=Digest.of(encode(enrolment)),
         )
 
-    def _bring_into_force(self) -> None:
+    def _bring_into_force(self) -> Appended:
         owner = self._verified.require_owner_signed(self._owner.name)
         if owner.sign != self._owner.key:
             raise PolicyError(
@@ -313,7 +322,7 @@ class Broker:
             )
         self._require_keys()
         self._vault.activate(self._verified)
-        self._append("agreement")
+        return self._append("agreement")
 
     def _require_keys(self) -> None:
         """Notice at the start what every release would fail of later."""
@@ -338,8 +347,9 @@ class Broker:
             )
 
     def _admit(self, challenge: bytes | None) -> None:
-        """The agreement is in force, and the challenge is spent."""
+        """The agreement is in force and the last one; the challenge is spent."""
         self._require_in_force()
+        self.gate.require_open()
         if challenge is not None:
             self._spend_challenge(challenge)
 

@@ -31,6 +31,7 @@ from sealift.release.brokermessages import (
     Refusal,
 )
 from sealift.release.grant import KeyRelease, open_release
+from sealift.release.rollback import Sighting, read_sighting
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.visible import visible
 
@@ -104,6 +105,28 @@ def request_head(
     signed = require_answer(answer.head, answer)
     verify_head(signed)
     return signed
+
+
+def request_sighting(
+    session: BrokerSession,
+    owner: str,
+    verified: VerifiedAgreement,
+    timeout_s: float = RELEASE_TIMEOUT_S,
+) -> Sighting:
+    """Which agreement another owner's broker serves, shown by its log.
+
+    Raises:
+        IntegrityError, MalformedError: as ``read_sighting``.
+    """
+    answer = ask_broker(session, BrokerRequest(sighting=True), timeout_s)
+    served = require_answer(answer.served, answer)
+    return read_sighting(
+        served.entry,
+        served.inclusion,
+        served.head,
+        owner=owner,
+        agreement=verified.agreement,
+    )
 
 
 def request_consistency(

@@ -11,13 +11,15 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from sealift.errors import PeerError, SealiftError
+from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Role
 from sealift.release.brokerserver import Broker
+from sealift.release.collect import request_sighting
+from sealift.release.rollback import Sighting
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.circuit import Circuit
-from sealift.session.endpoint import Endpoint
+from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.session.link import Link
 from sealift.travel.messages import (
@@ -39,6 +41,7 @@ from sealift.travel.peers import (
 
 MAX_SESSIONS: Final = 32
 SILENCE_S: Final = 60.0
+OWNERS_PAUSE_S: Final = 0.5
 
 
 class Brokerage:
@@ -81,6 +84,10 @@ class Brokerage:
             target=self._broker.leases.watch, args=(stop,), name="leases", daemon=True
         )
         watch.start()
+        asking = threading.Thread(
+            target=self._ask_owners, args=(stop,), name="quorum", daemon=True
+        )
+        asking.start()
         try:
             self._take_sessions()
         finally:
@@ -110,11 +117,10 @@ class Brokerage:
             if circuit.peer_name == ORCHESTRATOR:
                 self._hear_the_end(circuit)
                 return
-            is_accelerator = circuit.peer_name == ACCELERATOR
-            expect = expect_at_broker if is_accelerator else expect_data_owner
             began_s = time.monotonic()
             try:
-                session = accept(circuit, self._endpoint, expect(self._agreement))
+                policy = self._expect(circuit.peer_name)
+                session = accept(circuit, self._endpoint, policy)
             except PeerError:
                 return
             except SealiftError as error:
@@ -124,6 +130,35 @@ class Brokerage:
                 self._broker.serve(session, SILENCE_S, accepted_at_s=began_s)
         finally:
             self._places.release()
+
+    def _expect(self, peer_name: str) -> PeerPolicy:
+        if peer_name == ACCELERATOR:
+            return expect_at_broker(self._agreement)
+        owner = peer_name.removeprefix(f"{Role.BROKER}-")
+        if owner != peer_name:
+            return expect_broker(self._agreement, owner)
+        return expect_data_owner(self._agreement)
+
+    def _ask_owners(self, stop: threading.Event) -> None:
+        """Hear from a quorum of owners which agreement is the last, if one is wanted."""
+        while self._broker.gate.missing:
+            try:
+                self._broker.gate.ask(self._see)
+            except StaleError as error:
+                emit(self._sink, "broker.rolled-back", line=str(error))
+                return
+            if stop.wait(OWNERS_PAUSE_S):
+                return
+
+    def _see(self, owner: str) -> Sighting | None:
+        try:
+            circuit = self._link.open(link_name(Role.BROKER, owner), FAREWELL_S)
+            policy = expect_broker(self._agreement, owner)
+            with connect(circuit, self._endpoint, policy, FAREWELL_S) as session:
+                return request_sighting(session, owner, self._agreement)
+        except SealiftError as error:
+            emit(self._sink, "broker.unseen", owner=owner, line=str(error))
+            return None
 
     def _hear_the_end(self, circuit: Circuit) -> None:
         policy = expect_orchestrator(self._agreement)
