@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import Level
+from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.references.snp import SnpReferences
+from sealift.attest.references.tdx import TdxReferences
+from sealift.attest.references.tpm import ImaReferences, TpmReferences
 from sealift.codec import from_plain, to_plain
 from sealift.crypto.identity import load_card
 from sealift.errors import MalformedError
@@ -152,6 +156,12 @@ def _parse(path: Path) -> _Document:
 _MAY_BE_LEFT_OUT: Final = (
     "predecessor", "board", "not_before", "not_after", "rehearse",
 )  # fmt: skip
+_KINDS: Final[dict[str, type[Any]]] = {
+    "tpm": TpmReferences,
+    "tdx": TdxReferences,
+    "snp": SnpReferences,
+    "nvidia": NvidiaReferences,
+}
 _WINDOW: Final = ("not_before", "not_after")
 
 
@@ -160,7 +170,7 @@ def _fill_in(plain: dict[str, Any]) -> None:
     for name in _MAY_BE_LEFT_OUT:
         plain.setdefault(name, None)
     _read_times(plain, "")
-    _fill_defaults(References, plain.get("references"))
+    _fill_references(plain.get("references"))
     _fill_defaults(OutputRule, plain.get("output"), only=("model_to", "approved_by"))
     if isinstance(plain["board"], dict):
         _fill_defaults(Board, plain["board"])
@@ -168,6 +178,16 @@ def _fill_in(plain: dict[str, Any]) -> None:
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, dict):
             _fill_rule(entry.setdefault("rule", None), f"resources[{index}].rule")
+
+
+def _fill_references(plain: object) -> None:
+    """Tables by kind, of which only what has no default must be written."""
+    _fill_defaults(References, plain)
+    if isinstance(plain, dict):
+        for name, kind in _KINDS.items():
+            _fill_defaults(kind, plain.get(name))
+        host = plain.get("tpm")
+        _fill_defaults(ImaReferences, host.get("ima") if isinstance(host, dict) else 0)
 
 
 def _fill_rule(rule: object, path: str) -> None:

@@ -115,6 +115,11 @@ def _platforms(agreement: Agreement) -> Iterator[Hole]:
         yield Hole("any-platform", "any TDX machine in the world may answer (rule M7)")
     if references.snp is not None and not references.snp.chips:
         yield Hole("any-platform", "any SEV-SNP chip in the world may answer (rule M7)")
+    waived = references.snp is not None and references.snp.revocation == "waived"
+    lax = references.nvidia is not None and references.nvidia.revocation == "if-known"
+    for name, open_ in (("SEV-SNP chip", waived), ("NVIDIA device", lax)):
+        if open_:
+            yield Hole("no-revocation", f"an {name} counts after its maker revoked it")
     if references.tdx is not None and references.tdx.tcb_statuses != ("UpToDate",):
         names = ", ".join(references.tdx.tcb_statuses)
         yield Hole("old-firmware", f"TDX firmware counts when it is {names}")

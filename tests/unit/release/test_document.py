@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError, StaleError, UnavailableError
+from sealift.ids import Digest
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -212,6 +214,33 @@ def test_boards_and_references(document: Path) -> None:
 
 
 SET = f'{{ name = "hosts", signer = "{CONSORTIUM.attester.public_key}", number = 3 }}'
+
+
+def test_references_by_kind_with_their_defaults(document: Path) -> None:
+    text = (
+        document.read_text()
+        + """
+[references.nvidia]
+drivers = ["580.1"]
+vbios = ["96.00"]
+[references.tpm]
+roots = [{ name = "vendor", key = "KEY", operator = "hardware" }]
+endorsement_keys = []
+pcrs = { 0 = ["AAAA"] }
+[references.tpm.ima]
+allow = { "/usr/bin/python3" = ["KEY"] }
+""".replace("KEY", str(Digest.of(b"x")))
+    )
+    document.write_text(text)
+    references = compile_document(document, read_resource).agreement.references
+    assert references.nvidia == NvidiaReferences(drivers=("580.1",), vbios=("96.00",))
+    assert references.tpm is not None
+    assert references.tpm.pcrs == {"0": (bytes(3),)}
+    assert references.tpm.ima is not None
+    assert references.tpm.ima.max_lag == 1000
+    with pytest.raises(MalformedError) as caught:
+        change(document, 'drivers = ["580.1"]', 'driver = ["580.1"]')
+    assert caught.value.field == "references.nvidia.driver"
 
 
 def test_a_board_of_the_starter(document: Path) -> None:

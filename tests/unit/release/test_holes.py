@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sealift.attest.level import Level
+from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.references.tpm import (
@@ -131,6 +132,16 @@ HOLES: dict[str, tuple[str, Change]] = {
     ),
     "any TDX machine": ("any-platform", references(tdx=replace(TDX, platforms=()))),
     "any SNP chip": ("any-platform", references(snp=SNP)),
+    "revoked chips": (
+        "no-revocation",
+        references(snp=replace(SNP, revocation="waived")),
+    ),
+    "revoked devices": (
+        "no-revocation",
+        references(
+            nvidia=NvidiaReferences(drivers=(), vbios=(), revocation="if-known")
+        ),
+    ),
     "old firmware": (
         "old-firmware",
         references(tdx=replace(TDX, tcb_statuses=("UpToDate", "OutOfDate"))),
