@@ -44,6 +44,9 @@ _EXTENSIONS: Final = (
 # The trust core, and of this room what runs inside.
 _OURS: Final = ("codec.py", "errors.py", "events.py", "ids.py", "__init__.py")
 _OUR_ROOMS: Final = ("attest", "crypto")
+# Packages that import every kind of evidence; the agent needs one kind, and importing
+# under emulation is slow. Inside they are empty.
+_BARE: Final = ("attest/__init__.py", "attest/attesters/__init__.py")
 _OUR_GUEST: Final = ("__init__.py", "acts.py", "agent.py", "layout.py", "protocol.py")
 
 
@@ -87,7 +90,8 @@ def own_sources() -> dict[str, bytes]:
         *(here / name for name in _OUR_GUEST),
         here.parent / "__init__.py",
     ]
-    return {str(each.relative_to(top.parent)): each.read_bytes() for each in chosen}
+    found = {str(each.relative_to(top.parent)): each.read_bytes() for each in chosen}
+    return {**found, **{f"{top.name}/{name}": b"" for name in _BARE}}
 
 
 def compiled_entries(folder: Path) -> Iterator[Entry]:

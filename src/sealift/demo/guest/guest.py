@@ -90,7 +90,7 @@ class Guest:
 
         Args:
             orderly: Whether its kernel may tell the TPM first; without that the TPM
-                does not vouch for its clock afterwards.
+                may not vouch for its clock afterwards.
         """
         if orderly:
             self._machine.shut_down()

@@ -130,9 +130,10 @@ def decode_request(raw: bytes) -> Request:
     """
     plain = codec.parse(raw, max_bytes=MAX_REQUEST_BYTES)
     fits = isinstance(plain, dict) and plain.keys() == {"verb", "request"}
-    if not fits or plain["verb"] not in _REQUESTS:
+    kinds = [kind for verb, kind in _REQUESTS.items() if fits and plain["verb"] == verb]
+    if not kinds:
         raise MalformedError("not a request to a guest")
-    request: Request = codec.from_plain(_REQUESTS[plain["verb"]], plain["request"])
+    request: Request = codec.from_plain(kinds[0], plain["request"])
     return request
 
 
