@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.formats.ima import parse_list
 from sealift.attest.formats.tcglog import parse
 from sealift.attest.reference import ReferenceValues
+from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
 from sealift.attest.verifier import Claims
+from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, MalformedError, SealiftError
+from sealift.ids import Digest
 from tests.sim.guest import examine, refused
 
 FILE = Path(__file__).parents[2] / "spec" / "vectors" / "host.json"
@@ -40,9 +43,27 @@ def evidence(name: str) -> Evidence:
     return Evidence(KIND, MEDIA_TYPE, codec.encode(step(name)["evidence"]))
 
 
+@dataclass(frozen=True)
+class Written:
+    """The reference values in the file."""
+
+    enroller: PublicKey
+    root: Digest
+    endorsement_key: Digest
+    pcrs: dict[str, bytes]
+    allow: dict[str, Digest]
+
+
+@cache
 def references() -> ReferenceValues:
-    found: ReferenceValues = codec.from_plain(ReferenceValues, captured()["references"])
-    return found
+    found: Written = codec.from_plain(Written, captured()["references"])
+    tpm = TpmReferences(
+        roots=(TpmRoot(name="maker", key=found.root, operator="software"),),
+        endorsement_keys=(found.endorsement_key,),
+        pcrs={number: (value,) for number, value in found.pcrs.items()},
+        ima=ImaReferences(allow={path: (one,) for path, one in found.allow.items()}),
+    )
+    return ReferenceValues(enrollers=(found.enroller,), tpm=tpm)
 
 
 def claims(name: str, *, earlier: Claims | None = None, **changes: Any) -> Claims:
