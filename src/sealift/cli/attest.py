@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.check import UNBOUND, Check
-from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
-from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
+from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, parse_accept
 from sealift.attest.policy import Appraiser
 from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
-from sealift.codec import decode, to_plain
+from sealift.cli.attestcollect import add_collect_parser, run_collect
+from sealift.cli.attestfiles import (
+    add_collateral_argument,
+    add_time_argument,
+    load_collateral,
+    load_evidence,
+    parse_bound,
+    parse_time,
+)
+from sealift.cli.attestreference import add_reference_parser, run_reference
+from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
-from sealift.errors import MalformedError, RefusedError, UsageError
+from sealift.errors import RefusedError
 from sealift.release.files import read_whole
 from sealift.release.signed import Equipment, load_verified
 from sealift.release.visible import visible
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
-MAX_FILE_BYTES: Final = 2 * MAX_BODY_BYTES  # the body in base64, and a little
 WIDTH: Final = 48
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `attest`."""
     noun = subparsers.add_parser(
-        "attest", help="verify a file of evidence, and say what was compared"
+        "attest", help="collect evidence, verify it, and say what was compared"
     )
     noun.set_defaults(run=run)
     verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    add_collect_parser(verbs)
+    add_reference_parser(verbs)
+    _add_verify_parser(verbs)
+
+
+def _add_verify_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "verify",
         help="check a file of evidence against reference values",
@@ -53,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
         "--references", type=Path, metavar="FILE", help="a signed reference set"
     )
     parser.add_argument("--signer", metavar="KEY", help="who must have signed the set")
-    parser.add_argument("--collateral", type=Path, metavar="FILE", help="a bundle")
+    add_collateral_argument(parser)
     parser.add_argument(
         "--accept",
         metavar="LEVELS",
@@ -66,17 +79,17 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="do not compare them: says nothing about freshness",
     )
-    parser.add_argument("--at", metavar="TIME", help="judge at this time (RFC 3339)")
+    add_time_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; the exit code."""
-    return {"verify": _verify}[args.verb](args)
+    return _VERBS[args.verb](args)
 
 
 def _verify(args: argparse.Namespace) -> int:
-    evidence = _load_evidence(args.file)
+    evidence = load_evidence(args.file).evidence
     appraiser = _appraiser(args)
     claims = appraiser.examine(evidence, _bound(args))
     if args.unbound:
@@ -93,24 +106,9 @@ def _verify(args: argparse.Namespace) -> int:
     return 0
 
 
-def _load_evidence(path: Path) -> Evidence:
-    raw = read_whole(path, MAX_FILE_BYTES)
-    try:
-        return decode(Evidence, raw, max_bytes=MAX_FILE_BYTES)
-    except MalformedError as error:
-        raise MalformedError(
-            f"{path} is not a file of evidence",
-            why=str(error),
-            fix="Give a file that `sealift attest collect` wrote",
-            code="bad-evidence-file",
-        ) from None
-
-
 def _appraiser(args: argparse.Namespace) -> Appraiser:
-    at_s = _time(args.at)
-    collateral = Collateral()
-    if args.collateral is not None:
-        collateral = parse_bundle(read_whole(args.collateral, 2 * MAX_BUNDLE_BYTES))
+    at_s = parse_time(args.at)
+    collateral = load_collateral(args.collateral)
     if args.agreement is not None:
         equipment = Equipment(collateral=collateral, clock=lambda: at_s)
         return load_verified(args.agreement).equipped(equipment).appraiser()
@@ -133,27 +131,7 @@ def _levels(text: str | None) -> tuple[Level, ...]:
 
 
 def _bound(args: argparse.Namespace) -> bytes | None:
-    if args.unbound:
-        return None
-    try:
-        raw = bytes.fromhex(args.bound)
-    except ValueError:
-        raw = b""
-    if len(raw) != BOUND_BYTES:
-        raise UsageError(f"--bound takes {BOUND_BYTES} bytes in hex", code="usage")
-    return raw
-
-
-def _time(text: str | None) -> float:
-    if text is None:
-        return time.time()  # noqa: TID251 - the end of the command line
-    try:
-        at = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"--at {text[:40]!r} is no time", fix="Write 2026-01-31 or RFC 3339"
-        ) from None
-    return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+    return None if args.unbound else parse_bound(args.bound)
 
 
 def _without_freshness(claims: Claims) -> Claims:
@@ -225,6 +203,13 @@ def _say_trust(trust: TrustVector) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 9]}…{text[-8:]}"
+
+
+_VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "collect": run_collect,
+    "reference": run_reference,
+    "verify": _verify,
+}
 
 
 def _say(line: str) -> None:

@@ -9,56 +9,41 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, NoReturn
+from dataclasses import dataclass
+from typing import Final
 
 from sealift import __version__
 from sealift.attest.attester import Attester
 from sealift.attest.attesters.development import DevelopmentAttester
-from sealift.attest.attesters.tpm import TpmAttester, TpmSources
-from sealift.attest.attesters.tpm.attester import EVENT_LOG, IMA_LIST
 from sealift.attest.level import Level
-from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent, measured_bundle
+from sealift.cli.evidencesources import (
+    LoggingAttester,
+    Platform,
+    add_tpm_arguments,
+    bind_devices,
+    measure_bundle_once,
+    open_tee,
+    open_tpm,
+)
 from sealift.cli.roles import RoleSetup
-from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import PolicyError, UnavailableError
-from sealift.ids import Digest, Role
-from sealift.release.files import read_whole
+from sealift.ids import Role
 
-MAX_ISSUERS_BYTES: Final = 1 << 18
-NONE: Final = "none"
+add_attester_arguments = add_tpm_arguments
 
 
-def add_attester_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add where the evidence of this host comes from."""
-    group = parser.add_argument_group("evidence of this host")
-    group.add_argument(
-        "--tpm", default="/dev/tpmrm0", metavar="PLACE", help="unix:PATH for swtpm"
-    )
-    group.add_argument(
-        "--tpm-state",
-        type=Path,
-        metavar="DIR",
-        help="attestation key and enrolments, not in tpm/ beside the job",
-    )
-    group.add_argument(
-        "--tpm-issuers", type=Path, metavar="PEM", help="between the TPM and its maker"
-    )
-    group.add_argument(
-        "--event-log",
-        default=str(EVENT_LOG),
-        metavar="FILE",
-        help=f"the firmware's log; {NONE} if there is none",
-    )
-    group.add_argument(
-        "--ima-list",
-        default=str(IMA_LIST),
-        metavar="FILE",
-        help=f"the kernel's measurements; {NONE} if there are none",
-    )
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """What a maker of attesters needs."""
+
+    args: argparse.Namespace
+    setup: RoleSetup
+    platform: Platform
 
 
-def open_attester(args: argparse.Namespace, setup: RoleSetup) -> Attester:
+def open_attester(
+    args: argparse.Namespace, setup: RoleSetup, platform: Platform | None = None
+) -> Attester:
     """The attester for the first accepted level that this host can prove.
 
     Raises:
@@ -67,10 +52,11 @@ def open_attester(args: argparse.Namespace, setup: RoleSetup) -> Attester:
     """
     agreement = setup.agreement.agreement
     wanted = (agreement.rehearse,) if agreement.rehearse else setup.agreement.accept
+    host = _Host(args, setup, platform or Platform())
     lacking: list[str] = []
     for level in wanted:
         try:
-            return _MAKERS[level](args, setup)
+            return _MAKERS[level](host)
         except UnavailableError as error:
             lacking.append(f"{level}: {error.what}")
     raise UnavailableError(
@@ -81,7 +67,8 @@ def open_attester(args: argparse.Namespace, setup: RoleSetup) -> Attester:
     )
 
 
-def _development(args: argparse.Namespace, setup: RoleSetup) -> Attester:
+def _development(host: _Host) -> Attester:
+    setup = host.setup
     agreement = setup.agreement.agreement
     if setup.identity.public_key not in agreement.references.development_attesters:
         raise PolicyError(
@@ -97,65 +84,50 @@ def _development(args: argparse.Namespace, setup: RoleSetup) -> Attester:
     )
 
 
-def _attested_host(args: argparse.Namespace, setup: RoleSetup) -> Attester:
-    references = setup.agreement.agreement.references.tpm
-    attester = TpmAttester(
-        TpmSources(
-            state=args.tpm_state or args.job.resolve().parent / "tpm",
-            tpm=args.tpm,
-            bank=references.bank if references else "sha256",
-            register=references.register if references else 15,
-            event_log=_path(args.event_log),
-            ima_list=_path(args.ima_list),
-            issuers=_issuers(args.tpm_issuers),
-        )
+def _attested_host(host: _Host) -> Attester:
+    agreement = host.setup.agreement.agreement
+    references = agreement.references.tpm
+    attester = open_tpm(
+        host.args,
+        host.args.job.resolve().parent / "tpm",
+        bank=references.bank if references else "sha256",
+        register=references.register if references else 15,
     )
-    measure_bundle_once(attester, setup.agreement.agreement.code.digest)
+    try:
+        measure_bundle_once(attester, agreement.code.digest)
+    except BaseException:
+        attester.close()
+        raise
     return attester
 
 
-def measure_bundle_once(attester: TpmAttester, bundle: Digest) -> None:
-    """Measure the code that will run, before any key is asked for.
-
-    Raises:
-        UnavailableError: ``other-bundle``: this boot measured other code before.
-    """
-    found = measured_bundle(attester.events)
-    if found is None:
-        attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))
-    elif found != bundle:
-        attester.close()
-        raise UnavailableError(
-            "this host ran other code since it was started",
-            why=f"it measured {found.short}, the agreement names {bundle.short}",
-            fix="Restart the machine: what ran before cannot be taken back",
-            code="other-bundle",
-        )
+def _tee(host: _Host) -> Attester:
+    """A guest without a log of its own names its code otherwise (SEV-SNP: HOST_DATA)."""
+    attester = open_tee(host.platform)
+    if isinstance(attester, LoggingAttester):
+        measure_bundle_once(attester, host.setup.agreement.agreement.code.digest)
+    return attester
 
 
-def _lacks(what: str) -> Callable[[argparse.Namespace, RoleSetup], NoReturn]:
-    def refuse(args: argparse.Namespace, setup: RoleSetup) -> NoReturn:
-        raise UnavailableError(what, code="no-evidence")
+def _gpu_tee(host: _Host) -> Attester:
+    """The GPUs are bound before the code is measured (rule E20)."""
+    lead = open_tee(host.platform)
+    join = bind_devices(lead, host.platform)
+    if isinstance(lead, LoggingAttester):
+        measure_bundle_once(lead, host.setup.agreement.agreement.code.digest)
+    return join()
 
-    return refuse
+
+def _outsourced(host: _Host) -> Attester:
+    raise UnavailableError(
+        "outsourcing is not part of this version", code="no-evidence"
+    )
 
 
-_MAKERS: Final[dict[Level, Callable[[argparse.Namespace, RoleSetup], Attester]]] = {
+_MAKERS: Final[dict[Level, Callable[[_Host], Attester]]] = {
     Level.DEVELOPMENT: _development,
     Level.ATTESTED_HOST: _attested_host,
-    Level.TEE: _lacks("no TDX or SEV-SNP attester is wired in yet"),
-    Level.GPU_TEE: _lacks("no TDX or SEV-SNP attester is wired in yet"),
-    Level.UNTRUSTED_GPU: _lacks("outsourcing is not part of this version"),
+    Level.TEE: _tee,
+    Level.GPU_TEE: _gpu_tee,
+    Level.UNTRUSTED_GPU: _outsourced,
 }
-
-
-def _path(text: str) -> Path | None:
-    return None if text == NONE else Path(text)
-
-
-def _issuers(path: Path | None) -> tuple[bytes, ...]:
-    if path is None:
-        return ()
-    return tuple(
-        each.der for each in certificates_from_pem(read_whole(path, MAX_ISSUERS_BYTES))
-    )

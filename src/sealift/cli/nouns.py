@@ -11,7 +11,7 @@ from typing import Final
 NOUNS: Final[dict[str, str]] = {
     "accelerator": "train: the process that owns the device",
     "agreement": "new, check, show, sign and verify what the parties agree on",
-    "attest": "verify a file of evidence, and say what was compared",
+    "attest": "collect evidence, verify it, and say what was compared",
     "attacks": "try the attacks, and show how each is refused",
     "audit": "verify and show a broker's log of releases and refusals",
     "bench": "measure this machine",

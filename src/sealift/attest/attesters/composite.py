@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sealift.attest.attester import Attester
+from sealift.attest.attester import Attester, measuring
 from sealift.attest.composite import (
     MEDIA_TYPE,
     CompositeBody,
@@ -12,6 +12,7 @@ from sealift.attest.composite import (
     lead_bound,
 )
 from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import UsageError
 
 
@@ -30,6 +31,14 @@ class CompositeAttester:
             raise UsageError("a composite has devices; without, let the lead answer")
         self._lead = lead
         self._devices = tuple(devices)
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend the lead's register, where it has one.
+
+        Raises:
+            UnavailableError: as the lead's.
+        """
+        measuring(self._lead)(event)
 
     def collect(self, bound: bytes) -> Evidence:
         """Evidence over ``bound``.

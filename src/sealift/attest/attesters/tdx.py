@@ -74,6 +74,11 @@ class TdxAttester:
         """Of the evidence that it makes."""
         return MEDIA_TYPE
 
+    @property
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """What this process measured, in order."""
+        return tuple(self._events)
+
     def measure(self, event: RuntimeEvent) -> None:
         """Extend RTMR 3 with an event, and keep it for the evidence.
 

@@ -1,0 +1,173 @@
+"""`sealift attest collect`: evidence of this machine, as a file or as a reference set."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from sealift import __version__, codec
+from sealift.attest.attester import Attester
+from sealift.attest.attesters.composite import CompositeAttester
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.attesters.nvidia import gpu_attesters
+from sealift.attest.attesters.snp import SnpAttester
+from sealift.attest.attesters.tpm import TpmAttester
+from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.cli.attestfiles import (
+    add_collateral_argument,
+    parse_bound,
+    require_absent,
+)
+from sealift.cli.attestreference import Source, add_set_arguments, write_set
+from sealift.cli.evidencesources import (
+    Platform,
+    add_tpm_arguments,
+    bind_devices,
+    open_tdx,
+    open_tee,
+    open_tpm,
+)
+from sealift.cli.passphrase import read_passphrase
+from sealift.crypto.identity import load_identity
+from sealift.errors import UnavailableError, UsageError
+from sealift.ids import Role
+from sealift.release.files import write_whole
+
+STATE: Final = Path("tpm")
+
+
+def add_collect_parser(verbs: Any) -> None:
+    """Add the verb `collect`."""
+    parser = verbs.add_parser(
+        "collect",
+        help="write evidence of this machine, or what others may expect of it",
+        description="Asks this machine's TPM, TDX or SEV-SNP, or GPUs. With "
+        "--as-reference the evidence becomes a signed reference set: what the parties "
+        "then expect of every machine that is to be like this one.",
+    )
+    parser.add_argument(
+        "--kind",
+        choices=("auto", *_OPENERS),
+        default="auto",
+        help="default: a TEE if this is one, else the TPM; never development",
+    )
+    parser.add_argument(
+        "--bound", metavar="HEX", help="32 bytes to carry; random ones if not given"
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--as-reference", metavar="NAME", help="write a signed reference set instead"
+    )
+    parser.add_argument(
+        "--key", type=Path, metavar="FILE", help="identity, for --kind development"
+    )
+    add_set_arguments(parser)
+    add_collateral_argument(parser)
+    add_tpm_arguments(parser)
+
+
+def run_collect(args: argparse.Namespace, platform: Platform | None = None) -> int:
+    """Collect and write; the exit code."""
+    require_absent(args.out)
+    bound = parse_bound(args.bound) if args.bound else secrets.token_bytes(BOUND_BYTES)
+    evidence = _collect(args, platform or Platform(), bound)
+    if args.as_reference:
+        write_set(Source(name=args.as_reference, evidence=evidence, bound=bound), args)
+        return 0
+    write_whole(args.out, codec.encode(evidence))
+    print(f"kind      {evidence.kind}\nevidence  {evidence.digest}")
+    print(f"bound     {bound.hex()}")
+    if evidence.kind == "development":
+        _say("software keys: nobody is kept out")
+    return 0
+
+
+def _collect(args: argparse.Namespace, platform: Platform, bound: bytes) -> Evidence:
+    opener = _auto if args.kind == "auto" else _OPENERS[args.kind]
+    attester = opener(args, platform)
+    own = closing(attester) if isinstance(attester, TpmAttester) else nullcontext()
+    with own:
+        return attester.collect(bound)
+
+
+def _auto(args: argparse.Namespace, platform: Platform) -> Attester:
+    lacking: list[str] = []
+    for opener in (_tee, _tpm):
+        try:
+            return opener(args, platform)
+        except UnavailableError as error:
+            lacking.append(error.what)
+    raise UnavailableError(
+        "this machine has no evidence to show",
+        why="; ".join(lacking),
+        fix="Run on a TDX or SEV-SNP guest or a host with a TPM, or ask for a kind",
+        code="no-evidence",
+    )
+
+
+def _tee(args: argparse.Namespace, platform: Platform) -> Attester:
+    return open_tee(platform)
+
+
+def _tpm(args: argparse.Namespace, platform: Platform) -> Attester:
+    return open_tpm(args, STATE)
+
+
+def _tdx(args: argparse.Namespace, platform: Platform) -> Attester:
+    return open_tdx(platform)
+
+
+def _snp(args: argparse.Namespace, platform: Platform) -> Attester:
+    return SnpAttester(platform.reader)
+
+
+def _nvidia(args: argparse.Namespace, platform: Platform) -> Attester:
+    gpus = gpu_attesters(platform.nvml())
+    if len(gpus) != 1:
+        raise UnavailableError(
+            f"this machine has {len(gpus)} GPUs that can be asked",
+            why="evidence of kind nvidia is of one",
+            fix="Use --kind composite for several with their machine",
+            code="gpu-unavailable",
+        )
+    return gpus[0]
+
+
+def _composite(args: argparse.Namespace, platform: Platform) -> CompositeAttester:
+    """This binds the GPUs, which then accept work: once per boot."""
+    return bind_devices(_auto(args, platform), platform)()
+
+
+def _development(args: argparse.Namespace, platform: Platform) -> Attester:
+    if args.key is None:
+        raise UsageError(
+            "development evidence is signed by an identity",
+            fix="Give --key FILE, with the key that the agreement names",
+            code="usage",
+        )
+    prompt = f"passphrase of {args.key.name}"
+    passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
+    return DevelopmentAttester(
+        load_identity(args.key, passphrase),
+        role=Role.ACCELERATOR,
+        software=f"sealift {__version__}",
+    )
+
+
+_OPENERS: Final[dict[str, Callable[[argparse.Namespace, Platform], Attester]]] = {
+    "tpm": _tpm,
+    "tdx": _tdx,
+    "snp": _snp,
+    "nvidia": _nvidia,
+    "composite": _composite,
+    "development": _development,
+}
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)
