@@ -26,7 +26,7 @@ from sealift.release.brokerserver import Broker
 from sealift.service.kbs import KbsDoor, resource_path
 from sealift.service.kbsforms import COOKIE
 from sealift.service.kbssessions import CHALLENGE_S
-from sealift.service.limits import Entrance, Gate, Limits, check_target
+from sealift.service.limits import Entrance, Gate, Limits, check_head, check_target
 from sealift.service.metrics import CONTENT_TYPE, Metrics
 from sealift.service.problem import (
     ATTESTATION,
@@ -130,6 +130,7 @@ class Rim:
     def _admit(self, request: Request, now_s: float) -> None:
         raw_path = request.scope.get("raw_path") or request.scope["path"].encode()
         check_target(raw_path, request.scope["query_string"], self._limits)
+        check_head(request.scope["headers"], self._limits)
         self._entrance.admit(request.client.host if request.client else "", now_s)
 
     async def _auth(self, request: Request) -> Response:

@@ -24,6 +24,11 @@ from sealift.service.kbsforms import SEALIFT_TEE, bad_message
 
 OURS: Final = "sealift"
 """Name of our member in a form of Trustee's."""
+TEE_OF_MEDIA_TYPE: Final[Mapping[str, str]] = {
+    tdx.MEDIA_TYPE: "tdx",
+    tpm.MEDIA_TYPE: "tpm",
+}
+"""How a client names its evidence to a Trustee, before it made any."""
 _PCRS: Final = 24
 _PCR = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -51,23 +56,26 @@ def to_evidence(tee: str, primary: object) -> Evidence:
     return read(primary)
 
 
-def from_evidence(evidence: Evidence) -> tuple[str, dict[str, Any]]:
-    """Name of the TEE and its form, for a client of ours to send.
-
-    TDX goes out in Trustee's form with our events beside it, so does a TPM's quote over
-    the registers that Trustee reads; all others as ours.
-    """
-    if evidence.media_type == tdx.MEDIA_TYPE:
-        return "tdx", _write_tdx(tdx.parse_body(evidence.body))
-    if evidence.media_type == tpm.MEDIA_TYPE:
-        body = tpm.parse_body(evidence.body)
-        if _fits_trustee(body):
-            return "tpm", _write_tpm(body)
-    return SEALIFT_TEE, {
+def to_native(evidence: Evidence) -> dict[str, Any]:
+    """The form of the tee ``sealift``: any evidence of ours, for a server of ours."""
+    return {
         "kind": evidence.kind,
         "media_type": evidence.media_type,
         "body": base64.b64encode(evidence.body).decode(),
     }
+
+
+def to_trustee(evidence: Evidence) -> dict[str, Any]:
+    """Trustee's form of evidence, with what ours has besides in a member of ours.
+
+    Raises:
+        EvidenceError: ``kbs-evidence-form``: Trustee could not read it.
+    """
+    if evidence.media_type == tdx.MEDIA_TYPE:
+        return _write_tdx(tdx.parse_body(evidence.body))
+    if evidence.media_type == tpm.MEDIA_TYPE:
+        return _write_tpm(tpm.parse_body(evidence.body))
+    raise _not_read(f"evidence of {evidence.kind}, by a Trustee,")
 
 
 def _read_sealift(form: Mapping[str, Any]) -> Evidence:
@@ -123,6 +131,8 @@ def _read_tpm(form: Mapping[str, Any]) -> Evidence:
 
 
 def _write_tpm(body: tpm.TpmBody) -> dict[str, Any]:
+    if set(body.pcrs) != {"sha256"} or len(body.pcrs["sha256"]) != _PCRS:
+        raise _not_read("a quote over other registers than all of SHA-256")
     registers = body.pcrs["sha256"]
     beside = to_plain(body)
     for name in ("quote", "signature", "pcrs"):
@@ -137,11 +147,6 @@ def _write_tpm(body: tpm.TpmBody) -> dict[str, Any]:
         },
         OURS: beside,
     }
-
-
-def _fits_trustee(body: tpm.TpmBody) -> bool:
-    """Its form has one bank, whole."""
-    return set(body.pcrs) == {"sha256"} and len(body.pcrs["sha256"]) == _PCRS
 
 
 def _registers(pcrs: object) -> dict[str, bytes]:

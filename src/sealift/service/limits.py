@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -166,3 +166,12 @@ def check_target(path: bytes, query: bytes, limits: Limits) -> None:
         raise Problem(
             404, "InvalidRequestPath", "not a path [http-target]", "http-target"
         )
+
+
+def check_head(headers: Iterable[tuple[bytes, bytes]], limits: Limits) -> None:
+    """Refuse fields that are too large together; raises Problem 431 ``http-head``.
+
+    The parser's own limit is one of heads that come in pieces.
+    """
+    if sum(len(name) + len(value) for name, value in headers) > limits.header_bytes:
+        raise limited(431, "the request's head is too large", "http-head")

@@ -97,6 +97,7 @@ def test_a_replayed_report_is_not_passed_on(host: Host) -> None:
     assert caught.value.code == "tsm-interfered"
 
 
-def test_only_32_bytes_are_bound(host: Host) -> None:
+@pytest.mark.parametrize("length", [0, 31, 65])
+def test_too_little_or_too_much_to_bind(host: Host, length: int) -> None:
     with pytest.raises(UsageError):
-        host.attester().collect(b"short")
+        host.attester().collect(bytes(length))

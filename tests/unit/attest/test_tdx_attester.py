@@ -153,6 +153,12 @@ def test_a_platform_error_is_reported(world: IntelWorld) -> None:
     assert caught.value.code == "tsm-failed"
 
 
-def test_only_32_bytes_are_bound(world: IntelWorld) -> None:
+@pytest.mark.parametrize("length", [0, 31, 65])
+def test_too_little_or_too_much_to_bind(world: IntelWorld, length: int) -> None:
     with pytest.raises(UsageError):
-        attester(world).collect(bytes(64))
+        attester(world).collect(bytes(length))
+
+
+def test_longer_hash_of_another_protocol(world: IntelWorld) -> None:
+    body = parse_body(attester(world).collect(bytes(range(48))).body)
+    assert bytes(range(48)) + bytes(16) in body.quote

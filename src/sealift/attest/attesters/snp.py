@@ -43,11 +43,12 @@ class SnpAttester:
         """Evidence over ``bound``; certificates that the host kept come by collateral.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 32 bytes; up to 64 where another protocol
+                than ours binds a longer hash.
             UnavailableError: if the platform gives no report.
         """
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        if not BOUND_BYTES <= len(bound) <= INBLOB_BYTES:
+            raise UsageError(f"evidence binds {BOUND_BYTES} to {INBLOB_BYTES} bytes")
         inblob = bound.ljust(INBLOB_BYTES, b"\0")
         report = self.reader.report(inblob, privlevel=self.vmpl)
         require_provider(report, PROVIDER)

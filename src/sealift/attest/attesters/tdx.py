@@ -101,11 +101,12 @@ class TdxAttester:
         """Evidence over ``bound`` and everything measured so far.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 32 bytes; up to 64 where another protocol
+                than ours binds a longer hash.
             UnavailableError: if the platform gives no quote.
         """
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        if not BOUND_BYTES <= len(bound) <= INBLOB_BYTES:
+            raise UsageError(f"evidence binds {BOUND_BYTES} to {INBLOB_BYTES} bytes")
         with self._lock:
             inblob = bound.ljust(INBLOB_BYTES, b"\0")
             quote = _quote_of(self.reader.report(inblob), inblob)
