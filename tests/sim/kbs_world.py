@@ -128,13 +128,7 @@ class KbsGuest:
         }
 
     def evidence(self, bound: bytes, code: Digest | None = None) -> dict[str, str]:
-        consortium = self.world.consortium
-        attester = DevelopmentAttester(
-            consortium.attester,
-            role=Role.ACCELERATOR,
-            code_bundle=code or consortium.agreement.code.digest,
-        )
-        evidence = attester.collect(bound)
+        evidence = development(self.world, code).collect(bound)
         return {
             "kind": evidence.kind,
             "media_type": evidence.media_type,
@@ -166,3 +160,11 @@ def problem(response: httpx.Response) -> tuple[int, str, str]:
     prefix, _, kind = content["type"].rpartition("/")
     assert prefix == "https://github.com/confidential-containers/kbs/errors"
     return response.status_code, kind, content["detail"].rpartition("[")[2].rstrip("]")
+
+
+def development(world: KbsWorld, code: Digest | None = None) -> DevelopmentAttester:
+    return DevelopmentAttester(
+        world.consortium.attester,
+        role=Role.ACCELERATOR,
+        code_bundle=code or world.consortium.agreement.code.digest,
+    )

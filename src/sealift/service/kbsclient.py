@@ -13,7 +13,7 @@ import json
 import re
 import ssl
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sealift.attest.attester import Attester
@@ -284,4 +284,4 @@ def _hash_of(challenge: dict[str, Any]) -> HashName:
     name = str(named).lower()
     if name not in HASHES:
         raise bad_answer("it selected a hash that we did not offer")
-    return cast(HashName, name)
+    return name

@@ -15,7 +15,6 @@ import pytest
 
 from sealift.attest.attester import Attester
 from sealift.attest.attesters.configfs import TsmReader
-from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.tdx import parse_body
 from sealift.codec import encode
@@ -23,11 +22,11 @@ from sealift.crypto.hash import digest
 from sealift.crypto.jwe import RecipientKey, RecipientKeyPair
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.ids import Digest, Role
+from sealift.ids import Digest
 from sealift.service.kbsclient import KbsClient
 from sealift.service.kbsevidence import to_evidence
 from tests.sim.intel_world import IntelWorld
-from tests.sim.kbs_world import KbsWorld, kbs_world
+from tests.sim.kbs_world import KbsWorld, development, kbs_world
 from tests.sim.tdx_vectors import td_report
 from tests.sim.tsm_folder import StandInTsmFolder
 
@@ -38,14 +37,6 @@ PATH = "joint-digits/train/ada-train"
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KbsWorld]:
     with kbs_world(tmp_path_factory.mktemp("kbs")) as made:
         yield made
-
-
-def development(world: KbsWorld, code: Digest | None = None) -> DevelopmentAttester:
-    return DevelopmentAttester(
-        world.consortium.attester,
-        role=Role.ACCELERATOR,
-        code_bundle=code or world.consortium.agreement.code.digest,
-    )
 
 
 def client(world: KbsWorld, **changes: Any) -> KbsClient:
@@ -143,7 +134,7 @@ class Script:
                 self.end_headers()
                 self.wfile.write(raw)
 
-            do_GET = do_POST
+            do_GET = do_POST  # noqa: N815 - http.server names it
 
             def log_message(self, *args: object) -> None:
                 pass

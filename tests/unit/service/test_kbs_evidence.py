@@ -234,7 +234,7 @@ def test_published_snp_report() -> None:
         "attestation_report": base64.b64encode(report).decode(),
         "cert_chain": [{"cert_type": "VCEK", "data": list(chip)}],
     }
-    assert report[:32] and to_evidence("snp", form).kind == "snp"
+    assert to_evidence("snp", form).kind == "snp"
 
 
 @pytest.mark.vectors

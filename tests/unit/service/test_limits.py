@@ -20,8 +20,7 @@ def spends(limit: RateLimit, key: str, now_s: float) -> bool:
     try:
         limit.spend(key, now_s)
     except Problem as problem:
-        assert (problem.status, problem.rule) == (429, "http-rate")
-        return False
+        return problem.rule != "http-rate"
     return True
 
 
