@@ -59,7 +59,7 @@ class LeaseWatch:
             )
 
     def __enter__(self) -> Self:
-        self._hear(self._ask(0.0))
+        self._hear(0.0)
         self.require_good()
         threading.Thread(target=self._watch, name="lease watch", daemon=True).start()
         return self
@@ -70,7 +70,7 @@ class LeaseWatch:
     def _watch(self) -> None:
         while not self._over.is_set():
             try:
-                self._hear(self._ask(self._heartbeat_s / 2))
+                self._hear(self._heartbeat_s / 2)
             except PeerError:
                 self._over.wait(RETRY_S)
             except SealiftError as error:
@@ -82,8 +82,12 @@ class LeaseWatch:
                     self._stop()
                 return
 
-    def _hear(self, standing: Standing) -> None:
+    def _hear(self, wait_s: float) -> None:
+        # A good word counts from when it was asked for: whoever carries the answer
+        # may have held it back.
+        asked_at_s = self._clock()
+        standing = self._ask(wait_s)
         if standing.good:
-            self._good_at_s = self._clock()
+            self._good_at_s = asked_at_s
         else:
             self._rule = standing.rule

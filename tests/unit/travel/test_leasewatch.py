@@ -68,6 +68,19 @@ def test_bad_news_and_silence_end_the_flow(word: Standing | SealiftError) -> Non
             lease.require_good()
 
 
+def test_a_good_word_that_was_held_back_is_an_old_one() -> None:
+    """The relay keeps an answer for longer than a heartbeat, and then lets it through."""
+    clock = [0.0]
+
+    def ask(wait_s: float) -> Standing:
+        clock[0] += BEAT_S + MARGIN_S + 0.01
+        return GOOD
+
+    lease = LeaseWatch(ask, BEAT_S, lambda: clock[0], lambda: None)
+    with pytest.raises(StaleError), lease:
+        pytest.fail("rows would flow")
+
+
 def test_after_the_visit_nothing_is_stopped() -> None:
     broker, stopped = OwnBroker(GOOD), threading.Event()
     with watch(broker, stopped.set):
