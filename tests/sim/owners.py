@@ -39,6 +39,7 @@ from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.brokerserver import Broker
 from sealift.release.bundle import measure_bundle
 from sealift.release.line import SignedLink
+from sealift.release.regopolicy import OwnerPolicies
 from sealift.release.signed import (
     SignedAgreement,
     VerifiedAgreement,
@@ -275,18 +276,28 @@ class BrokerBox:
         self.log.close()
 
 
-def make_broker(consortium: Consortium, owner: str, folder: Path) -> BrokerBox:
+def make_broker(
+    consortium: Consortium,
+    owner: str,
+    folder: Path,
+    policies: OwnerPolicies | None = None,
+) -> BrokerBox:
     identity = consortium.identities[owner]
     vault = Vault.create(folder / f"{owner}.vault", identity)
     for name, data_key in consortium.keys.items():
         if name.startswith(f"{owner}-"):
             vault.store(name, data_key)
     log = AuditLog.create(folder / f"{owner}.log", identity, lambda: NOW_S)
-    return BrokerBox(start_broker(consortium, owner, vault, log), vault, log)
+    broker = start_broker(consortium, owner, vault, log, policies)
+    return BrokerBox(broker, vault, log)
 
 
 def start_broker(
-    consortium: Consortium, owner: str, vault: Vault, log: AuditLog
+    consortium: Consortium,
+    owner: str,
+    vault: Vault,
+    log: AuditLog,
+    policies: OwnerPolicies | None = None,
 ) -> Broker:
     return Broker(
         consortium.verified(),
@@ -294,6 +305,7 @@ def start_broker(
         vault=vault,
         log=log,
         clock=lambda: NOW_S,
+        policies=policies,
     )
 
 

@@ -21,6 +21,8 @@ from sealift.cli.roles import (
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
+from sealift.release.files import read_whole
+from sealift.release.regopolicy import MAX_POLICY_BYTES, OwnerPolicies, OwnerPolicy
 from sealift.release.rollback import require_counter
 from sealift.release.tpmcounter import TpmVersionCounter
 from sealift.release.vault import Vault
@@ -55,6 +57,14 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
         help="made if it is not there",
     )
     parser.add_argument(
+        "--policy",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="this owner's own policy in Rego, which the agreement names by its digest",
+    )
+    parser.add_argument(
         "--version-counter",
         metavar="PLACE",
         help="a TPM (/dev/tpmrm0) that remembers the agreement's number: a backup of the "
@@ -79,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
             log=log,
             clock=wall_clock,
             sink=metrics.sink(setup.sink) if metrics else setup.sink,
+            policies=load_policies(args.policy),
         )
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
         with http_rim(args, broker, metrics):
@@ -113,6 +124,12 @@ def require_version(place: str | None, setup: RoleSetup, vault: Vault) -> None:
         client.begin()
         counter = TpmVersionCounter(client, vault.ledger, agreement.name)
         require_counter(agreement, counter)
+
+
+def load_policies(paths: list[Path]) -> OwnerPolicies:
+    """The owner's policies, each tried once."""
+    sources = (read_whole(path, MAX_POLICY_BYTES) for path in paths)
+    return OwnerPolicies(OwnerPolicy(each) for each in sources)
 
 
 def open_log(path: Path, setup: RoleSetup) -> AuditLog:

@@ -102,8 +102,9 @@ def broker_command(args: argparse.Namespace) -> list[str]:
         value = getattr(args, name)
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
-    for path in args.references:
-        command += ["--references", str(path)]
+    for name in ("references", "policy"):
+        for path in getattr(args, name):
+            command += [f"--{name}", str(path)]
     return command
 
 

@@ -56,6 +56,7 @@ from sealift.release.enroldesk import EnrolDesk
 from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit
+from sealift.release.regopolicy import OwnerPolicies
 from sealift.release.releasedesk import Asked, ReleaseDesk
 from sealift.release.rollback import Sighting
 from sealift.release.rollbackgate import RollbackGate
@@ -79,11 +80,13 @@ class Broker:
         clock: Seconds since 1970: for validity that was agreed on, and for people.
         monotonic: Seconds that never go back: for leases (rule H5).
         sink: Where events go.
+        policies: Of the owner, in Rego; all that the agreement names must be there.
 
     Raises:
         PolicyError: if the owner did not sign the agreement.
         StaleError: if a later agreement was in force here.
         IntegrityError: if a key in the vault is not the one that was agreed on.
+        UnavailableError: ``owner-policy-absent``.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Broker:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
+        policies: OwnerPolicies | None = None,
     ) -> None:
         self._verified = verified
         self._identity = identity
@@ -108,6 +112,8 @@ class Broker:
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
         self._handshakes = 0
+        policies = policies or OwnerPolicies()
+        policies.require_present(verified.agreement.resources_of(identity.name))
         self._served = self._bring_into_force()
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
@@ -128,6 +134,7 @@ class Broker:
             append=self._append,
             tell=self._tell,
             clock=clock,
+            policies=policies,
         )
         self._desk = CheckpointDesk(
             verified,

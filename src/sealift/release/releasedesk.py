@@ -26,6 +26,7 @@ from sealift.release.broker import (
     authorize,
 )
 from sealift.release.grant import info_digest
+from sealift.release.regopolicy import OwnerPolicies, Question
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
 
@@ -72,6 +73,7 @@ class ReleaseDesk:
         append: Writes an entry into the log and syncs it.
         tell: Emits an event.
         clock: Seconds since 1970.
+        policies: What the owner's own policies are.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class ReleaseDesk:
         append: Callable[..., Appended],
         tell: Tell,
         clock: Callable[[], float],
+        policies: OwnerPolicies,
     ) -> None:
         self._verified = verified
         self._owner = owner
@@ -93,6 +96,7 @@ class ReleaseDesk:
         self._append = append
         self._tell = tell
         self._clock = clock
+        self._policies = policies
 
     def release(
         self,
@@ -135,9 +139,25 @@ class ReleaseDesk:
             owner=self._owner,
             at_s=self._clock(),
         )
-        asked.opens(self._verified.resource(info.resource))
+        resource = self._verified.resource(info.resource)
+        asked.opens(resource)
         self._admit(info.challenge)
+        self._consult(asked, resource)
         return info
+
+    def _consult(self, asked: Asked, resource: Resource) -> None:
+        """(9) The owner's own policy, where it has one; it can only refuse."""
+        assert asked.peer.result is not None, "nobody is authorized without evidence"
+        question = Question(
+            result=asked.peer.result,
+            line=self._verified.agreement.name,
+            agreement=self._verified.digest,
+            resource=resource,
+            challenge=asked.request.challenge,
+            bound=Digest.of(asked.th2),
+            at_s=int(self._clock()),
+        )
+        self._policies.require_allowed(question)
 
     def _seal(
         self, info: ReleaseInfo, seal: Callable[[SecretKey, ReleaseInfo], S]
