@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.world import World
+from sealift.demo.homes import World
 from tests.sim.jobrun import JobRun, Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world, train_here
 

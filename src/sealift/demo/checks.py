@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from sealift.crypto.identity import Identity, load_identity
+from sealift.demo.homes import Home, World
 from sealift.demo.outcome import REFUSAL_OF, CheckedLog, Verdict
 from sealift.demo.parties import MODEL_OWNER, OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.travelrun import TravelRun
-from sealift.demo.world import Home, World
 from sealift.errors import IntegrityError, SealiftError
 from sealift.release.files import write_whole
 from sealift.release.heads import find_head

@@ -12,10 +12,10 @@ from pathlib import Path
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.demo.checks import unlock
+from sealift.demo.homes import World
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.travelrun import TravelRun, Watch, count_visits
-from sealift.demo.world import World
 from sealift.events import Event
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle

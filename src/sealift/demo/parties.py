@@ -8,3 +8,4 @@ OWNERS: Final = ("north", "east", "south")  # bring data
 MODEL_OWNER: Final = "lab"  # brings the recipe, gets the model
 OPERATOR: Final = "cloud"  # runs the orchestrator
 HOST: Final = "gpu-host"  # runs the accelerator
+PARTIES: Final = (*OWNERS, MODEL_OWNER, OPERATOR, HOST)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from sealift.demo.homes import Home, World
 from sealift.demo.parties import HOST, OPERATOR, OWNERS
-from sealift.demo.world import Home, World
 from sealift.train.household import Household
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from sealift.demo.checks import check_run
+from sealift.demo.folder import claimed, remove_secrets
+from sealift.demo.homes import World
 from sealift.demo.outcome import Outcome, Plan, Verdict
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
@@ -18,14 +20,7 @@ from sealift.demo.report.page import write_report
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Sample, Task
 from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
-from sealift.demo.world import (
-    ONE_BUFFER,
-    Travel,
-    World,
-    claimed,
-    make_world,
-    remove_secrets,
-)
+from sealift.demo.world import ONE_BUFFER, Travel, make_world
 from sealift.train.eventlines import RoleEvent
 from sealift.travel.state import Clock
 

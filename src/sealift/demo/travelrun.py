@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sealift.demo.homes import World
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.roles import start_orchestrator, start_others
-from sealift.demo.world import World
 from sealift.errors import JobError
 from sealift.release.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult

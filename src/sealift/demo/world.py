@@ -7,16 +7,13 @@ which only a demo may do.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -28,10 +25,11 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.card import read_card
 from sealift.data.schemafile import load_schema
 from sealift.data.seal import seal_table
-from sealift.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS
+from sealift.demo.folder import clear
+from sealift.demo.homes import Home, World
+from sealift.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS, PARTIES
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Task
-from sealift.errors import UsageError
 from sealift.release.document import compile_document
 from sealift.release.files import write_failed, write_whole
 from sealift.release.signed import add_signature, save_signed
@@ -39,7 +37,6 @@ from sealift.release.starter import Starter
 from sealift.release.vault import Vault
 
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
-MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,118 +55,6 @@ class Travel:
 ONE_BUFFER: Final = Travel()
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
-    """One party's own folder."""
-
-    path: Path
-
-    @property
-    def key(self) -> Path:
-        """Its identity file."""
-        return self.path / "identity.key"
-
-    @property
-    def card(self) -> Path:
-        """Its public card."""
-        return self.path / "party.card.json"
-
-    @property
-    def passphrase(self) -> Path:
-        """Where a demo keeps what people keep in their heads."""
-        return self.path / "passphrase"
-
-    @property
-    def vault(self) -> Path:
-        """The owner's data keys, wrapped."""
-        return self.path / "vault.db"
-
-    @property
-    def log(self) -> Path:
-        """The owner's audit log."""
-        return self.path / "audit.db"
-
-    @property
-    def heads(self) -> Path:
-        """The last head seen of every log."""
-        return self.path / "heads.json"
-
-    @property
-    def sealed(self) -> Path:
-        """Sealed files and their cards."""
-        return self.path / "sealed"
-
-    @property
-    def receipts(self) -> Path:
-        """Signed receipts."""
-        return self.path / "receipts"
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The demo's folder."""
-
-    path: Path
-
-    def home(self, party: str) -> Home:
-        """A party's folder."""
-        return Home(self.path / party)
-
-    def homes(self) -> tuple[Home, ...]:
-        """Every party's folder."""
-        return tuple(self.home(name) for name in _names())
-
-    @property
-    def job(self) -> Path:
-        """``job.toml``."""
-        return self.path / "job.toml"
-
-    @property
-    def agreement(self) -> Path:
-        """The signed agreement."""
-        return self.path / "agreement.json"
-
-    @property
-    def bundle(self) -> Path:
-        """The code that all parties agreed on."""
-        return self.path / "recipe"
-
-    @property
-    def run(self) -> Path:
-        """The results."""
-        return self.path / "run"
-
-    @property
-    def model(self) -> Path:
-        """The model, as its owner opened it."""
-        return self.path / "model.safetensors"
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.path / "report.html"
-
-
-@contextmanager
-def claimed(path: Path) -> Iterator[None]:
-    """Make a demo's folder, and keep other demos out of it while the block runs.
-
-    Raises:
-        UsageError: if another demo is running there.
-        UnavailableError: if the disk refuses.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise write_failed(path, error) from None
-    try:
-        _lock(descriptor, path)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def make_world(path: Path, task: Task = DIGITS, travel: Travel = ONE_BUFFER) -> World:
     """Make everything that a job starts from.
 
@@ -183,31 +68,19 @@ def make_world(path: Path, task: Task = DIGITS, travel: Travel = ONE_BUFFER) -> 
         UnavailableError: without the task's data, or if the disk refuses.
     """
     try:
-        _clear(path)
+        clear(path)
         return _fill(path, task, travel)
     except OSError as error:
         raise write_failed(path, error) from None
-
-
-def remove_secrets(path: Path) -> None:
-    """Keys, passphrases and data of a demo go; receipts, logs and heads stay."""
-    if not (path / MARK).is_file():
-        return  # no demo made anything here
-    world = World(path)
-    shutil.rmtree(path / "tables", ignore_errors=True)
-    for home in world.homes():
-        shutil.rmtree(home.sealed, ignore_errors=True)
-        for secret in (home.key, home.passphrase, home.vault):
-            secret.unlink(missing_ok=True)
 
 
 def _fill(path: Path, task: Task, travel: Travel) -> World:
     world = World(path)
     tables = path / "tables"
     # Deriving keys from passphrases and loading the rows take a second each.
-    with ThreadPoolExecutor(len(_names())) as pool:
+    with ThreadPoolExecutor(len(PARTIES)) as pool:
         settled = {
-            name: pool.submit(_settle, world.home(name), name) for name in _names()
+            name: pool.submit(_settle, world.home(name), name) for name in PARTIES
         }
         task.write_tables(tables)
         identities = {name: task.result() for name, task in settled.items()}
@@ -220,44 +93,6 @@ def _fill(path: Path, task: Task, travel: Travel) -> World:
     _agree(world, identities, task, travel)
     world.job.write_text(_job_toml(task, travel), encoding="utf-8")
     return world
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageError(
-            f"another demo is running in {path}",
-            fix="Name another folder with --output",
-            code="exists",
-        ) from None
-
-
-def _clear(path: Path) -> None:
-    """Make the folder; what an earlier demo left there goes, nothing else."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if (path / MARK).is_file():
-        for left in path.iterdir():
-            _remove(left)
-    if any(path.iterdir()):
-        raise UsageError(
-            f"{path} is not empty",
-            why="no earlier demo made it",
-            fix="Name another folder with --output",
-            code="exists",
-        )
-    (path / MARK).touch()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _names() -> tuple[str, ...]:
-    return (*OWNERS, MODEL_OWNER, OPERATOR, HOST)
 
 
 def _settle(home: Home, name: str) -> Identity:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.world import MARK, claimed, make_world, remove_secrets
+from sealift.demo.folder import MARK, claimed, remove_secrets
+from sealift.demo.world import make_world
 from sealift.errors import UnavailableError, UsageError
 
 
