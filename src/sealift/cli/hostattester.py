@@ -14,7 +14,9 @@ from typing import Final
 
 from sealift import __version__
 from sealift.attest.attester import Attester
+from sealift.attest.attesters.agent import AgentAttester
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.attesters.tpm import TpmAttester
 from sealift.attest.level import Level
 from sealift.cli.evidencesources import (
     LoggingAttester,
@@ -29,7 +31,15 @@ from sealift.cli.roles import RoleSetup
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Role
 
-add_attester_arguments = add_tpm_arguments
+
+def add_attester_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the evidence of this host comes from."""
+    add_tpm_arguments(parser)
+    parser.add_argument(
+        "--agent",
+        metavar="unix:PATH",
+        help="an agent that attests for this host, in place of a TPM of its own",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +97,16 @@ def _development(host: _Host) -> Attester:
 def _attested_host(host: _Host) -> Attester:
     agreement = host.setup.agreement.agreement
     references = agreement.references.tpm
-    attester = open_tpm(
-        host.args,
-        host.args.job.resolve().parent / "tpm",
-        bank=references.bank if references else "sha256",
-        register=references.register if references else 15,
-    )
+    attester: AgentAttester | TpmAttester
+    if host.args.agent is not None:
+        attester = AgentAttester(host.args.agent)
+    else:
+        attester = open_tpm(
+            host.args,
+            host.args.job.resolve().parent / "tpm",
+            bank=references.bank if references else "sha256",
+            register=references.register if references else 15,
+        )
     try:
         measure_bundle_once(attester, agreement.code.digest)
     except BaseException:

@@ -8,24 +8,27 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sealift.demo.guest.protocol import (
+from sealift.attest.agent import (
+    AGENT,
     MAX_REQUEST_BYTES,
-    PREAMBLE,
     Answer,
     Collect,
+    Describe,
     Enrol,
     Keep,
     Measure,
-    Misbehave,
     Reply,
+    decode_reply,
+    encode_reply,
+    read_frame,
+)
+from sealift.demo.guest.protocol import (
+    GUEST,
+    PREAMBLE,
+    Misbehave,
     Request,
     ShutDown,
     Start,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    encode_request,
-    read_frame,
     skip_to_preamble,
 )
 from sealift.errors import MalformedError, PeerError
@@ -40,14 +43,15 @@ REQUESTS: list[Request] = [
     Keep(b"signed"),
     Measure("module", b"content"),
     Misbehave("exec"),
+    Describe(),
     ShutDown(),
 ]
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: type(each).__name__)
 def test_requests_arrive(request_: Request) -> None:
-    read = io.BytesIO(encode_request(request_)).read
-    assert decode_request(read_frame(read, MAX_REQUEST_BYTES)) == request_
+    read = io.BytesIO(GUEST.encode(request_)).read
+    assert GUEST.decode(read_frame(read, MAX_REQUEST_BYTES)) == request_
 
 
 def test_replies_arrive() -> None:
@@ -57,7 +61,7 @@ def test_replies_arrive() -> None:
 
 def test_too_much_is_refused_on_both_sides() -> None:
     with pytest.raises(MalformedError):
-        encode_request(Keep(bytes(MAX_REQUEST_BYTES)))
+        GUEST.encode(Keep(bytes(MAX_REQUEST_BYTES)))
     with pytest.raises(MalformedError):
         read_frame(io.BytesIO(b"\xff\xff\xff\xff").read, MAX_REQUEST_BYTES)
 
@@ -76,12 +80,19 @@ def test_too_much_is_refused_on_both_sides() -> None:
 )
 def test_nonsense_is_refused(raw: bytes) -> None:
     with pytest.raises(MalformedError):
-        decode_request(raw)
+        GUEST.decode(raw)
+
+
+@pytest.mark.parametrize("request_", [Start(()), Misbehave("exec"), ShutDown()])
+def test_an_agents_port_takes_nothing_of_a_rehearsal(request_: Request) -> None:
+    read = io.BytesIO(GUEST.encode(request_)).read
+    with pytest.raises(MalformedError):
+        AGENT.decode(read_frame(read, MAX_REQUEST_BYTES))
 
 
 @given(st.binary(max_size=200))
 def test_only_malformed_errors_leave(raw: bytes) -> None:
-    for decode in (decode_request, decode_reply):
+    for decode in (GUEST.decode, AGENT.decode, decode_reply):
         try:
             decode(raw)
         except MalformedError:

@@ -9,30 +9,36 @@ from pathlib import Path
 from typing import Final
 
 from sealift import codec
+from sealift.attest.agent import (
+    MAX_REQUEST_BYTES,
+    AgentRequest,
+    Answer,
+    Collect,
+    Describe,
+    Description,
+    Enrol,
+    Keep,
+    Measure,
+    Reply,
+    encode_reply,
+    error_reply,
+    read_frame,
+)
 from sealift.attest.attesters.tpm import TpmAttester, TpmSources
 from sealift.attest.enrolment import SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm import KIND, MEDIA_TYPE
 from sealift.crypto.tpmcredential import Credential
 from sealift.demo.guest.acts import misbehave, shut_down
 from sealift.demo.guest.layout import PORT, STATE
 from sealift.demo.guest.protocol import (
-    MAX_REQUEST_BYTES,
+    GUEST,
     PREAMBLE,
-    Answer,
-    Collect,
-    Enrol,
-    Keep,
-    Measure,
     Misbehave,
-    Reply,
     Request,
     ShutDown,
     Start,
-    decode_request,
-    encode_reply,
-    error_reply,
-    read_frame,
 )
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.ids import Digest
@@ -83,10 +89,12 @@ def _open_tpm(issuers: tuple[bytes, ...]) -> TpmAttester:
     return TpmAttester(TpmSources(state=Path(STATE), issuers=issuers))
 
 
-def _ask(tpm: TpmAttester, request: Request) -> bytes:
+def _ask(tpm: TpmAttester, request: AgentRequest) -> bytes:
     match request:
         case Enrol():
             return codec.encode(tpm.enrolment_request())
+        case Describe():
+            return codec.encode(_description(tpm))
         case Answer(blob, seed):
             return tpm.answer(Credential(blob, seed))
         case Keep(signed):
@@ -96,6 +104,15 @@ def _ask(tpm: TpmAttester, request: Request) -> bytes:
     return b""
 
 
+def _description(tpm: TpmAttester) -> Description:
+    return Description(
+        kind=KIND,
+        media_type=MEDIA_TYPE,
+        events=tpm.events,
+        enrolments=tpm.enrolments(),
+    )
+
+
 def serve(port: int) -> None:
     """Answer requests on an open port until it is closed."""
     agent = Agent()
@@ -103,7 +120,7 @@ def serve(port: int) -> None:
     while True:
         try:
             raw = read_frame(lambda size: os.read(port, size), MAX_REQUEST_BYTES)
-            reply = Reply(agent.carry_out(decode_request(raw)))
+            reply = Reply(agent.carry_out(GUEST.decode(raw)))
         except PeerError:
             return
         except SealiftError as error:

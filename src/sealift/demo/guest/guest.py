@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from sealift import codec
+from sealift.attest.agent import (
+    AgentRequest,
+    Answer,
+    Collect,
+    Enrol,
+    Keep,
+    Measure,
+)
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
@@ -11,16 +19,7 @@ from sealift.crypto.certificate import Certificate
 from sealift.crypto.tpmcredential import Credential
 from sealift.demo.guest.image import GuestImage
 from sealift.demo.guest.machine import Machine
-from sealift.demo.guest.protocol import (
-    Act,
-    Answer,
-    Collect,
-    Enrol,
-    Keep,
-    Measure,
-    Misbehave,
-    Start,
-)
+from sealift.demo.guest.protocol import Act, Misbehave, Start
 from sealift.demo.guest.softwaretpm import Maker
 
 
@@ -80,6 +79,10 @@ class Guest:
     def measure(self, event: RuntimeEvent) -> None:
         """Have it extend its runtime log."""
         self._machine.ask(Measure(event.kind, event.content))
+
+    def ask(self, request: AgentRequest) -> bytes:
+        """Pass a request of its agent's on; raises like ``Machine.ask``."""
+        return self._machine.ask(request)
 
     def misbehave(self, act: Act) -> str:
         """Have it do what a host must not; returns the path that its list shows."""

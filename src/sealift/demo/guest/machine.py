@@ -11,21 +11,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Final
 
+from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
 from sealift.demo.guest.image import GuestImage
 from sealift.demo.guest.layout import COMMAND_LINE
-from sealift.demo.guest.protocol import (
-    MAX_REPLY_BYTES,
-    Request,
-    ShutDown,
-    decode_reply,
-    encode_request,
-    read_frame,
-    skip_to_preamble,
-)
+from sealift.demo.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
 from sealift.demo.guest.softwaretpm import (
     Maker,
     manufacture,
@@ -56,6 +50,7 @@ class Machine:
         self._folder = Path(tempfile.mkdtemp(prefix="guest-"))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._line: socket.socket | None = None
+        self._asking = threading.Lock()
         try:
             self.maker = maker or new_maker(self._folder / "maker")
             manufacture(self.maker, self._folder / "tpm")
@@ -84,7 +79,7 @@ class Machine:
         self._line.settimeout(REPLY_TIMEOUT_S)
 
     def ask(self, request: Request) -> bytes:
-        """Send one request and return the answer.
+        """Send one request and return the answer; threads take turns.
 
         Raises:
             PeerError: the guest is gone.
@@ -93,9 +88,10 @@ class Machine:
         if self._line is None:
             raise PeerError("the guest is switched off", code="guest-gone")
         try:
-            self._line.sendall(encode_request(request))
-            reply = decode_reply(read_frame(self._line.recv, MAX_REPLY_BYTES))
-        except OSError as error:
+            with self._asking:
+                self._line.sendall(GUEST.encode(request))
+                reply = decode_reply(read_frame(self._line.recv, MAX_REPLY_BYTES))
+        except (OSError, PeerError) as error:
             raise PeerError(
                 "the guest does not answer", why=str(error), code="guest-gone"
             ) from None

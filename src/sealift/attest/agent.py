@@ -1,0 +1,200 @@
+"""What is said to an attestation agent: a process or machine that attests for another.
+
+One request, one reply, in turn. Every message is four bytes of length and canonical
+JSON. Whoever offers more than these requests (a guest of a rehearsal does) has a larger
+vocabulary; the frames stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from sealift import codec
+from sealift.attest.enrolment import SignedEnrolment
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.ids import Digest
+
+MAX_REQUEST_BYTES: Final = 32 << 10  # what a serial port's buffers hold
+MAX_REPLY_BYTES: Final = 8 << 20
+_LENGTH_BYTES: Final = 4
+
+Read = Callable[[int], bytes]  # at most so many bytes; none at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Make evidence, or continue that of the digest ``earlier``; its body comes back."""
+
+    bound: bytes
+    earlier: Digest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Enrol:
+    """Show the keys and certificates that an enrolment needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Open a credential."""
+
+    blob: bytes
+    seed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep an enrolment; ``signed`` is its canonical encoding."""
+
+    signed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Extend the runtime log."""
+
+    kind: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Tell what the agent is and holds: ``Description``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What an agent is and holds.
+
+    Attributes:
+        kind: Of its evidence.
+        media_type: Of its evidence.
+        events: The runtime log of this boot.
+        enrolments: Of its attestation key.
+    """
+
+    kind: str
+    media_type: str
+    events: tuple[RuntimeEvent, ...]
+    enrolments: tuple[SignedEnrolment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of it.
+
+    Attributes:
+        content: The answer; its format is that of the verb.
+        error: Empty, or what went wrong.
+        code: The stable name of that error.
+    """
+
+    content: bytes = b""
+    error: str = ""
+    code: str = ""
+
+
+AgentRequest = Collect | Enrol | Answer | Keep | Measure | Describe
+AGENT_VERBS: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "collect": Collect,
+        "enrol": Enrol,
+        "answer": Answer,
+        "keep": Keep,
+        "measure": Measure,
+        "describe": Describe,
+    }
+)
+
+
+class Vocabulary:
+    """The requests that one port takes.
+
+    Args:
+        verbs: Classes by what they are called on the port.
+    """
+
+    def __init__(self, verbs: Mapping[str, type[Any]]) -> None:
+        self._kinds = dict(verbs)
+        self._verbs = {kind: verb for verb, kind in verbs.items()}
+
+    def encode(self, request: object) -> bytes:
+        """One request as a frame.
+
+        Raises:
+            MalformedError: if it is larger than the port's buffers.
+        """
+        verb = self._verbs[type(request)]
+        raw = codec.encode({"verb": verb, "request": codec.to_plain(request)})
+        if len(raw) > MAX_REQUEST_BYTES:
+            raise MalformedError("a request is too large for the agent's port")
+        return _frame(raw)
+
+    def decode(self, raw: bytes) -> Any:
+        """The request in a frame's content.
+
+        Raises:
+            MalformedError: if it is none of this port's.
+        """
+        plain = codec.parse(raw, max_bytes=MAX_REQUEST_BYTES)
+        fits = isinstance(plain, dict) and plain.keys() == {"verb", "request"}
+        verb = plain["verb"] if fits else None
+        kind = self._kinds.get(verb) if isinstance(verb, str) else None
+        if kind is None:
+            raise MalformedError("not a request to this agent")
+        return codec.from_plain(kind, plain["request"])
+
+
+AGENT: Final = Vocabulary(AGENT_VERBS)
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """One reply as a frame."""
+    return _frame(codec.encode(reply))
+
+
+def error_reply(error: SealiftError) -> Reply:
+    """The reply that an error becomes."""
+    return Reply(error=str(error)[:1000], code=error.code)
+
+
+def decode_reply(raw: bytes) -> Reply:
+    """The reply in a frame's content.
+
+    Raises:
+        MalformedError: if it is none.
+    """
+    return codec.decode(Reply, raw, max_bytes=MAX_REPLY_BYTES)
+
+
+def read_frame(read: Read, limit: int) -> bytes:
+    """The content of the next frame.
+
+    Raises:
+        MalformedError: if it is larger than ``limit``.
+        PeerError: ``agent-gone`` if the port was closed.
+    """
+    size = int.from_bytes(read_exactly(read, _LENGTH_BYTES))
+    if size > limit:
+        raise MalformedError(f"a message of {size} bytes", why=f"limit {limit}")
+    return read_exactly(read, size)
+
+
+def read_exactly(read: Read, size: int) -> bytes:
+    """So many bytes; raises PeerError ``agent-gone`` if the port closes before."""
+    parts, missing = [], size
+    while missing:
+        part = read(missing)
+        if not part:
+            raise PeerError("the agent's port was closed", code="agent-gone")
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _frame(raw: bytes) -> bytes:
+    return len(raw).to_bytes(_LENGTH_BYTES) + raw
