@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -122,8 +123,8 @@ def test_sha1_signatures_are_refused() -> None:
 def test_an_altered_root_is_refused_though_its_key_is_trusted() -> None:
     longer = make("root", until_s=AT_S + 99 * DAY_S, key=ROOT.key)
     der = bytearray(ROOT.certificate.der)
-    place = ROOT.certificate.der.rfind(b"Z") - 12  # the end of its time
-    der[place] ^= 1
+    until = dt.datetime.fromtimestamp(ROOT.certificate.not_after_s, dt.UTC)
+    der[der.rindex(until.strftime("%y%m%d%H%M%SZ").encode())] ^= 1
     altered = Issuer(ROOT.key, Certificate(bytes(der)))
     assert altered.certificate.spki_digest == ROOT.certificate.spki_digest
     refused("chain-broken", LEAF, MIDDLE, altered)
