@@ -150,9 +150,9 @@ class JobRun:
         name, more = "accelerator", "--keep-freed-memory"  # else it starts itself again
         return self.start(name, name, self.world.job, *words, more, module=module)
 
-    def broker(self, owner: str) -> Running:
+    def broker(self, owner: str, *more: str) -> Running:
         stores = _stores(self.world.home(owner))
-        words = (*stores, *self._dial())
+        words = (*stores, *self._dial(), *more)
         return self._start_role("broker", owner, *words, name=f"broker-{owner}")
 
     def holder(

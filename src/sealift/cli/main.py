@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import sealift
 from sealift.cli.buglog import record_bug
-from sealift.cli.nouns import NOUNS, module_name
+from sealift.cli.nouns import NOUNS, joined, module_name
 from sealift.cli.signals import (
     StopRequested,
     follow_parent,
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     install_stop_signals()
     followed = follow_parent()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = joined(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(words)
         _flush()

@@ -1,11 +1,14 @@
 """Which nouns `sealift` knows. A noun is a module of this folder, loaded when it is used.
 
 To add one: write ``cli/NOUN.py`` with ``add_parser(subparsers)`` and ``run(args)``,
-and add its line here. Dashes in a noun are underscores in its module's name.
+and add its line here. Dashes in a noun are underscores in its module's name. A noun of two
+words is for a verb of a noun that takes a file as well (`broker JOB`, `broker backup`); its
+module's name has them together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 NOUNS: Final[dict[str, str]] = {
@@ -16,6 +19,9 @@ NOUNS: Final[dict[str, str]] = {
     "audit": "verify and show a broker's log of releases and refusals",
     "bench": "measure this machine",
     "broker": "release this owner's keys by the agreement",
+    "broker backup": "copy a broker's vault and log, also while it runs",
+    "broker restore": "put a copy back, if it is not behind what others saw",
+    "broker upgrade": "bring a vault's schema forward, after a copy",
     "data": "seal a table, inspect a sealed file",
     "demo": "all roles on this machine, real data: the first contact",
     "explain": "what an error's name in brackets means, and what to do",
@@ -33,4 +39,11 @@ _MODULES: Final = {"try": "attempt"}  # Python keeps the word for itself
 
 def module_name(noun: str) -> str:
     """The module that a noun lives in."""
-    return f"sealift.cli.{_MODULES.get(noun, noun).replace('-', '_')}"
+    name = _MODULES.get(noun, noun).replace("-", "_").replace(" ", "")
+    return f"sealift.cli.{name}"
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with a noun of two words as one."""
+    both = " ".join(words[:2])
+    return [both, *words[2:]] if both in NOUNS and len(words) > 1 else list(words)

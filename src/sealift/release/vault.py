@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,6 +54,7 @@ CREATE TABLE agreements (line TEXT PRIMARY KEY, number INTEGER NOT NULL,
 # Of the file's form. 0: keys and agreements; 2: shares of checkpoints besides;
 # 3: uses, revocations and numbers seen besides.
 FORM: Final = 3
+FORM_WITH_LEDGER: Final = 3
 _ADDED: Final = f"{CHECKPOINT_SCHEMA}; {LEDGER_SCHEMA}; PRAGMA user_version = {FORM}"
 
 
@@ -218,9 +220,20 @@ def _no_key(resource: str) -> UnavailableError:
     )
 
 
-def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
+def bring_up(path: Path) -> None:
+    """Give a vault of an earlier form what is missing.
+
+    Raises:
+        MalformedError: if it is none, or ``vault-version``: of a later form.
+    """
+    with closing(open_database(path, APPLICATION_ID)) as connection:
+        _bring_up(connection, path)
+
+
+def require_known_form(connection: sqlite3.Connection, path: Path) -> int:
+    """The form of a vault's file; raises ``vault-version`` for a later one."""
     with database_errors(path):
-        form = connection.execute("PRAGMA user_version").fetchone()[0]
+        form = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if form > FORM:
         raise MalformedError(
             f"{path} was written by a later version of Sealift",
@@ -228,7 +241,11 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
             fix="Use that version, or a later one",
             code="vault-version",
         )
-    if form < FORM:
+    return form
+
+
+def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
+    if require_known_form(connection, path) < FORM:
         with transaction(connection, path):
             for statement in _ADDED.split(";"):
                 connection.execute(statement)

@@ -117,7 +117,8 @@ def _bind(address: tuple[str, int]) -> socket.socket:
     host, port = address
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio switches off the delay of small writes.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise _cannot_listen(address, error) from None
     try:
