@@ -111,7 +111,7 @@ def test_verified_agreements_cannot_be_made_by_hand(consortium: Consortium) -> N
     with pytest.raises(UsageError):
         VerifiedAgreement(
             consortium.agreement,
-            consortium.verified().standing,
+            consortium.verified().backing,
             token=object(),  # type: ignore[arg-type]
         )
 

@@ -266,8 +266,8 @@ def _verify(args: argparse.Namespace) -> None:
     silent = [each.name for each in agreement.parties if each.name not in signers]
     if silent:
         print(f"silent     {', '.join(silent)}: no key of theirs is released")
-    if verified.standing.left:
-        print(f"left       {', '.join(sorted(verified.standing.left))}")
+    if verified.backing.left:
+        print(f"left       {', '.join(sorted(verified.backing.left))}")
 
 
 def _load(path: Path) -> SignedAgreement:

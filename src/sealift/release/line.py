@@ -43,7 +43,7 @@ class SignedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Backing:
     """Who stands behind the last agreement of a line.
 
     Attributes:
@@ -57,7 +57,7 @@ class Standing:
 
 def verify_line(
     links: Sequence[SignedLink], statements: Iterable[SignedStatement] = ()
-) -> Standing:
+) -> Backing:
     """Check a whole line, first agreement first.
 
     Raises:
@@ -77,7 +77,7 @@ def verify_line(
         require_follows(after.agreement, before.agreement)
         _require_amended(before.agreement, after, left)
     _require_unended(links, said)
-    return Standing(frozenset(links[-1].signatures), left)
+    return Backing(frozenset(links[-1].signatures), left)
 
 
 def verify_link(link: SignedLink) -> None:

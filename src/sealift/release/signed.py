@@ -25,8 +25,8 @@ from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Party, Resource
 from sealift.release.files import read_whole, write_whole
 from sealift.release.line import (
+    Backing,
     SignedLink,
-    Standing,
     require_follows,
     verify_line,
     verify_link,
@@ -97,12 +97,12 @@ class VerifiedAgreement:
 
     Attributes:
         agreement: The document.
-        standing: Who signed it, and who left its line.
+        backing: Who signed it, and who left its line.
         equipment: What this process judges evidence with, beside the document.
     """
 
     agreement: Agreement
-    standing: Standing
+    backing: Backing
     equipment: Equipment = field(default_factory=Equipment, compare=False)
     token: _VerifiedToken | None = field(default=None, repr=False, compare=False)
 
@@ -145,7 +145,7 @@ class VerifiedAgreement:
     @property
     def signers(self) -> frozenset[str]:
         """Parties that signed it themselves."""
-        return self.standing.signers
+        return self.backing.signers
 
     def require_owner_signed(self, name: str) -> Party:
         """The party, if its key may be released at all: silence is no (rule H7).
@@ -154,14 +154,14 @@ class VerifiedAgreement:
             PolicyError: ``owner-unsigned`` or ``owner-left``, naming the owner.
         """
         party = self.party(name)
-        if name in self.standing.left:
+        if name in self.backing.left:
             raise PolicyError(
                 f"{name} has left {self.agreement.name}",
                 why="nothing of it is released any more",
                 fix="Agree on a successor without its resources",
                 code="owner-left",
             )
-        if name not in self.standing.signers:
+        if name not in self.backing.signers:
             raise PolicyError(
                 f"{name} has not signed the agreement in force",
                 why="a key is released only under an agreement that its owner signed",
@@ -223,8 +223,8 @@ def verify(
         PolicyError, StaleError, IntegrityError, MalformedError: see
             ``line.verify_line``.
     """
-    standing = verify_line(signed.line, statements)
-    return VerifiedAgreement(signed.agreement, standing, token=_VERIFIED)
+    backing = verify_line(signed.line, statements)
+    return VerifiedAgreement(signed.agreement, backing, token=_VERIFIED)
 
 
 def verify_signatures(signed: SignedAgreement) -> SignedAgreement:
