@@ -16,6 +16,7 @@ from typing import Any, Final
 from sealift.attest.level import Tier
 from sealift.attest.result import AttestationResult
 from sealift.attest.trust import TrustVector, tier_of
+from sealift.attest.verifier import Claims
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.jws import TokenSigner, verify_token
 from sealift.errors import EvidenceError, MalformedError, StaleError
@@ -78,7 +79,7 @@ def token_claims(
         "sealift.agreement": binding.agreement.to_text(),
         "sealift.job": binding.job,
         "sealift.level": result.standing,
-        "submods": {"cpu0": _submodule(result, binding.agreement)},
+        "submods": _submodules(result, binding.agreement),
     }
 
 
@@ -111,14 +112,23 @@ def verify(token: str, key: EcdsaKey, binding: Binding, *, at_s: int) -> dict[st
     return claims
 
 
-def _submodule(result: AttestationResult, agreement: Digest) -> dict[str, Any]:
-    claims = result.claims
+def _submodules(result: AttestationResult, agreement: Digest) -> dict[str, Any]:
+    """``cpu0`` says the worst of all parts: who reads nothing else is not misled."""
+    lead = _submodule(result.claims, agreement)
+    lead["sealift.evidence"] = result.evidence.to_text()
+    devices = result.claims.devices.items()
     return {
-        "ear.status": result.tier.value,
+        "cpu0": lead,
+        **{name: _submodule(claims, agreement) for name, claims in devices},
+    }
+
+
+def _submodule(claims: Claims, agreement: Digest) -> dict[str, Any]:
+    return {
+        "ear.status": claims.trust.tier.value,
         "ear.trustworthiness-vector": _vector(claims.trust),
         "ear.appraisal-policy-id": f"sealift:{agreement.to_text()}",
         "sealift.attester": claims.attester,
-        "sealift.evidence": result.evidence.to_text(),
         "sealift.measurements": {
             name: raw.hex() for name, raw in sorted(claims.measurements.items())
         },

@@ -38,6 +38,8 @@ class Claims:
         events: What the process measured about itself, register replayed.
         progress: How far growing evidence was judged; its own verifier continues there.
         notes: Plain words for people: what was not checked, whom one still trusts.
+        devices: Of a composite, what each device proves by itself, by its name in
+            results (``gpu0``, ``switch0``); ``trust`` is then the worst of all parts.
     """
 
     level: Level | None
@@ -51,6 +53,7 @@ class Claims:
     events: tuple[RuntimeEvent, ...] = ()
     progress: object = None
     notes: tuple[str, ...] = ()
+    devices: Mapping[str, Claims] = field(default_factory=dict)
 
 
 class Verifier(Protocol):

@@ -147,7 +147,17 @@ def _join(lead: Claims, examined: Sequence[tuple[Device, Claims]]) -> Claims:
             },
         },
         notes=(*lead.notes, *dict.fromkeys(n for each in ours for n in each.notes)),
+        devices=_by_name(devices, ours),
     )
+
+
+def _by_name(devices: Sequence[Device], ours: Sequence[Claims]) -> dict[str, Claims]:
+    """The devices' claims by kind and place among their kind, as EAR names parts."""
+    found: dict[str, Claims] = {}
+    for device, claims in zip(devices, ours, strict=True):
+        place = sum(name.startswith(device.kind) for name in found)
+        found[f"{device.kind}{place}"] = claims
+    return found
 
 
 def _level(lead: Claims, closed: bool) -> Level | None:
