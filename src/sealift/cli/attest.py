@@ -20,6 +20,7 @@ from sealift.attest.verifier import Claims
 from sealift.cli.attestcollect import add_collect_parser, run_collect
 from sealift.cli.attestfiles import (
     add_collateral_argument,
+    add_evidence_arguments,
     add_time_argument,
     load_collateral,
     load_evidence,
@@ -57,7 +58,7 @@ def _add_verify_parser(verbs: Any) -> None:
         description="Prints every comparison: what was expected, what was found. Works "
         "offline; what a vendor must confirm comes from a collateral bundle.",
     )
-    parser.add_argument("file", type=Path)
+    add_evidence_arguments(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--agreement", type=Path, metavar="FILE", help="references and levels from it"
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    evidence = load_evidence(args.file).evidence
+    evidence = load_evidence(args).evidence
     appraiser = _appraiser(args)
     claims = appraiser.examine(evidence, _bound(args))
     if args.unbound:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Final
 
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
+from sealift.attest.formats.amdcert import parse_certificates
+from sealift.attest.vendorfiles import wrap
 from sealift.codec import decode
 from sealift.errors import MalformedError, UsageError
 from sealift.release.files import read_whole
 
 MAX_FILE_BYTES: Final = 2 * MAX_BODY_BYTES  # the body in base64, and a little
+
+MAX_CHAIN_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +46,52 @@ def add_time_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", help="judge at this time (RFC 3339)")
 
 
-def load_evidence(path: Path) -> LoadedEvidence:
-    """The evidence of a file.
+def add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the file, and what a vendor's form has no place for."""
+    parser.add_argument(
+        "file",
+        type=Path,
+        help="what `attest collect` wrote, or a vendor's own: a TDX quote, an SNP "
+        "report, NVIDIA's or Trustee's evidence",
+    )
+    parser.add_argument(
+        "--certificates",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="of the key that signed a vendor's file (PEM or DER)",
+    )
+    parser.add_argument(
+        "--device", type=int, default=0, metavar="N", help="of a list; from 0"
+    )
+
+
+def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
+    """The evidence of a file, in our form or in a vendor's.
 
     Raises:
         MalformedError: ``bad-evidence-file``.
     """
-    raw = read_whole(path, MAX_FILE_BYTES)
+    raw = read_whole(args.file, MAX_FILE_BYTES)
     try:
         return LoadedEvidence(decode(Evidence, raw, max_bytes=MAX_FILE_BYTES))
     except MalformedError as error:
+        ours = error
+    chains = (read_whole(path, MAX_CHAIN_BYTES) for path in args.certificates)
+    chain = tuple(each.der for raw in chains for each in parse_certificates(raw))
+    try:
+        wrapped = wrap(raw, chain, args.device)
+    except MalformedError as error:
+        why = f"{ours}; {error}"
         raise MalformedError(
-            f"{path} is not a file of evidence",
-            why=str(error),
-            fix="Give a file that `sealift attest collect` wrote",
+            f"{args.file} is not a file of evidence",
+            why=why,
+            fix="Give a file that `sealift attest collect` wrote, or a vendor's tool",
             code="bad-evidence-file",
         ) from None
+    _say(f"{args.file} is {wrapped.form}: taken as {wrapped.evidence.kind} evidence")
+    return LoadedEvidence(wrapped.evidence, wrapped.form)
 
 
 def load_collateral(path: Path | None) -> Collateral:
@@ -108,3 +143,7 @@ def require_absent(path: Path) -> None:
         raise UsageError(
             f"{path} exists", fix="Name another file with -o", code="exists"
         )
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)

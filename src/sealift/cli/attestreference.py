@@ -15,6 +15,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.referenceset import ReferenceSet, sign_set
 from sealift.cli.attestfiles import (
     add_collateral_argument,
+    add_evidence_arguments,
     add_time_argument,
     load_collateral,
     load_evidence,
@@ -38,7 +39,7 @@ def add_reference_parser(verbs: Any) -> None:
         "then what the parties expect of every machine: look at it before you sign "
         "an agreement that names it.",
     )
-    parser.add_argument("file", type=Path, help="what `attest collect` wrote")
+    add_evidence_arguments(parser)
     parser.add_argument("--name", required=True, help="what agreements call the set")
     add_set_arguments(parser)
     add_collateral_argument(parser)
@@ -81,7 +82,7 @@ def run_reference(args: argparse.Namespace) -> int:
     write_set(
         Source(
             name=args.name,
-            evidence=load_evidence(args.file).evidence,
+            evidence=load_evidence(args).evidence,
             bound=parse_bound(args.bound) if sealed else None,
             at_s=parse_time(args.at),
         ),

@@ -1,0 +1,230 @@
+"""Evidence as vendors' own tools write it, wrapped so that our verifiers read it.
+
+Bare TDX quotes and SNP reports, reports of NVIDIA devices with their chains (the text of
+nvtrust, the JSON of its successor), and what Trustee's attesters send. A file is told by
+its content. Nothing is verified here; what a form lacks is given beside it or refused.
+Source: NVIDIA attestation-sdk and nvtrust; deps/verifier of confidential-containers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sealift.attest.azure import AzureBody
+from sealift.attest.evidence import Evidence
+from sealift.attest.formats.amdcert import parse_certificates
+from sealift.attest.formats.sgxquote import parse_quote
+from sealift.attest.formats.snp import REPORT_BYTES, parse_report
+from sealift.attest.formats.spdm import without_padding
+from sealift.attest.nvidia import NvidiaBody
+from sealift.attest.snp import SnpBody
+from sealift.attest.tdx import TdxBody
+from sealift.crypto.certificate import certificates_from_pem
+from sealift.errors import MalformedError, SealiftError, UsageError
+
+_SPDM_REQUEST: Final = b"\x11\xe0"
+_QUOTE_VERSIONS: Final = (b"\3\0", b"\4\0", b"\5\0")
+# TPMT_SIGNATURE's head (RSASSA, SHA-256, 256 bytes), which these files leave out.
+_RSASSA_SHA256: Final = bytes.fromhex("0014000b0100")
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """Evidence made of another file.
+
+    Attributes:
+        evidence: In our form.
+        form: What the file was, for people.
+    """
+
+    evidence: Evidence
+    form: str
+
+
+def wrap(raw: bytes, certificates: Sequence[bytes] = (), device: int = 0) -> Wrapped:
+    """The evidence of a vendor's file.
+
+    Args:
+        raw: The file.
+        certificates: DER, of the key that signed, where the form has no place for them.
+        device: Which one, of a list.
+
+    Raises:
+        MalformedError: ``bad-evidence-file``: no form that is known here.
+        UsageError: if what must be given beside it was not.
+    """
+    text = _as_text(raw)
+    if text is not None and _is_hex(text):
+        raw, text = bytes.fromhex(text), None
+    if text is not None:
+        return _wrap_json(text, certificates, device)
+    for begins, read in _BINARY:
+        if begins(raw):
+            return read(raw, tuple(certificates))
+    raise _unknown("it begins like nothing that is known")
+
+
+def _wrap_quote(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
+    parse_quote(raw)
+    return Wrapped(TdxBody(quote=raw).to_evidence(), "a bare quote, without logs")
+
+
+def _wrap_snp(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
+    parse_report(raw)
+    body = SnpBody(report=raw, certificates=certificates)
+    return Wrapped(body.to_evidence(), "a bare SEV-SNP report")
+
+
+def _wrap_device(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
+    if not certificates:
+        raise UsageError(
+            "a report of an NVIDIA device is judged with its certificates",
+            fix="Give its chain with --certificates FILE",
+            code="usage",
+        )
+    body = NvidiaBody(report=without_padding(raw), certificates=certificates)
+    return Wrapped(body.to_evidence(), "a bare report of an NVIDIA device")
+
+
+_BINARY: Final[
+    tuple[
+        tuple[Callable[[bytes], bool], Callable[[bytes, tuple[bytes, ...]], Wrapped]],
+        ...,
+    ]
+] = (
+    (lambda raw: len(raw) == REPORT_BYTES, _wrap_snp),
+    (lambda raw: raw.startswith(_SPDM_REQUEST), _wrap_device),
+    (lambda raw: raw[:2] in _QUOTE_VERSIONS, _wrap_quote),
+)
+
+
+def _wrap_json(text: str, certificates: Sequence[bytes], device: int) -> Wrapped:
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _unknown("neither JSON nor any other form") from None
+    if isinstance(plain, list):
+        return _wrap_list(plain, device)
+    if not isinstance(plain, dict):
+        raise _unknown("JSON, but no object")
+    for members, read in _OBJECTS:
+        if members <= plain.keys():
+            return read(plain, tuple(certificates))
+    raise _unknown("an object of another kind")
+
+
+def _wrap_list(plain: list[Any], device: int) -> Wrapped:
+    if not 0 <= device < len(plain):
+        raise UsageError(
+            f"there is no device {device}",
+            why=f"the file has {len(plain)}, counted from 0",
+            code="usage",
+        )
+    entry = plain[device]
+    if not isinstance(entry, dict):
+        raise _unknown("a list, but not of evidence")
+    chain = certificates_from_pem(_bytes(entry, "certificate"))
+    body = NvidiaBody(
+        report=without_padding(_bytes(entry, "evidence")),
+        certificates=tuple(each.der for each in chain),
+    )
+    form = f"evidence of NVIDIA's SDK, device {device} of {len(plain)}"
+    return Wrapped(body.to_evidence(), form)
+
+
+def _wrap_trustee_quote(
+    plain: Mapping[str, Any], certificates: tuple[bytes, ...]
+) -> Wrapped:
+    ccel = _bytes(plain, "cc_eventlog") if plain.get("cc_eventlog") else None
+    body = TdxBody(quote=_bytes(plain, "quote"), ccel=ccel)
+    return Wrapped(body.to_evidence(), "Trustee's TDX evidence")
+
+
+def _wrap_azure(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrapped:
+    """Evidence of az-snp-vtpm and az-tdx-vtpm, as they were and are written."""
+    quote = plain.get("tpm_quote") or plain.get("quote")
+    if not isinstance(quote, dict) or not isinstance(quote.get("pcrs"), list):
+        raise _unknown("Azure's evidence without registers")
+    hcl = "hcl_report" if "hcl_report" in plain else "report"
+    own = parse_certificates(_pem_or_der(plain, "vcek")) if plain.get("vcek") else ()
+    values = {str(n): _hex_or_list(raw) for n, raw in enumerate(quote["pcrs"])}
+    body = AzureBody(
+        hcl_report=_bytes(plain, hcl),
+        td_quote=_bytes(plain, "td_quote") if "td_quote" in plain else b"",
+        certificates=(*(each.der for each in own), *certificates),
+        quote=_hex_or_list(quote.get("message")),
+        signature=_RSASSA_SHA256 + _hex_or_list(quote.get("signature")),
+        pcrs={"sha256": values},
+    )
+    return Wrapped(body.to_evidence(), "Trustee's evidence of an Azure guest")
+
+
+_OBJECTS: Final[
+    tuple[
+        tuple[
+            frozenset[str], Callable[[Mapping[str, Any], tuple[bytes, ...]], Wrapped]
+        ],
+        ...,
+    ]
+] = (
+    (frozenset({"hcl_report", "tpm_quote"}), _wrap_azure),
+    (frozenset({"report", "quote"}), _wrap_azure),
+    (frozenset({"quote"}), _wrap_trustee_quote),
+)
+
+
+def _as_text(raw: bytes) -> str | None:
+    try:
+        text = raw.decode("ascii").strip()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() or text[:1] in ("{", "[") else None
+
+
+def _is_hex(text: str) -> bool:
+    try:
+        return bool(bytes.fromhex(text))
+    except ValueError:
+        return False
+
+
+def _bytes(plain: Mapping[str, Any], name: str) -> bytes:
+    found = plain.get(name)
+    if isinstance(found, list):
+        return _hex_or_list(found)
+    if not isinstance(found, str) or not found.isascii():
+        raise MalformedError("a member is missing or no text", field=name)
+    padded = found.rstrip("=") + "=" * (-len(found.rstrip("=")) % 4)
+    try:
+        return base64.b64decode(
+            padded.replace("-", "+").replace("_", "/"), validate=True
+        )
+    except ValueError:
+        raise MalformedError("a member is no base64", field=name) from None
+
+
+def _pem_or_der(plain: Mapping[str, Any], name: str) -> bytes:
+    found = plain[name]
+    pem = isinstance(found, str) and found.startswith("-----")
+    return found.encode() if pem else _bytes(plain, name)
+
+
+def _hex_or_list(value: object) -> bytes:
+    try:
+        return bytes(value) if isinstance(value, list) else bytes.fromhex(str(value))
+    except (ValueError, TypeError):
+        raise MalformedError("neither hex nor a list of bytes") from None
+
+
+def _unknown(why: str) -> SealiftError:
+    return MalformedError(
+        "no form of evidence that is known here",
+        why=why,
+        fix="Give a file of `sealift attest collect`, a TDX quote, an SNP report, "
+        "NVIDIA's evidence or Trustee's",
+        code="bad-evidence-file",
+    )
