@@ -200,7 +200,7 @@ class Agreed:
 
 NO_TPM = argparse.Namespace(
     tpm="unix:/absent", tpm_state=Path("/absent"), job=Path("/absent/job"),
-    tpm_issuers=None, event_log="none", ima_list="none",
+    tpm_issuers=None, event_log="none", ima_list="none", agent=None,
 )  # fmt: skip
 
 
