@@ -52,7 +52,8 @@ def parse_devices(additional: str) -> tuple[Evidence, ...]:
     """
     if not additional:
         return ()
-    by_kind = parse_foreign(additional.encode(), max_bytes=MAX_ATTEST_BYTES)
+    raw = additional.encode(errors="replace")
+    by_kind = parse_foreign(raw, max_bytes=MAX_ATTEST_BYTES)
     if not isinstance(by_kind, dict):
         raise bad_message("additional_evidence is no object")
     if set(by_kind) - {"nvidia"}:
@@ -76,7 +77,7 @@ def _device(form: Any) -> Evidence:
     if not isinstance(form, dict):
         raise bad_message("a device is no object")
     chain = _PEM.findall(_bytes(form.get("certificate")))
-    certificates = tuple(base64.b64decode(each) for each in chain)
+    certificates = tuple(_bytes(b"".join(each.split()).decode()) for each in chain)
     body = NvidiaBody(report=_bytes(form.get("evidence")), certificates=certificates)
     return body.to_evidence()
 

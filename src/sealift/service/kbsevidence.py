@@ -20,6 +20,7 @@ from sealift.attest.formats.tpm import parse_public
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.codec import encode, from_plain, to_plain
 from sealift.errors import EvidenceError
+from sealift.service.kbsazure import PCRS, read_azure
 from sealift.service.kbsforms import SEALIFT_TEE, bad_message
 
 OURS: Final = "sealift"
@@ -29,16 +30,17 @@ TEE_OF_MEDIA_TYPE: Final[Mapping[str, str]] = {
     tpm.MEDIA_TYPE: "tpm",
 }
 """How a client names its evidence to a Trustee, before it made any."""
-_PCRS: Final = 24
+_WHOLE: Final = frozenset({"tdx", "snp", "az-snp-vtpm", "az-tdx-vtpm"})
 _PCR = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def bound_for(tee: str, bound: bytes) -> bytes:
-    """What evidence of ``tee`` has room for.
+    """What clients of the protocol have evidence of ``tee`` carry.
 
-    Report data takes a whole hash, a TPM and our own evidence its first 32 bytes.
+    Report data and Azure's quotes take a whole hash, a TPM and our own evidence its first
+    32 bytes.
     """
-    return bound if tee in ("tdx", "snp") else bound[:BOUND_BYTES]
+    return bound if tee in _WHOLE else bound[:BOUND_BYTES]
 
 
 def to_evidence(tee: str, primary: object) -> Evidence:
@@ -90,6 +92,10 @@ def _read_tdx(form: Mapping[str, Any]) -> Evidence:
     return body.to_evidence()
 
 
+def _read_azure(form: Mapping[str, Any]) -> Evidence:
+    return read_azure(form, _events(form))
+
+
 def _write_tdx(body: tdx.TdxBody) -> dict[str, Any]:
     form: dict[str, Any] = {"quote": base64.b64encode(body.quote).decode()}
     if body.ccel is not None:
@@ -131,7 +137,7 @@ def _read_tpm(form: Mapping[str, Any]) -> Evidence:
 
 
 def _write_tpm(body: tpm.TpmBody) -> dict[str, Any]:
-    if set(body.pcrs) != {"sha256"} or len(body.pcrs["sha256"]) != _PCRS:
+    if set(body.pcrs) != {"sha256"} or len(body.pcrs["sha256"]) != PCRS:
         raise _not_read("a quote over other registers than all of SHA-256")
     registers = body.pcrs["sha256"]
     beside = to_plain(body)
@@ -143,14 +149,14 @@ def _write_tpm(body: tpm.TpmBody) -> dict[str, Any]:
         "tpm_quote": {
             "message": base64.b64encode(body.quote).decode(),
             "signature": base64.b64encode(body.signature).decode(),
-            "pcrs": [registers[str(number)].hex() for number in range(_PCRS)],
+            "pcrs": [registers[str(number)].hex() for number in range(PCRS)],
         },
         OURS: beside,
     }
 
 
 def _registers(pcrs: object) -> dict[str, bytes]:
-    if not isinstance(pcrs, list) or len(pcrs) != _PCRS:
+    if not isinstance(pcrs, list) or len(pcrs) != PCRS:
         raise bad_message("pcrs is no list of one for each register")
     if not all(isinstance(each, str) and _PCR.fullmatch(each) for each in pcrs):
         raise bad_message("a register is not 64 hex digits")
@@ -211,4 +217,6 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Evidence]]] = {
     "tdx": _read_tdx,
     "snp": _read_snp,
     "tpm": _read_tpm,
+    "az-snp-vtpm": _read_azure,
+    "az-tdx-vtpm": _read_azure,
 }

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from sealift.attest import tdx, tpm
+from sealift.attest import azure, tdx, tpm
 from sealift.attest.attester import Attester
 from sealift.attest.attesters.configfs import TsmReader
 from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.evidence import Evidence
+from sealift.attest.formats.tpmquote import parse_quote
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
@@ -28,6 +29,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.service.kbsclient import KbsClient
 from sealift.service.kbsdevices import parse_devices
 from sealift.service.kbsevidence import to_evidence, to_native, to_trustee
+from tests.sim.azure_vectors import MILAN, TDX, body_of, examine
 from tests.sim.intel_world import IntelWorld
 from tests.sim.kbs_world import KbsGuest, KbsWorld, kbs_world, open_to_kbs, problem
 from tests.sim.made_chain import AT_S
@@ -238,6 +240,31 @@ def test_published_snp_report() -> None:
 
 
 @pytest.mark.vectors
+@pytest.mark.parametrize(
+    ("tee", "name"), [("az-snp-vtpm", MILAN), ("az-tdx-vtpm", TDX)]
+)
+def test_published_azure_guests(tee: str, name: str) -> None:
+    """Judged by our verifier, bound to what they were asked to bind."""
+    evidence = to_evidence(tee, json.loads(vector(name)))
+    body = azure.parse_body(evidence.body)
+    original = body_of(name)
+    assert (body.quote, body.signature) == (original.quote, original.signature)
+    assert (body.hcl_report, body.pcrs) == (original.hcl_report, original.pcrs)
+    assert body.td_quote == original.td_quote
+    assert parse_quote(body.quote).extra == b"challenge"
+    assert body.certificates == original.certificates[:1]
+
+
+@pytest.mark.vectors
+def test_azure_guest_is_judged_by_our_verifier() -> None:
+    body = azure.parse_body(to_evidence("az-snp-vtpm", json.loads(vector(MILAN))).body)
+    # Trustee's form has the chip's certificate; its issuers are collateral.
+    whole = replace(body, certificates=body_of(MILAN).certificates)
+    found = {each.code for each in examine(body=whole).checks if not each.passed}
+    assert found == {each.code for each in examine().checks if not each.passed}
+
+
+@pytest.mark.vectors
 def test_published_gpu_evidence() -> None:
     listed = json.loads(vector("nvidia/hopper_evidence.json"))
     additional = json.dumps({"nvidia": {"device_evidence_list": listed}})
@@ -259,6 +286,15 @@ FORMS: dict[str, tuple[str, Any]] = {
     ),
     "no quote of a TPM": ("tpm", {"ak_public": ""}),
     "no registers": ("tpm", {"tpm_quote": {"pcrs": []}, "sealift": {}}),
+    "no quote under Azure": ("az-snp-vtpm", {}),
+    "a signature that is no hex": (
+        "az-tdx-vtpm",
+        {"tpm_quote": {"signature": "xx"}, "hcl_report": ""},
+    ),
+    "a report that is no base64": (
+        "az-snp-vtpm",
+        {"tpm_quote": {"signature": "00", "message": "", "pcrs": []}, "vcek": "+/"},
+    ),
     "no media type": ("sealift", {"kind": "x", "media_type": "%", "body": ""}),
     "no body": ("sealift", {"kind": "x", "media_type": "application/x"}),
 }
@@ -272,7 +308,7 @@ def test_form_that_is_none(tee: str, form: Any) -> None:
 
 NOT_READ: dict[str, tuple[str, Any]] = {
     "a report taken apart": ("snp", {"attestation_report": {"version": 2}}),
-    **{tee: (tee, {}) for tee in ("sgx", "cca", "az-snp-vtpm", "sample", "amiga")},
+    **{tee: (tee, {}) for tee in ("sgx", "cca", "csv", "se", "sample", "amiga")},
 }
 
 
