@@ -186,7 +186,10 @@ class Rim:
 
     async def _ready(self, request: Request) -> Response:
         """Ready if the log can be read and the agreement is in force."""
-        await self._run(FAILED, self._broker.require_ready)
+        try:
+            await self._run(FAILED, self._broker.require_ready)
+        except Problem as found:
+            raise Problem(503, FAILED, found.detail, found.rule) from None
         return Response("ready\n", media_type="text/plain")
 
     async def _show_metrics(self, request: Request) -> Response:

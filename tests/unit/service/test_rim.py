@@ -21,7 +21,7 @@ from sealift.service.app import make_application
 from sealift.service.kbsclient import KbsClient
 from sealift.service.metrics import MAX_LABELS, Metrics
 from sealift.service.server import RimServer, TlsFiles, is_loopback
-from tests.sim.kbs_world import development, kbs_world, open_to_kbs
+from tests.sim.kbs_world import development, kbs_world, open_to_kbs, problem
 from tests.sim.owners import BrokerBox, make_broker, make_consortium
 
 
@@ -61,7 +61,8 @@ def test_health_and_metrics(tmp_path: Path) -> None:
 def test_not_ready_when_superseded(tmp_path: Path) -> None:
     with kbs_world(tmp_path) as world:
         world.box.vault.activate(world.consortium.successor().verified())
-        assert world.client().get("/readyz").status_code == 401
+        answer = world.client().get("/readyz")
+        assert problem(answer) == (503, "PluginInternalError", "agreement-superseded")
         assert world.client().get("/healthz").status_code == 200
 
 
