@@ -40,7 +40,12 @@ def ask_words(question: str, default: str = "") -> list[str]:
     return [] if answer == "-" else shlex.split(answer)
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(
+    question: str,
+    *,
+    yes: bool,
+    fix: str = "Read it with `sealift agreement check`, then give --yes",
+) -> None:
     """Go on only if somebody said yes.
 
     Raises:
@@ -52,7 +57,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise UsageError(
             "nobody said yes",
             why="there is no terminal to ask",
-            fix="Read it with `sealift agreement check`, then give --yes",
+            fix=fix,
             code="not-confirmed",
         )
     if ask_line(f"{question} (yes/no)", "no").lower() not in YES:

@@ -28,7 +28,7 @@ NOUNS: Final[dict[str, str]] = {
     "join": "take part in a job with this owner's sealed data",
     "key": "make, back up and restore an identity",
     "orchestrator": "run a job: relay, leases, progress",
-    "output": "open the model of a run, as its owner",
+    "output": "approve of the model of a run, or open it as its owner",
     "receipt": "verify the receipt of a visit",
     "resume": "go on with a job from its last checkpoint",
     "train": "run a job: orchestrator and accelerator here, or all of it locally",

@@ -1,4 +1,4 @@
-"""`sealift output`: open what a run left for the model's owner."""
+"""`sealift output`: approve of a run's model, and open it as its owner."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.outputapprove import add_approve_parser, approve_output
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
@@ -18,7 +19,9 @@ from sealift.release.signed import load_verified
 
 def add_parser(subparsers: Any) -> None:
     """Add the noun `output`."""
-    noun = subparsers.add_parser("output", help="open the model of a run, as its owner")
+    noun = subparsers.add_parser(
+        "output", help="approve of the model of a run, or open it"
+    )
     noun.set_defaults(run=run)
     verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
     parser = verbs.add_parser(
@@ -26,7 +29,8 @@ def add_parser(subparsers: Any) -> None:
         help="check where the model comes from, and write it as safetensors",
         description="Checks the manifest's evidence against the agreement, opens the "
         "sealed model with its owner's identity, and compares its weights with the "
-        "digest in the manifest. A run of plan local has no sealed model: its "
+        "digest in the manifest. Needs the approval of everybody whom the agreement's "
+        "output.approved_by names. A run of plan local has no sealed model: its "
         "model.safetensors lies open.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
@@ -41,10 +45,22 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     add_passphrase_argument(parser)
+    add_approve_parser(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open; the exit code."""
+    """Open or approve; the exit code."""
+    level = approve_output(args) if args.verb == "approve" else _open(args)
+    if protects_nobody(level):
+        print(
+            "sealift: development evidence: nobody was kept out of this run",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _open(args: argparse.Namespace) -> str:
+    """Open; the level of the run."""
     if args.output.exists():
         raise UsageError(
             f"{args.output} exists", fix="Name another file with -o", code="exists"
@@ -72,9 +88,4 @@ def run(args: argparse.Namespace) -> int:
     else:
         for name, value in facts.items():
             print(f"{name:<10}  {value}")
-    if protects_nobody(manifest.level):
-        print(
-            "sealift: development evidence: nobody was kept out of this run",
-            file=sys.stderr,
-        )
-    return 0
+    return manifest.level

@@ -37,7 +37,9 @@ MAX_OUTPUT_BYTES = 1 << 34
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_NAME_BYTES = 4096
 _ANY_PARTIAL = "[0-9a-f]" * 8 + ".partial"
-OUTPUT_NAMES = re.compile(r"model\.sealed|model\.key(\.[a-z0-9-]{1,63})?\.json")
+OUTPUT_NAMES = re.compile(
+    r"model\.sealed|model\.key(\.[a-z0-9-]{1,63})?\.json|model\.share\.[a-z0-9-]{1,63}\.json"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,9 @@ class Label(StrEnum):
     IDENTITY_BACKUP = "sealift v1 identity backup"
     # results
     OUTPUT = "sealift v1 output"
+    OUTPUT_SHARE = "sealift v1 output share"
+    OUTPUT_COMMITMENT = "sealift v1 output share commitment"
+    OUTPUT_APPROVAL = "sealift v1 output approval"
     MANIFEST = "sealift v1 run manifest"
 
 

@@ -114,8 +114,11 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
     yield from _validity(agreement)
     yield from _outputs(agreement)
     if output.approved_by:
-        names = ", ".join(output.approved_by)
-        yield f"the model leaves only after {names} approved of it"
+        names = " and ".join(output.approved_by)
+        yield (
+            f"the model leaves only after {names} approved of it: sealed before that, "
+            "with a share of its key at each; numbers do not wait"
+        )
     if output.recipe_text:
         yield "prints and exception text of the recipe leave the accelerator"
     yield (
@@ -129,8 +132,13 @@ def _sight(agreement: Agreement) -> Iterator[str]:
     owners = ", ".join(agreement.holders)
     for level in agreement.accept:
         yield f"rows of {owners} at {level}: {_seen_at(level, agreement.operator)}"
-    yield f"the model: {', '.join(agreement.model_to)}, and what it memorised of rows"
     output = agreement.output
+    names = " and ".join(output.approved_by)
+    approved = f", once {names} approved" if names else ""
+    yield (
+        f"the model: {', '.join(agreement.model_to)}, and what it memorised of rows"
+        f"{approved}"
+    )
     if output.metrics:
         yield f"numbers: {_SEEN_BY[output.audience]}"
     yield (
@@ -259,6 +267,8 @@ def _rule(resource: Resource, agreement: Agreement) -> str:
 def _receives(agreement: Agreement, party: Party) -> Iterator[str]:
     if party.name in agreement.model_to:
         yield "the model, with whatever it memorised of the rows"
+    if party.name in agreement.output.approved_by:
+        yield "a share of the model's key: without its approval nobody opens the model"
     if agreement.resources_of(party.name):
         yield "a signed receipt and scrub report for every visit to it"
         if agreement.output.metrics:

@@ -193,7 +193,7 @@ recipe_text = false       # let the recipe's prints and exception text out
 statistics = []           # sums of the recipe's `prepare` that may leave, by name
 statistics_rows = 16      # fewest rows that such a sum is made of
 # model_to = ["..."]      # who gets the model, if not the model owner alone
-# approved_by = ["..."]   # who must approve of the model before it leaves
+# approved_by = ["..."]   # who must approve of the model before it is opened
 
 [travel]
 buffers = 1               # rows of one owner are gone before the next is met; or 2:

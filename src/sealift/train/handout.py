@@ -20,6 +20,7 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
+from sealift.train.approval import ModelName, split_output_key
 from sealift.train.joint import JointTraining, mean_over_rows
 from sealift.train.manifest import RunManifest, sign_manifest
 from sealift.train.output import (
@@ -180,15 +181,23 @@ class Handout:
                 yield Output(name, part, last)
 
     def _keys(self, key: SecretKey, info: OutputInfo) -> dict[str, bytes]:
-        """The model's key for each party that gets it."""
+        """The model's key for each party that gets it; in shares, if some must approve."""
+        instance = self._endpoint.instance
+        if self._rule.approved_by:
+            model = ModelName(
+                job=info.job,
+                agreement=info.agreement,
+                weights=info.weights,
+                sealed=info.sealed,
+                instance=info.instance,
+            )
+            return split_output_key(key, model, self._agreement, instance)
         recipients = self._agreement.agreement.model_to
         files = {}
         for name in recipients:
             own = SecretKey(key.reveal(TOKEN))
             hpke = self._agreement.party(name).hpke
-            wrapped = wrap_output_key(
-                own, replace(info, owner=name), hpke, self._endpoint.instance
-            )
+            wrapped = wrap_output_key(own, replace(info, owner=name), hpke, instance)
             files[key_name(name, recipients)] = encode(wrapped)
         return files
 

@@ -17,6 +17,7 @@ from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement
+from sealift.train.approving import open_approved
 from sealift.train.manifest import (
     MANIFEST_NAME,
     RunManifest,
@@ -64,13 +65,32 @@ def read_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifest:
     return verify_manifest(decode(SignedManifest, raw), verified)
 
 
+def read_model_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifest:
+    """The verified manifest of a run that made a model.
+
+    Raises:
+        UnavailableError: ``no-model``, or if it cannot be read.
+        RefusedError: if it is not by an accelerator that the agreement accepts.
+    """
+    manifest = read_manifest(folder, verified)
+    if manifest.weights is None:
+        raise UnavailableError(
+            f"the run in {folder} made no model",
+            why="its job was for statistics alone",
+            fix="Its totals are in statistics.json",
+            code="no-model",
+        )
+    return manifest
+
+
 def open_output(
     folder: Path, owner: Identity, verified: VerifiedAgreement
 ) -> OpenedModel:
     """Open ``model.sealed`` of a run with the identity of a party that gets it.
 
     Raises:
-        PolicyError: ``other-key``, if this is nobody's who gets the model.
+        PolicyError: ``other-key``, if this is nobody's who gets the model;
+            ``approval-missing``.
         RefusedError: if anything of the output does not fit the agreement.
         MalformedError: if the model is not safetensors.
         UnavailableError: ``no-model``, or if a file cannot be read.
@@ -85,16 +105,12 @@ def open_output(
             fix="Only who gets the model can open it",
             code="other-key",
         )
-    manifest = read_manifest(folder, verified)
-    if manifest.weights is None:
-        raise UnavailableError(
-            f"the run in {folder} made no model",
-            why="its job was for statistics alone",
-            fix="Its totals are in statistics.json",
-            code="no-model",
-        )
-    key_file = key_name(owner.name, recipients)
-    content = open_model(folder, owner.hpke, manifest.instance, key_file)
+    manifest = read_model_manifest(folder, verified)
+    if agreement.output.approved_by:
+        content = open_approved(folder, owner, manifest, verified)
+    else:
+        key_file = key_name(owner.name, recipients)
+        content = open_model(folder, owner.hpke, manifest.instance, key_file)
     state = parse_tensors(content)
     if state_digest(state) != manifest.weights:
         raise IntegrityError(

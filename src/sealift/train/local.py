@@ -16,7 +16,7 @@ from sealift.channel.commitment import ContentCommitment, verify_leaves
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
-from sealift.errors import IntegrityError
+from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
@@ -107,10 +107,12 @@ def train_local(
 
     Raises:
         JobError: if the recipe fails.
-        PolicyError: if the model may not leave.
+        PolicyError: if the model may not leave; ``output-unapproved``.
     """
-    training = joint_training(agreement, workplace, loop_settings(job))
     settings = job.travel_settings()
+    if settings.epochs > 0:
+        _require_no_approval(agreement)
+    training = joint_training(agreement, workplace, loop_settings(job))
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     plan, trained = plan_here(agreement.resources, settings), settings.epochs > 0
     if trained:
@@ -162,6 +164,18 @@ def mean_of_parts(
     """Means over everybody's held-out rows, rounded as the output rule says."""
     means = mean_over_rows(heldout)
     return {name: round(mean, agreement.output.digits) for name, mean in means.items()}
+
+
+def _require_no_approval(agreement: Agreement) -> None:
+    """Here the model lies open at the end, so nobody could withhold an approval."""
+    names = agreement.output.approved_by
+    if names:
+        raise PolicyError(
+            "the plan local cannot keep a model until it is approved of",
+            why=f"the agreement asks for the approval of {' and '.join(names)}",
+            fix="Use plan travel, or agree on an output rule without approved_by",
+            code="output-unapproved",
+        )
 
 
 def _check_complete(agreement: Agreement, plan: Sequence[Group]) -> None:

@@ -2,7 +2,8 @@
 
 The model is sealed under a key made here, which goes by HPKE to the model owner's key
 in the agreement, signed with the instance key (rule C9: a key for an output is never
-taken from a message). Nothing is pickled: the plaintext is safetensors.
+taken from a message). Where parties must approve first, it goes in shares
+(``train/approval.py``). Nothing is pickled: the plaintext is safetensors.
 """
 
 from __future__ import annotations
@@ -113,10 +114,8 @@ def check_complete(
         rows: Distinct rows trained on per data owner, every owner included.
 
     Raises:
-        PolicyError: code ``output-withheld``, with the rule that is not met; or
-            ``output-unapproved``.
+        PolicyError: code ``output-withheld``, with the rule that is not met.
     """
-    _require_no_approval(rule)
     few = [owner for owner, count in visits.items() if count < rule.min_visits]
     lacking = [owner for owner, count in rows.items() if count < rule.min_owner_rows]
     holders = sum(1 for count in visits.values() if count)
@@ -139,18 +138,6 @@ def check_complete(
         fix="Run the missing visits, or agree on another output rule",
         code="output-withheld",
     )
-
-
-def _require_no_approval(rule: OutputRule) -> None:
-    """Nobody can approve yet, so what asks for it stays inside: never the other way."""
-    if rule.approved_by:
-        raise PolicyError(
-            "the model does not leave the accelerator without approval",
-            why=f"{', '.join(rule.approved_by)} must approve, and this version of "
-            "Sealift has no way to",
-            fix="Agree on an output rule without approved_by",
-            code="output-unapproved",
-        )
 
 
 def key_name(recipient: str, recipients: Sequence[str]) -> str:
@@ -216,7 +203,7 @@ def open_model(
         raise PolicyError(
             "model.sealed is not the one its key is for", code="other-output"
         )
-    return _open_stream(sealed, private.open(info_bytes, output.wrapped))
+    return open_stream(sealed, private.open(info_bytes, output.wrapped))
 
 
 def split_output(content: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -226,7 +213,13 @@ def split_output(content: bytes) -> Iterator[tuple[bytes, bool]]:
         yield content[start:end], end >= len(content)
 
 
-def _open_stream(sealed: bytes, key: SecretKey) -> bytes:
+def open_stream(sealed: bytes, key: SecretKey) -> bytes:
+    """What ``seal_model`` sealed.
+
+    Raises:
+        AuthenticationError: if it is not under this key, or was changed.
+        MalformedError: if it is no sealed stream.
+    """
     opener = StreamOpener(key, sealed[:HEADER_BYTES])
     body = memoryview(sealed)[HEADER_BYTES : len(sealed) - TRAILER_BYTES]
     records = [opener.open(part) for part in _split(body, sealed_bytes(RECORD_BYTES))]

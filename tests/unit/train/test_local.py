@@ -43,3 +43,13 @@ def test_the_output_rule_holds_here_too(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         train_here(world)
     assert caught.value.code == "output-withheld"
+
+
+def test_a_model_that_must_be_approved_of_is_not_made_in_the_open(
+    tmp_path: Path,
+) -> None:
+    rule = {"recipe_text": 'false\napproved_by = ["north", "lab"]'}
+    world = fresh_world(tmp_path, Wishes(epochs=1, rule=rule))
+    with pytest.raises(PolicyError, match="approval of north and lab") as caught:
+        train_here(world)
+    assert caught.value.code == "output-unapproved"
