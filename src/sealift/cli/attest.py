@@ -17,6 +17,7 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
+from sealift.cli.attestcollateral import add_collateral_parser, run_collateral
 from sealift.cli.attestcollect import add_collect_parser, run_collect
 from sealift.cli.attestfiles import (
     add_collateral_argument,
@@ -47,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
     noun.set_defaults(run=run)
     verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
     add_collect_parser(verbs)
+    add_collateral_parser(verbs)
     add_reference_parser(verbs)
     _add_verify_parser(verbs)
 
@@ -207,6 +209,7 @@ def _short(text: str) -> str:
 
 
 _VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "collateral": run_collateral,
     "collect": run_collect,
     "reference": run_reference,
     "verify": _verify,

@@ -46,6 +46,16 @@ class StatusAnswer:
         except (ValueError, TypeError, KeyError, UnsupportedAlgorithm):
             raise MalformedError("not an OCSP answer about one certificate") from None
 
+    @property
+    def this_update_s(self) -> int:
+        """Since when it holds, seconds since 1970."""
+        return self._since_s
+
+    @property
+    def next_update_s(self) -> int:
+        """When the next one is due; 0 if it does not say."""
+        return self._until_s
+
     def is_about(self, certificate: Certificate, issuer: Certificate) -> bool:
         """Whether it answers for ``certificate``, named by serial number and issuer."""
         return self._serial == certificate.serial and self._issuer == _name_issuer(

@@ -184,14 +184,26 @@ def _verify_signature(report: DeviceReport, leaf: Certificate) -> None:
         ) from None
 
 
+def chip_of(leaf: Certificate) -> str:
+    """The chip that a device's leaf certificate names: ``GH100``.
+
+    Raises:
+        MalformedError: if it names none.
+    """
+    found = _LEAF.fullmatch(leaf.subject)
+    if found is None:
+        raise MalformedError("a device's certificates do not name it")
+    return found[1].replace("_", "")
+
+
 def _read_device(report: DeviceReport, path: tuple[Certificate, ...]) -> Device:
-    leaf, chip = path[0], _LEAF.fullmatch(path[0].subject)
+    leaf, chip = path[0], chip_of(path[0])
     number = _DEVICE.fullmatch(path[1].subject)
-    if chip is None or number is None:
+    if number is None:
         raise MalformedError("a device's certificates do not name it")
     return Device(
         kind=report.kind,
-        chip=chip[1].replace("_", ""),
+        chip=chip,
         id=str(leaf.serial),
         key=leaf.spki_digest,
         mode=report.mode,

@@ -1,0 +1,148 @@
+"""`sealift attest collateral`: bundles of what vendors say, made, shown and fetched."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.attest.collateral import (
+    DAY_S,
+    MAX_BUNDLE_BYTES,
+    Collateral,
+    pack_bundle,
+)
+from sealift.attest.collateralfiles import bundle, item_times, to_items
+from sealift.attest.vendorservices import Services, fetch, wanted
+from sealift.cli.attestfiles import (
+    add_evidence_arguments,
+    load_collateral,
+    load_evidence,
+    parse_time,
+    require_absent,
+)
+from sealift.crypto.certificate import say_time
+from sealift.errors import MalformedError, UsageError
+from sealift.release.files import read_whole, write_whole
+from sealift.release.visible import visible
+
+SERVICES: Final = ("intel", "intel-root", "amd", "nvidia")
+
+
+def add_collateral_parser(verbs: Any) -> None:
+    """Add the verb `collateral` with verbs of its own."""
+    parser = verbs.add_parser(
+        "collateral", help="make, show or fetch bundles of what vendors say"
+    )
+    steps = parser.add_subparsers(dest="step", required=True, metavar="VERB")
+    make = steps.add_parser(
+        "make",
+        help="a bundle of files that lie here",
+        description="Told by their content: Intel's lists, revocation lists, chains, "
+        "AMD's and TPM makers' certificates, NVIDIA's manifests and OCSP answers. "
+        "Nothing is verified now: whoever uses the bundle verifies all of it.",
+    )
+    make.add_argument("files", type=Path, nargs="*", metavar="FILE")
+    make.add_argument(
+        "--item", action="append", default=[], metavar="NAME=FILE", help="named by hand"
+    )
+    make.add_argument("--add", type=Path, metavar="BUNDLE", help="begin with its items")
+    _add_output(make)
+    show = steps.add_parser("show", help="what a bundle holds, and how old it is")
+    show.add_argument("bundle", type=Path)
+    show.add_argument("--at", metavar="TIME", help="ages at this time; default: now")
+    fetched = steps.add_parser(
+        "fetch",
+        help="ask the vendors' services for what some evidence needs",
+        description="Needs network. Everything else works without.",
+    )
+    add_evidence_arguments(fetched)
+    fetched.add_argument(
+        "--service",
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help=f"a mirror or cache of {', '.join(SERVICES)}",
+    )
+    fetched.add_argument("--add", type=Path, metavar="BUNDLE", help="keep its items")
+    _add_output(fetched)
+
+
+def run_collateral(args: argparse.Namespace) -> int:
+    """Run the verb; the exit code."""
+    if args.step == "show":
+        _show(load_collateral(args.bundle), int(parse_time(args.at)))
+        return 0
+    require_absent(args.out)
+    items = dict(load_collateral(args.add).items)
+    items |= _made(args) if args.step == "make" else _fetched(args)
+    as_of_s = int(parse_time(args.as_of, "--as-of")) if args.as_of else None
+    now_s = int(parse_time(None))
+    if args.step == "fetch" and as_of_s is None:
+        as_of_s = now_s if args.add is None else None
+    made = bundle(items, now_s=now_s, as_of_s=as_of_s)
+    write_whole(args.out, pack_bundle(made))
+    _show(made, now_s)
+    return 0
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--as-of",
+        metavar="TIME",
+        help="when all of it was fetched; default: when the newest item was made",
+    )
+
+
+def _made(args: argparse.Namespace) -> dict[str, bytes]:
+    items: dict[str, bytes] = {}
+    for path in args.files:
+        try:
+            items |= to_items(read_whole(path, MAX_BUNDLE_BYTES), path.stem)
+        except MalformedError as error:
+            raise MalformedError(
+                f"{path}: {error.what}", why=error.why, fix=error.fix, code=error.code
+            ) from None
+    for name, value in (_split(each, "--item") for each in args.item):
+        items[name] = read_whole(Path(value), MAX_BUNDLE_BYTES)
+    return items
+
+
+def _fetched(args: argparse.Namespace) -> dict[str, bytes]:
+    chosen = dict(_split(each, "--service") for each in args.service)
+    if strange := sorted(chosen.keys() - set(SERVICES)):
+        raise UsageError(
+            f"there is no service {strange[0]}",
+            fix=f"Use {', '.join(SERVICES)}",
+            code="usage",
+        )
+    addresses = {name.replace("-", "_"): url for name, url in chosen.items()}
+    needed = wanted(load_evidence(args).evidence, Services(**addresses))
+    for each in needed:
+        print(f"sealift: asking {visible(each.url)}", file=sys.stderr)
+    return fetch(needed)
+
+
+def _split(text: str, option: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not (name and found and value):
+        raise UsageError(f"{option} takes NAME=VALUE", why=text[:60], code="usage")
+    return name, value
+
+
+def _show(collateral: Collateral, at_s: int) -> None:
+    age = (at_s - collateral.as_of_s) / DAY_S
+    print(f"as of  {say_time(collateral.as_of_s)}, {age:.1f} days ago\n")
+    width = max((len(name) for name in collateral.items), default=4)
+    print(f"{'item':<{width}}  {'bytes':>7}  {'made':<20}  holds until")
+    for name, raw in sorted(collateral.items.items()):
+        times = item_times(raw)
+        line = f"{name:<{width}}  {len(raw):>7}  {_say(times.issued_s):<20}  "
+        over = times.due_s is not None and times.due_s < at_s
+        print(visible(line + _say(times.due_s) + (" (over)" if over else "")))
+
+
+def _say(at_s: int | None) -> str:
+    return "does not say" if at_s is None else say_time(at_s)
