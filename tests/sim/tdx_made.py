@@ -32,10 +32,11 @@ def examine(
     at_s: int = AT_S,
     bound: bytes | None = BOUND,
     events: tuple[RuntimeEvent, ...] = (),
+    ccel: bytes | None = None,
 ) -> Claims:
     quote = quote or (QUOTE if world is WORLD else world.quote(REPORT_DATA))
     return world.verifier().examine(
-        TdxBody(quote=quote, events=events).to_evidence(),
+        TdxBody(quote=quote, events=events, ccel=ccel).to_evidence(),
         bound=bound,
         references=references or WORLD.references(),
         collateral=collateral or (GOOD if world is WORLD else world.collateral()),

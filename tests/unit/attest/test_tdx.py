@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,14 @@ import pytest
 
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.check import require_passed
+from sealift.attest.formats.tcglog import parse, rtmrs
 from sealift.attest.level import Level, Tier
-from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.attest.runtimelog import (
+    CODE_BUNDLE,
+    RuntimeEvent,
+    event_digest,
+    replay,
+)
 from sealift.errors import (
     MalformedError,
     PolicyError,
@@ -29,6 +36,16 @@ from tests.sim.tdx_made import (
     failed,
     refused,
 )
+
+BOOT = {"tdx-rtmr"}  # of guests here that leave the boot's registers untouched
+
+
+def ccel(extended: bytes) -> bytes:
+    """A log of SHA-384 that claims one event of RTMR 3."""
+    head = b"Spec ID Event03\0" + struct.pack("<IBBBBI", 0, 0, 2, 0, 2, 1)
+    head += struct.pack("<HHB", 0xC, 48, 0)
+    raw = struct.pack("<II20sI", 1, 3, b"", len(head)) + head
+    return raw + struct.pack("<IIIH48sI", 4, 6, 1, 0xC, extended, 0)
 
 
 def test_the_control_passes() -> None:
@@ -102,6 +119,21 @@ def test_a_register_without_its_events_is_refused() -> None:
     assert failed(examine(changed(rtmr=rtmr))) == {"tdx-log"}
     event = RuntimeEvent(CODE_BUNDLE, bytes(32))
     assert failed(examine(events=(event,))) == {"tdx-log"}
+
+
+def test_events_do_not_hide_in_the_firmware_log() -> None:
+    other, agreed = (RuntimeEvent(CODE_BUNDLE, bytes([i]) * 32) for i in (1, 2))
+    world = changed(rtmr=[bytes(48)] * 4)
+    for event in (other, agreed):
+        world.guest.extend(event_digest(event, "sha384"))
+    log = ccel(event_digest(other, "sha384"))
+    start = rtmrs(parse(log))[3]
+    assert replay((agreed,), "sha384", start) == world.guest.rtmr[3]
+    assert failed(examine(world, events=(agreed,), ccel=log)) == BOOT | {"tdx-log"}
+    refused("code-bundle-twice", world, events=(other, agreed), ccel=log)
+    one = changed(rtmr=[bytes(48)] * 4)
+    one.guest.extend(event_digest(agreed, "sha384"))
+    assert failed(examine(one, events=(agreed,), ccel=log)) == BOOT
 
 
 def test_code_bundle_is_compared() -> None:

@@ -100,9 +100,7 @@ class AzureAttester:
         self._lock = threading.Lock()
         self._endorsed: _Endorsed | None = None
         self._client = TpmClient(open_link(sources.tpm))
-        place = LogPlace(
-            StateFolder(sources.state), _BANK, sources.register, sources.event_log
-        )
+        place = LogPlace(StateFolder(sources.state), _BANK, sources.register)
         try:
             self._client.begin()
             self._key = _find_key(self._client)

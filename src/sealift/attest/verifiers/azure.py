@@ -174,7 +174,7 @@ def _check_guest(guest: _Guest, bound: bytes | None) -> Iterator[Check]:
     replayed = replay_boot(body.event_log, tpm)
     if body.event_log:
         yield from check_boot(guest.values, replayed, tpm)
-    yield check_runtime(guest.values, replayed, body.events, tpm)
+    yield check_runtime(guest.values, body.events, tpm)
     yield check(
         tpm.ima is None,
         "IMA list",

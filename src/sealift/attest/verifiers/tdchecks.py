@@ -67,15 +67,17 @@ def check_report(
 
 
 def check_logs(report: TdReport, body: TdxBody) -> tuple[Check, ...]:
-    """The logs give the registers: firmware's all that it names, our events RTMR 3.
+    """The logs give the registers: firmware's 0 to 2, our events all of RTMR 3.
+
+    Were firmware's log believed about RTMR 3, whoever sends it could hide the first
+    events there (another code bundle, a late binding of GPUs) as firmware's.
 
     Raises:
         MalformedError: if firmware's log does not parse.
     """
-    booted = rtmrs(parse(body.ccel)) if body.ccel is not None else {}
-    runtime = booted.get(RUNTIME_REGISTER, bytes(48))
-    replayed = {RUNTIME_REGISTER: replay(body.events, REGISTER_HASH, runtime)}
+    replayed = {RUNTIME_REGISTER: replay(body.events, REGISTER_HASH, bytes(48))}
     if body.ccel is not None:
+        booted = rtmrs(parse(body.ccel))
         replayed |= {each: booted.get(each, bytes(48)) for each in BOOT_REGISTERS}
     return tuple(
         _check_replay(number, replayed[number], report.rtmr[number])

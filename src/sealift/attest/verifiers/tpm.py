@@ -200,7 +200,7 @@ def _check_state(genuine: _Genuine, basis: _Basis) -> tuple[Check, ...]:
         check_clock(quote.clock),
         *check_registers(genuine.values, tpm),
         *check_boot(genuine.values, replayed, tpm),
-        check_runtime(genuine.values, replayed, body.events, tpm),
+        check_runtime(genuine.values, body.events, tpm),
     )
 
 

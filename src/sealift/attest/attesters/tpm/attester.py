@@ -92,9 +92,7 @@ class TpmAttester:
                 self._client, sources.endorsement
             )
             self._key = self._load_key()
-            place = LogPlace(
-                self._folder, sources.bank, sources.register, sources.event_log
-            )
+            place = LogPlace(self._folder, sources.bank, sources.register)
             self._log = MeasuredLog(self._client, place)
         except BaseException:
             self._client.close()

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from sealift.attest.attesters.tpm.client import TpmClient
-from sealift.attest.attesters.tpm.imalist import read_log
 from sealift.attest.attesters.tpm.registers import extend, read_registers
 from sealift.attest.attesters.tpm.statefolder import StateFolder
-from sealift.attest.formats import tcglog
 from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
 from sealift.crypto.hash import HashName, digest_bytes
 from sealift.errors import UsageError
 
-_RESETTABLE: Final = frozenset({16, 23})
+_RESETTABLE: Final = frozenset({16, 20, 21, 22, 23})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +28,11 @@ class LogPlace:
         folder: Remembers the events.
         bank: The bank that is quoted.
         register: The PCR that is extended.
-        event_log: The firmware's log, whose replay of that PCR is the start.
     """
 
     folder: StateFolder
     bank: HashName
     register: int
-    event_log: Path | None
 
 
 def require_log_register(register: int, quoted: Sequence[int]) -> None:
@@ -74,7 +69,7 @@ class MeasuredLog:
     def _find(self) -> tuple[RuntimeEvent, ...]:
         bank, register = self._place.bank, self._place.register
         now = read_registers(self._client, bank, [register])[register]
-        kept, start = self._place.folder.events(), self._at_boot()
+        kept, start = self._place.folder.events(), bytes(digest_bytes(bank))
         found: tuple[RuntimeEvent, ...] = ()
         for events in _with_and_without_last(kept):
             if replay(events, bank, start) == now:
@@ -82,13 +77,6 @@ class MeasuredLog:
                 break
         self._place.folder.keep_events(found)
         return found
-
-    def _at_boot(self) -> bytes:
-        bank, raw = self._place.bank, read_log(self._place.event_log)
-        untouched = bytes(digest_bytes(bank))
-        if not raw:
-            return untouched
-        return tcglog.parse(raw).replay(bank).get(self._place.register, untouched)
 
 
 def _with_and_without_last(
