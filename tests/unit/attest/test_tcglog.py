@@ -107,6 +107,15 @@ def test_what_is_no_log_is_refused(raw: bytes) -> None:
     assert caught.value.code in ("eventlog-malformed", "eventlog-register")
 
 
+def test_a_long_log_of_one_register_is_read_once() -> None:
+    # Looking for padding at each event (that begin with zeros, of PCR 0) took a minute.
+    one = struct.pack("<II20sI", 0, 4, b"", 200) + bytes(200)
+    raw = one * 13_000 + struct.pack("<II20sI", 0, 4, b"", 1) + b"x"
+    log = parse(raw)
+    assert (len(log.events), log.padding) == (13_001, 0)
+    assert parse(raw + b"\0" * 9).padding == 9
+
+
 def test_rtmrs_are_one_below_the_index() -> None:
     log = parse(header(SHA384) + event(1, 4, b"a", SHA384) + event(4, 4, b"b", SHA384))
     found = log.replay("sha384")

@@ -218,22 +218,16 @@ def _events(
     raw: bytes, at: int, banks: tuple[HashName, ...], sizes: Mapping[int, int]
 ) -> EventLog:
     events: list[Event] = []
-    while at < len(raw) and not _is_padding(raw, at):
+    # A rest of one byte over and over is padding: no event looks like that, its digest
+    # count would be zero or 2 ** 32 - 1. Looked for once, not at every event.
+    padded = {byte: len(raw.rstrip(bytes((byte,)))) for byte in (0x00, 0xFF)}
+    while at < len(raw) and at < padded.get(raw[at], len(raw)):
         if len(events) == MAX_EVENTS:
             raise _malformed(f"more than {MAX_EVENTS} events", at)
         event, at = _agile_event(raw, at, sizes) if sizes else _legacy_event(raw, at)
         _check_register(event)
         events.append(event)
     return EventLog(banks, tuple(events), len(raw) - at)
-
-
-def _is_padding(raw: bytes, at: int) -> bool:
-    """The rest is one byte over and over; an event never looks like that.
-
-    Its digest count would be zero, or 2 ** 32 - 1.
-    """
-    rest = len(raw) - at
-    return raw[at] in (0x00, 0xFF) and raw.count(raw[at : at + 1], at) == rest
 
 
 def _legacy_event(raw: bytes, at: int) -> tuple[Event, int]:
