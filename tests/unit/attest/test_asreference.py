@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sealift.attest import Evidence, Level, ReferenceValues
+from sealift.attest import Evidence, Level, ReferenceValues, asreference
 from sealift.attest.asreference import Trusted, to_references
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters
@@ -34,6 +34,7 @@ from sealift.errors import (
 from tests.sim import nvidia_device, snp_made
 from tests.sim.intel_world import IntelWorld
 from tests.sim.made_chain import AT_S
+from tests.sim.mutants import without
 from tests.sim.nvidia_device import SoftDevice
 from tests.sim.nvml import FakeNvml
 from tests.sim.owners import make_consortium
@@ -117,6 +118,16 @@ def test_a_guest_that_nobody_should_trust_is_no_reference(
     with pytest.raises(PolicyError) as caught:
         to_references(td_evidence(world), tdx_trusted(world))
     assert caught.value.code == code
+
+
+def test_without_the_proof_a_debugged_guest_would_become_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutant: what the proof on its own evidence keeps out."""
+    without(asreference, "_prove")(monkeypatch)
+    world = IntelWorld()
+    world.guest = replace(world.guest, attributes=1 << 28 | 1)
+    assert to_references(td_evidence(world), tdx_trusted(world)).tdx
 
 
 def test_evidence_that_is_not_genuine_is_no_reference() -> None:
