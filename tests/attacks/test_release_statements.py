@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from sealift.codec import encode
+from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.kdf import Label
 from sealift.errors import SealiftError, StaleError
-from sealift.release.agreement import Board
-from sealift.release.signed import verify
+from sealift.release import line
+from sealift.release.agreement import Agreement, Board
+from sealift.release.line import SignedLink
+from sealift.release.signed import SignedAgreement, verify
 from sealift.release.statement import SignedStatement, StatementKind, sign_statement
 from tests.sim.owners import NOW_S, OUTPUT, Consortium, make_consortium
 
@@ -102,6 +105,59 @@ def test_statements_of_another_line_do_not_count(consortium: Consortium) -> None
         consortium, agreement=replace(consortium.agreement, name="another")
     )
     assert verify(consortium.signed(), [say(elsewhere, "veto", "ada")])
+
+
+def link_by(agreement: Agreement, *signers: Identity) -> SignedLink:
+    message = encode(agreement)
+    signatures = {
+        each.name: each.sign(Label.AGREEMENT, message) for each in signers
+    }
+    return SignedLink(agreement, signatures)
+
+
+def thrown_out() -> tuple[Consortium, SignedAgreement, SignedStatement]:
+    """Bern and cleo take ada, who has a veto, out, and bring an ada of their own in."""
+    first = veto_of("ada")
+    ada, *others = first.agreement.parties
+    bern, cleo = first.identities["bern"], first.identities["cleo"]
+    second = replace(
+        first.successor().agreement,
+        parties=tuple(others),
+        resources=tuple(r for r in first.agreement.resources if r.owner != "ada"),
+        board=Board(members=("bern", "cleo"), threshold=2),
+    )
+    stand_in = create_identity("ada")
+    again = replace(ada, sign=stand_in.public_key, roles=())
+    third = replace(
+        second, number=3, predecessor=second.digest, parties=(again, *others)
+    )
+    before = (first.signed().link, link_by(second, bern, cleo))
+    signed = link_by(third, bern, cleo, stand_in).signatures
+    left = sign_statement("leave", third, stand_in, NOW_S)
+    return first, SignedAgreement(third, signed, before=before), left
+
+
+def test_a_later_key_cannot_say_that_its_party_had_left() -> None:
+    """The veto of a party is not got rid of by a key that others chose for it."""
+    _, signed, left = thrown_out()
+    with pytest.raises(SealiftError) as caught:
+        verify(signed, [left])
+    assert caught.value.code == "veto-unsigned"
+
+
+def test_where_any_key_of_the_line_counts_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mutant of the one above: every statement counts from the first agreement on."""
+    monkeypatch.setattr(line, "_since", lambda signer, links: 0)
+    _, signed, left = thrown_out()
+    assert verify(signed, [left]).agreement.number == 3
+
+
+def test_who_left_by_its_own_key_may_be_left_out() -> None:
+    """Control: the same line, and ada itself said that it leaves."""
+    first, signed, _ = thrown_out()
+    assert verify(signed, [say(first, "leave", "ada")])
 
 
 # --- the line ---------------------------------------------------------------------

@@ -24,8 +24,9 @@ from sealift.errors import (
     PolicyError,
     StaleError,
 )
+from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Party
-from sealift.release.statement import SignedStatement, Statement, verify_statement
+from sealift.release.statement import SignedStatement, Statement, find_signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,20 @@ class Backing:
     Attributes:
         signers: Parties that signed it themselves.
         left: Parties that left the line.
+        past: Digests of the agreements before it, first agreement first.
     """
 
     signers: frozenset[str]
     left: frozenset[str]
+    past: tuple[Digest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A statement, and the place in the line from which its signer's key counts."""
+
+    statement: Statement
+    since: int
 
 
 def verify_line(
@@ -71,13 +82,16 @@ def verify_line(
     for link in links:
         verify_link(link)
     said = _read_statements(links, statements)
-    left = frozenset(each.party for each in said if each.kind == "leave")
     _require_first(links[0])
-    for before, after in pairwise(links):
+    for place, (before, after) in enumerate(pairwise(links)):
         require_follows(after.agreement, before.agreement)
-        _require_amended(before.agreement, after, left)
-    _require_unended(links, said)
-    return Backing(frozenset(links[-1].signatures), left)
+        _require_amended(before.agreement, after, _left(said, place))
+    _require_unended(links, [each.statement for each in said])
+    return Backing(
+        frozenset(links[-1].signatures),
+        _left(said, len(links) - 1),
+        tuple(link.agreement.digest for link in links[:-1]),
+    )
 
 
 def verify_link(link: SignedLink) -> None:
@@ -262,14 +276,38 @@ def _verify(name: str, key: PublicKey, message: bytes, signature: bytes) -> None
 
 def _read_statements(
     links: Sequence[SignedLink], statements: Iterable[SignedStatement]
-) -> tuple[Statement, ...]:
+) -> tuple[_Said, ...]:
     """Of this line, each signed by the party that it names."""
     line = links[0].agreement.name
     parties = [party for link in links for party in link.agreement.parties]
     return tuple(
-        verify_statement(each, parties)
+        _Said(each.statement, _since(find_signer(each, parties), links))
         for each in statements
         if each.statement.line == line
+    )
+
+
+def _since(signer: Party, links: Sequence[SignedLink]) -> int:
+    known = (
+        any(
+            (party.name, party.sign) == (signer.name, signer.sign)
+            for party in link.agreement.parties
+        )
+        for link in links
+    )
+    return list(known).index(True)
+
+
+def _left(said: Sequence[_Said], place: int) -> frozenset[str]:
+    """Who left, by keys that the line named up to ``place``.
+
+    A key that a later agreement brings says nothing about how that one came into force:
+    else whoever writes it could take a party out and speak for it.
+    """
+    return frozenset(
+        each.statement.party
+        for each in said
+        if each.statement.kind == "leave" and each.since <= place
     )
 
 

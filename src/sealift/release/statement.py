@@ -98,6 +98,16 @@ def sign_statement(
 def verify_statement(signed: SignedStatement, parties: Iterable[Party]) -> Statement:
     """The statement, if one of these parties, of that name, signed it.
 
+    Raises:
+        IntegrityError: ``statement-altered``.
+    """
+    find_signer(signed, parties)
+    return signed.statement
+
+
+def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
+    """The first of these parties, of the statement's name, whose key signed it.
+
     Args:
         signed: What was found.
         parties: Of every agreement of the line: a key may have changed in it.
@@ -112,7 +122,7 @@ def verify_statement(signed: SignedStatement, parties: Iterable[Party]) -> State
                 party.sign.verify(Label.STATEMENT, encode(said), signed.signature)
             except AuthenticationError:
                 continue
-            return said
+            return party
     raise IntegrityError(
         f"a statement that {said.party} did not sign",
         why=f"{said.kind} of {said.line}, number {said.number}",
