@@ -345,3 +345,26 @@ def test_broker_refuses_who_did_not_sign_at_each_request(
 def start(consortium: Consortium, folder: Path) -> Any:
     box = make_broker(consortium, "ada", folder)
     return start_broker(consortium, "ada", box.vault, box.log)
+
+
+def test_an_owner_that_let_one_pass_serves_the_next_that_it_signs(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    """The second came into force without ada; the third carries its line."""
+    box = make_broker(consortium, "ada", tmp_path)
+    second = consortium.successor(output=replace(OUTPUT, digits=1))
+    third = replace(
+        second,
+        agreement=replace(
+            second.agreement, number=3, predecessor=second.agreement.digest
+        ),
+        before=second.signed("bern", "cleo").line,
+    )
+    assert start_broker(third, "ada", box.vault, box.log).verified == third.verified()
+    # another line of the same name and length does not follow what was in force
+    other = replace(consortium, agreement=replace(consortium.agreement, not_before=1))
+    elsewhere = other.successor().successor().successor()
+    with pytest.raises(SealiftError) as caught:
+        start_broker(elsewhere, "ada", box.vault, box.log)
+    assert caught.value.code == "agreement-line"
+    box.close()
