@@ -109,9 +109,7 @@ def test_statements_of_another_line_do_not_count(consortium: Consortium) -> None
 
 def link_by(agreement: Agreement, *signers: Identity) -> SignedLink:
     message = encode(agreement)
-    signatures = {
-        each.name: each.sign(Label.AGREEMENT, message) for each in signers
-    }
+    signatures = {each.name: each.sign(Label.AGREEMENT, message) for each in signers}
     return SignedLink(agreement, signatures)
 
 

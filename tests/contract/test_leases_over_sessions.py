@@ -16,16 +16,29 @@ from sealift.attest import Evidence
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.channel.memory import memory_pair
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PeerError, PolicyError, RefusedError, SealiftError
+from sealift.errors import (
+    PeerError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    StaleError,
+)
 from sealift.ids import Digest, Role
 from sealift.release.agreement import ReleaseRule
 from sealift.release.brokerserver import Broker
-from sealift.release.collect import collect_release
+from sealift.release.collect import collect_release, request_head
 from sealift.release.lease import ask_standing, give_back_lease, prove_lease
 from sealift.release.logcheck import read_entries
 from sealift.release.standing import GRACE_S
 from sealift.session import Endpoint, PeerPolicy, Session, accept, connect
-from tests.sim.owners import BrokerBox, Consortium, make_broker, make_consortium
+from sealift.travel.leasewatch import LeaseWatch
+from tests.sim.owners import (
+    BrokerBox,
+    Consortium,
+    make_broker,
+    make_consortium,
+    start_broker,
+)
 
 BEAT_S = 0.4
 LEASE = ReleaseRule(lease_s=60.0, heartbeat_s=BEAT_S, max_uses=3)
@@ -222,6 +235,56 @@ def test_a_lease_is_proven_by_renewal_only(line: Line, host: Host) -> None:
         line.collect(session)
         with pytest.raises(PolicyError, match="not-renewed"):
             ask_broker(session, BrokerRequest(lease=LeaseRequest(action="prove")), 5.0)
+
+
+def test_a_session_that_was_kept_open_gets_no_key(line: Line, host: Host) -> None:
+    """Its evidence is of a heartbeat ago: the host may have turned bad since."""
+    with line.accelerator(host) as session:
+        time.sleep(BEAT_S + GRACE_S)
+        with pytest.raises(PolicyError, match="evidence-old"):
+            line.collect(session)
+        session.rekey()
+        request_head(session)  # an answer from which on the next renewal counts
+        session.rekey()
+        line.collect(session)  # control: after a renewal it does
+
+
+def test_who_gave_its_lease_back_is_given_no_rows(line: Line, host: Host) -> None:
+    """A host that turned bad ends the demand for evidence, and goes on with the key."""
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    who = ours.instance.public_key
+    stopped = threading.Event()
+    with line.accelerator(host, ours) as session, line.holder() as asking:
+        line.collect(session)
+        watch = LeaseWatch(
+            lambda wait_s: ask_standing(asking, who, wait_s=wait_s),
+            BEAT_S,
+            time.monotonic,
+            stopped.set,
+        )
+        with watch:
+            give_back_lease(session)
+            assert stopped.wait(BEAT_S + 5)
+            with pytest.raises(StaleError, match="no lease"):
+                watch.require_good()
+
+
+def test_a_broker_started_again_asks_for_evidence_as_before(
+    line: Line, host: Host, box: BrokerBox, consortium: Consortium
+) -> None:
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    who = ours.instance.public_key
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        give_back_lease(session)  # so that the old broker, which runs on, misses nobody
+    line.broker = start_broker(consortium, "ada", box.vault, box.log)
+    assert line.broker.open_leases() == 0
+    with line.accelerator(host, ours) as session, line.holder() as asking:
+        assert not ask_standing(asking, who).due_s
+        prove_lease(session)
+        assert ask_standing(asking, who).due_s
+        time.sleep(BEAT_S + GRACE_S)
+        assert ask_standing(asking, who).rule == "heartbeat-missing"
 
 
 def test_only_the_owners_holder_may_ask(line: Line, host: Host) -> None:

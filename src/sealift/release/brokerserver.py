@@ -55,7 +55,7 @@ from sealift.release.checkpointdesk import Asker, CheckpointDesk
 from sealift.release.enroldesk import EnrolDesk
 from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.kbs import KbsAsker, require_kbs
-from sealift.release.leasedesk import LeaseDesk, SessionVisit
+from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
 from sealift.release.regopolicy import OwnerPolicies
 from sealift.release.releasedesk import Asked, ReleaseDesk
 from sealift.release.rollback import Sighting
@@ -120,6 +120,9 @@ class Broker:
         self.leases = LeaseDesk(
             self._owner,
             Standings(vault.ledger),
+            heartbeat_s=shortest_heartbeat(
+                verified.agreement.resources_of(identity.name)
+            ),
             record=self._record_revocation,
             monotonic=monotonic,
         )
@@ -301,7 +304,10 @@ class Broker:
         def grant(resource: Resource) -> None:
             self.leases.grant(peer, resource, visit.judged_after_s)
 
-        asked = Asked(request, peer, session.th2, peer.instance)
+        def opens(resource: Resource) -> None:
+            self.leases.require_fresh(resource, visit.judged_after_s)
+
+        asked = Asked(request, peer, session.th2, peer.instance, opens)
         sealed, logged, _ = self._releases.release(asked, seal, grant)
         return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
 

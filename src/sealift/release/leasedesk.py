@@ -9,15 +9,20 @@ Source: spec/release.md section Leases.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, SealiftError
+from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import Resource
 from sealift.release.broker import Owner, Peer
 from sealift.release.brokermessages import LeaseRequest
-from sealift.release.standing import HEARTBEAT_MISSING, Standing, Standings
+from sealift.release.standing import (
+    GRACE_S,
+    HEARTBEAT_MISSING,
+    Standing,
+    Standings,
+)
 
 WATCH_S: Final = 0.25
 
@@ -38,6 +43,7 @@ class LeaseDesk:
     Args:
         owner: For whom it works.
         standings: Who stands how.
+        heartbeat_s: The shortest of the owner's resources; None if none has a lease.
         record: Logs a revocation.
         monotonic: Seconds that never go back (rule H5).
     """
@@ -47,11 +53,13 @@ class LeaseDesk:
         owner: Owner,
         standings: Standings,
         *,
+        heartbeat_s: float | None,
         record: RecordRevocation,
         monotonic: Clock,
     ) -> None:
         self._owner = owner
         self._standings = standings
+        self._heartbeat_s = heartbeat_s
         self._record = record
         self._monotonic = monotonic
         self._changed = threading.Condition()
@@ -59,6 +67,28 @@ class LeaseDesk:
     def admit(self, peer: Peer) -> None:
         """Refuse an instance that was revoked; raises ``lease-revoked``."""
         self._standings.require_good(peer.instance)
+
+    def require_fresh(self, resource: Resource, proven_at_s: float) -> None:
+        """Refuse a lease that would be overdue from the first moment.
+
+        A session may stay open for hours: the evidence of its beginning says nothing
+        about the host of now.
+
+        Raises:
+            StaleError: ``evidence-old``.
+        """
+        heartbeat_s = resource.rule.heartbeat_s
+        if heartbeat_s is None:
+            return
+        age_s = self._monotonic() - proven_at_s
+        if age_s >= heartbeat_s + GRACE_S:
+            raise StaleError(
+                f"the evidence is too old for the key of {resource.name}",
+                why=f"it may have been judged {age_s:.1f} s ago; "
+                f"the heartbeat is {heartbeat_s:g} s",
+                fix="Renew the session first, or begin another one",
+                code="evidence-old",
+            )
 
     def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:
         """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
@@ -82,7 +112,7 @@ class LeaseDesk:
                 "a lease is about a peer that showed evidence", code="evidence-missing"
             )
         if request.action == "prove":
-            self._standings.prove(peer.instance, visit.renewed())
+            self._prove(peer, visit.renewed())
         else:
             self._standings.give_back(peer.instance)
         return self._standings.standing(peer.instance, self._monotonic())
@@ -118,6 +148,10 @@ class LeaseDesk:
         for instance in self._standings.overdue(self._monotonic()):
             self.revoke(instance, HEARTBEAT_MISSING)
 
+    def _prove(self, peer: Peer, proven_at_s: float) -> None:
+        if self._heartbeat_s is not None:
+            self._standings.prove(peer.instance, self._heartbeat_s, proven_at_s)
+
     def _wait(self, instance: PublicKey, wait_s: float) -> Standing:
         deadline = self._monotonic() + wait_s
         with self._changed:
@@ -134,6 +168,13 @@ class LeaseDesk:
                 "only the owner's own holder may ask where an instance stands",
                 code="not-the-owner",
             )
+
+
+def shortest_heartbeat(resources: Iterable[Resource]) -> float | None:
+    """The shortest heartbeat that these resources ask for, in seconds, if one does."""
+    rules = (resource.rule for resource in resources)
+    beats = [rule.heartbeat_s for rule in rules if rule.heartbeat_s is not None]
+    return min(beats, default=None)
 
 
 class SessionVisit:

@@ -31,9 +31,10 @@ class Standing:
 
     Attributes:
         instance: Its key.
-        good: Whether it may go on.
+        good: Whether it may go on, as far as this broker knows.
         rule: Why not, or empty.
-        due_s: Seconds until it must have proven itself again; 0 without a lease.
+        due_s: Seconds until it must have proven itself again; 0 without a lease: then
+            nobody looks after it, and who gives rows under a lease stops.
     """
 
     instance: PublicKey
@@ -69,26 +70,37 @@ class Standings:
     def grant(
         self, instance: PublicKey, heartbeat_s: float, proven_at_s: float
     ) -> None:
-        """A key with a lease goes to an instance; the shortest heartbeat counts."""
-        self.require_good(instance)
+        """A key with a lease goes to an instance; the shortest heartbeat counts.
+
+        Raises:
+            StaleError: ``lease-revoked``.
+        """
         with self._lock:
+            self.require_good(instance)
             known = self._leases.get(instance)
             if known:
                 heartbeat_s = min(heartbeat_s, known.heartbeat_s)
             self._leases[instance] = _Lease(heartbeat_s, proven_at_s)
 
-    def prove(self, instance: PublicKey, proven_at_s: float) -> None:
+    def prove(
+        self, instance: PublicKey, heartbeat_s: float, proven_at_s: float
+    ) -> None:
         """Fresh evidence of an instance was judged and accepted.
+
+        Args:
+            instance: Whose.
+            heartbeat_s: Of a lease that is not known here: open leases are in memory,
+                so a broker that was started again opens them anew.
+            proven_at_s: A time before which the evidence was not judged.
 
         Raises:
             StaleError: ``lease-revoked``.
         """
-        self.require_good(instance)
         with self._lock:
-            lease = self._leases.get(instance)
-            if lease:
-                newer = max(lease.proven_at_s, proven_at_s)
-                self._leases[instance] = replace(lease, proven_at_s=newer)
+            self.require_good(instance)
+            lease = self._leases.get(instance) or _Lease(heartbeat_s, proven_at_s)
+            newer = max(lease.proven_at_s, proven_at_s)
+            self._leases[instance] = replace(lease, proven_at_s=newer)
 
     def give_back(self, instance: PublicKey) -> None:
         """The instance needs its keys no more, and said so."""
@@ -97,9 +109,9 @@ class Standings:
 
     def revoke(self, instance: PublicKey, rule: str) -> int:
         """End a lease for good; the key epoch that begins with it."""
-        with self._lock:
+        with self._lock:  # nobody is granted anything between the two
             self._leases.pop(instance, None)
-        return self._ledger.revoke(instance, rule)
+            return self._ledger.revoke(instance, rule)
 
     def standing(self, instance: PublicKey, now_s: float) -> Standing:
         """Where an instance stands at ``now_s``."""

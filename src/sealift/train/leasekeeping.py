@@ -18,6 +18,7 @@ from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit
 from sealift.release.agreement import Agreement
 from sealift.release.lease import RenewingSession, give_back_lease, prove_lease
+from sealift.release.leasedesk import shortest_heartbeat
 from sealift.travel.state import Clock
 
 BEATS: Final = 3  # renewals a heartbeat, so that one may be lost
@@ -36,10 +37,9 @@ def heartbeats(agreement: Agreement, owners: Iterable[str]) -> dict[str, float]:
     """The shortest heartbeat of each owner's leases, in seconds; most have none."""
     found: dict[str, float] = {}
     for owner in owners:
-        rules = (resource.rule for resource in agreement.resources_of(owner))
-        beats = [rule.heartbeat_s for rule in rules if rule.heartbeat_s is not None]
-        if beats:
-            found[owner] = min(beats)
+        heartbeat_s = shortest_heartbeat(agreement.resources_of(owner))
+        if heartbeat_s is not None:
+            found[owner] = heartbeat_s
     return found
 
 

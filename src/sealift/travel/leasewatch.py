@@ -53,13 +53,15 @@ class LeaseWatch:
         if self._rule or self._clock() > self._good_at_s + self._heartbeat_s + MARGIN_S:
             raise StaleError(
                 "the accelerator lost its lease, so it gets no more rows",
-                why=self._rule or "our own broker says nothing of it any more",
+                why=self._rule or "our own broker tells of no lease that it holds",
                 fix="The audit log of our broker names the rule that failed",
                 code="lease-revoked",
             )
 
     def __enter__(self) -> Self:
-        self._hear(0.0)
+        while not self._hear(0.0):  # a broker that was started again knows no lease yet
+            self.require_good()
+            self._over.wait(RETRY_S)
         self.require_good()
         threading.Thread(target=self._watch, name="lease watch", daemon=True).start()
         return self
@@ -82,12 +84,18 @@ class LeaseWatch:
                     self._stop()
                 return
 
-    def _hear(self, wait_s: float) -> None:
+    def _hear(self, wait_s: float) -> bool:
+        """Ask once; whether an open lease was spoken of, which alone is a good word.
+
+        Of an instance without a lease nobody demands evidence: one that gave its lease
+        back, and goes on, would never be missed.
+        """
         # A good word counts from when it was asked for: whoever carries the answer
         # may have held it back.
         asked_at_s = self._clock()
         standing = self._ask(wait_s)
-        if standing.good:
-            self._good_at_s = asked_at_s
-        else:
+        if not standing.good:
             self._rule = standing.rule
+        elif standing.due_s:
+            self._good_at_s = asked_at_s
+        return not standing.good or standing.due_s > 0

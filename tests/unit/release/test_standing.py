@@ -27,8 +27,8 @@ def test_without_lease_an_instance_is_good_and_never_due(standings: Standings) -
 def test_proofs_move_the_time_that_is_due(standings: Standings) -> None:
     standings.grant(ONE, BEAT_S, 0.0)
     assert standings.standing(ONE, 1.0).due_s == BEAT_S + GRACE_S - 1
-    standings.prove(ONE, 4.0)
-    standings.prove(ONE, 3.0)  # an earlier proof does not shorten it
+    standings.prove(ONE, BEAT_S, 4.0)
+    standings.prove(ONE, BEAT_S, 3.0)  # an earlier proof does not shorten it
     assert standings.standing(ONE, 4.0).due_s == BEAT_S + GRACE_S
     assert standings.overdue(4.0 + BEAT_S) == ()
     assert standings.overdue(4.0 + BEAT_S + GRACE_S) == (ONE,)
@@ -51,7 +51,7 @@ def test_revoked_is_for_good(standings: Standings) -> None:
     standings.grant(TWO, BEAT_S, 0.0)
     assert standings.revoke(ONE, "ima-not-allowed") == 1
     for attempt in (
-        lambda: standings.prove(ONE, 1.0),
+        lambda: standings.prove(ONE, BEAT_S, 1.0),
         lambda: standings.grant(ONE, BEAT_S, 1.0),
         lambda: standings.require_good(ONE),
     ):
@@ -68,3 +68,12 @@ def test_given_back_is_not_missed(standings: Standings) -> None:
     standings.give_back(ONE)
     assert standings.overdue(99.0) == ()
     assert standings.standing(ONE, 99.0).good
+    assert standings.standing(ONE, 1.0).due_s == 0  # which no holder takes for a lease
+
+
+def test_a_broker_started_again_opens_a_lease_that_is_proven(
+    standings: Standings,
+) -> None:
+    standings.prove(ONE, BEAT_S, 10.0)
+    assert standings.standing(ONE, 10.0).due_s == BEAT_S + GRACE_S
+    assert standings.overdue(10.0 + BEAT_S + GRACE_S) == (ONE,)

@@ -14,7 +14,8 @@ from sealift.release.standing import Standing
 from sealift.travel.leasewatch import MARGIN_S, LeaseWatch
 
 WHO = SigningKey.generate().public_key
-GOOD = Standing(instance=WHO, good=True)
+GOOD = Standing(instance=WHO, good=True, due_s=9.0)
+UNLEASED = Standing(instance=WHO, good=True)
 BAD = Standing(instance=WHO, good=False, rule="ima-not-allowed")
 BEAT_S = 0.2
 
@@ -57,7 +58,8 @@ def test_a_revoked_instance_is_not_begun_with() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [BAD, PeerError("gone"), StaleError("no", code="challenge-replayed")]
+    "word",
+    [BAD, UNLEASED, PeerError("gone"), StaleError("no", code="challenge-replayed")],
 )
 def test_bad_news_and_silence_end_the_flow(word: Standing | SealiftError) -> None:
     broker, stopped = OwnBroker(GOOD), threading.Event()
@@ -66,6 +68,22 @@ def test_bad_news_and_silence_end_the_flow(word: Standing | SealiftError) -> Non
         assert stopped.wait(BEAT_S + MARGIN_S + 5)
         with pytest.raises(StaleError):
             lease.require_good()
+
+
+def test_without_a_lease_no_visit_begins() -> None:
+    with pytest.raises(StaleError), watch(OwnBroker(UNLEASED), lambda: None):
+        pytest.fail("rows would flow")
+
+
+def test_a_lease_that_comes_in_time_is_waited_for() -> None:
+    """The broker was started again, and the instance proves itself anew."""
+    words = [UNLEASED, UNLEASED, GOOD]
+
+    def ask(wait_s: float) -> Standing:
+        return words.pop(0) if len(words) > 1 else GOOD
+
+    with LeaseWatch(ask, BEAT_S, time.monotonic, lambda: None) as lease:
+        lease.require_good()
 
 
 def test_a_good_word_that_was_held_back_is_an_old_one() -> None:
