@@ -56,6 +56,7 @@ from sealift.release.enroldesk import EnrolDesk
 from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
+from sealift.release.refusals import RefusalCount
 from sealift.release.regopolicy import OwnerPolicies
 from sealift.release.releasedesk import Asked, ReleaseDesk
 from sealift.release.rollback import Sighting
@@ -65,7 +66,6 @@ from sealift.release.standing import Standings
 from sealift.release.vault import Vault
 
 MAX_REQUESTS_PER_SESSION: Final = 256
-MAX_LOGGED_HANDSHAKES: Final = 1000
 S = TypeVar("S")
 
 
@@ -111,7 +111,7 @@ class Broker:
         self._sink = sink
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
-        self._handshakes = 0
+        self._refusals = RefusalCount()
         policies = policies or OwnerPolicies()
         policies.require_present(verified.agreement.resources_of(identity.name))
         self._served = self._bring_into_force()
@@ -136,6 +136,7 @@ class Broker:
             admit=self._admit,
             append=self._append,
             tell=self._tell,
+            refusals=self._refusals,
             clock=clock,
             policies=policies,
         )
@@ -146,6 +147,7 @@ class Broker:
             log=log,
             clock=clock,
             admit=self._admit,
+            refusals=self._refusals,
         )
 
     def serve(
@@ -197,10 +199,7 @@ class Broker:
         if not isinstance(error, (RefusedError, MalformedError)):
             return
         self._tell("release.refused", rule=error.code, peer=name)
-        with self._lock:
-            self._handshakes += 1
-            logs = self._handshakes <= MAX_LOGGED_HANDSHAKES
-        if logs:
+        if self._refusals.admit(None):
             try:
                 self._append("refusal", role=role, peer=name[:63], rule=error.code)
             except UnavailableError as failure:
@@ -260,6 +259,7 @@ class Broker:
             return self._answer_checkpoint(request.checkpoint, session)
         may_read_heads(session.peer, self._verified)
         if request.sighting:
+            self._require_in_force()  # or we would say that it is the last one here
             served = self._served
             answer = Served(served.entry, served.inclusion, served.head)
             return BrokerAnswer(served=answer)

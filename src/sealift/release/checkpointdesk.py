@@ -36,6 +36,7 @@ from sealift.release.checkpoint import (
     rolled_back,
 )
 from sealift.release.checkpointstore import CheckpointStore, JobKey
+from sealift.release.refusals import RefusalCount
 from sealift.release.signed import VerifiedAgreement
 
 Answered = CheckpointStatus | Logged | ShareRelease
@@ -59,6 +60,7 @@ class CheckpointDesk:
         log: Its audit log.
         clock: Seconds since 1970, for people who read the log.
         admit: Raises unless the agreement is in force and this challenge is fresh.
+        refusals: Says which refusals are logged.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class CheckpointDesk:
         log: AuditLog,
         clock: Callable[[], float],
         admit: Callable[[bytes | None], None],
+        refusals: RefusalCount,
     ) -> None:
         self._verified = verified
         self._identity = identity
@@ -78,6 +81,7 @@ class CheckpointDesk:
         self._log = log
         self._clock = clock
         self._admit = admit
+        self._refusals = refusals
         self._lock = threading.Lock()
         self._logged = last_logged(log.entries(), verified.digest)
 
@@ -93,7 +97,8 @@ class CheckpointDesk:
             try:
                 return self._answer(request, asker)
             except SealiftError as error:
-                self._refuse(request, asker, error)
+                if self._refusals.admit(asker.peer.result):
+                    self._refuse(request, asker, error)
                 raise
 
     def _answer(self, request: CheckpointRequest, asker: Asker) -> Answered:

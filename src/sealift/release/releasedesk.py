@@ -26,6 +26,7 @@ from sealift.release.broker import (
     authorize,
 )
 from sealift.release.grant import info_digest
+from sealift.release.refusals import RefusalCount
 from sealift.release.regopolicy import OwnerPolicies, Question
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
@@ -72,6 +73,7 @@ class ReleaseDesk:
         admit: Refuses a challenge that was used, and an agreement not in force.
         append: Writes an entry into the log and syncs it.
         tell: Emits an event.
+        refusals: Says which refusals are logged.
         clock: Seconds since 1970.
         policies: What the owner's own policies are.
     """
@@ -85,6 +87,7 @@ class ReleaseDesk:
         admit: Callable[[bytes], None],
         append: Callable[..., Appended],
         tell: Tell,
+        refusals: RefusalCount,
         clock: Callable[[], float],
         policies: OwnerPolicies,
     ) -> None:
@@ -95,6 +98,7 @@ class ReleaseDesk:
         self._admit = admit
         self._append = append
         self._tell = tell
+        self._refusals = refusals
         self._clock = clock
         self._policies = policies
 
@@ -112,7 +116,8 @@ class ReleaseDesk:
             grant: Opens a lease, if the door has leases.
 
         Raises:
-            RefusedError: its ``code`` names the rule that failed; it was logged.
+            RefusedError: its ``code`` names the rule that failed; it was logged, unless
+                too many without evidence were.
             UnavailableError: if the entry cannot be written: then nothing leaves.
         """
         name = asked.peer.name
@@ -123,7 +128,8 @@ class ReleaseDesk:
             use = self._debit(resource)
             grant(resource)
         except SealiftError as error:
-            self._log(asked, rule=error.code)
+            if self._refusals.admit(asked.peer.result):
+                self._log(asked, rule=error.code)
             self._tell("release.refused", rule=error.code, peer=name)
             raise
         logged = self._log(asked, info=info_digest(info), use=use)
