@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sealift.attest.collateralfiles import item_times, to_items
 from sealift.attest.vendorfiles import wrap
 from sealift.errors import MalformedError, UsageError
 
@@ -42,3 +43,18 @@ def test_any_bytes(head: bytes, tail: bytes) -> None:
     read(head + tail)
     read((head + tail).hex().encode())
     read((head + tail)[:1184].ljust(1184, b"\0"))
+
+
+@given(
+    st.binary(max_size=300)
+    | st.dictionaries(
+        st.sampled_from(["tcb_info", "rim", "id", "sha256", "tcbInfo", "signature"]),
+        VALUES,
+        max_size=4,
+    ).map(lambda value: json.dumps(value).encode()),
+    st.sampled_from(["", "NV_GPU_DRIVER_GH100_1"]),
+)
+def test_any_collateral(raw: bytes, stem: str) -> None:
+    with suppress(MalformedError):
+        to_items(raw, stem)
+    assert item_times(raw)
