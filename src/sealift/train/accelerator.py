@@ -9,7 +9,7 @@ visit's memory is scrubbed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Final
 
 from sealift.codec import decode
@@ -143,24 +143,22 @@ class Accelerator:
                     self._keyring.forget()
 
     def _serve(self, control: Session, start: StartJob) -> None:
-        try:
-            job = self._open(start)
-        except PeerError:
-            raise  # a broker went away: whoever comes next may find it
-        except SealiftError as error:
-            send_message(control, Failed(error.code, str(error)))
-            raise
         orders = Orders(control)
-        hosting = self._host(job, control, orders)
-        leases = self._keep_leases(orders)
-        try:
-            leases.start()
-            send_message(control, job.ready())
-            orders.start(hosting)
-            finish = self._work(job, control, hosting, orders)
-        finally:
-            leases.close()
-            self._abandon(hosting)
+        with closing(self._keep_leases(orders)) as leases:
+            try:
+                job = self._open(start, leases)
+            except PeerError:
+                raise  # a broker went away: whoever comes next may find it
+            except SealiftError as error:
+                send_message(control, Failed(error.code, str(error)))
+                raise
+            hosting = self._host(job, control, orders)
+            try:
+                send_message(control, job.ready())
+                orders.start(hosting)
+                finish = self._work(job, control, hosting, orders)
+            finally:
+                self._abandon(hosting)
         job.verify()
         try:
             job.handout.send(control, job.bench.training, model=finish.model)
@@ -200,7 +198,7 @@ class Accelerator:
         agreement = self._agreement.agreement
         return LeaseKeeper(
             self._reach_broker,
-            heartbeats(agreement, self._keyring.owners),
+            heartbeats(agreement, agreement.holders),
             clock=self._clock,
             lost=lose,
             sink=self._sink,
@@ -224,7 +222,7 @@ class Accelerator:
                 verified=given_up.verified,
             )
 
-    def _open(self, start: StartJob) -> OpenJob:
+    def _open(self, start: StartJob, leases: LeaseKeeper) -> OpenJob:
         """What can be refused at home is refused before any key is asked for."""
         settings = decode(AcceleratorSettings, start.settings)
         agreement = self._agreement.agreement
@@ -233,7 +231,7 @@ class Accelerator:
         self._workshop.limits = WorkshopLimits(work_s=settings.work_s)
         bench = Workbench(agreement, self._workshop, settings)
         keyring = self._keyring
-        keyring.collect(settings.brokers_s)
+        keyring.collect(settings.brokers_s, held=leases.begin)
         terms = RunTerms(
             buffers=settings.buffers, mixed=settings.mixed, sandbox=bench.sandbox
         )

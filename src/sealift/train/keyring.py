@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from sealift.errors import PeerError
@@ -20,6 +21,10 @@ from sealift.travel.peers import expect_broker, link_name
 from sealift.travel.state import Clock
 
 PAUSE_S: Final = 0.1
+
+
+def _nothing(owner: str) -> None:
+    """For whoever keeps no leases."""
 
 
 class Keyring:
@@ -56,11 +61,12 @@ class Keyring:
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
 
-    def collect(self, within_s: float) -> None:
+    def collect(self, within_s: float, held: Callable[[str], None] = _nothing) -> None:
         """Ask each owner's broker; an owner that is away brings nothing.
 
         Args:
             within_s: How long all brokers together may take to appear.
+            held: Called with each owner whose keys are here.
         """
         deadline = self._clock() + within_s
         for owner in self._agreement.agreement.holders:
@@ -70,6 +76,7 @@ class Keyring:
                 emit(self._sink, "release.missing", owner=owner, line=str(error))
             else:
                 self.owners += (owner,)
+                held(owner)
 
     def forget(self) -> None:
         """Overwrite every key."""

@@ -44,7 +44,7 @@ def heartbeats(agreement: Agreement, owners: Iterable[str]) -> dict[str, float]:
 
 
 class LeaseKeeper:
-    """Keeps the leases of one job, from ``start`` to ``close``.
+    """Keeps the leases of one job, each from ``begin`` on, until ``close``.
 
     Args:
         reach: Opens sessions with brokers.
@@ -70,16 +70,19 @@ class LeaseKeeper:
         self._sink = sink
         self._over = threading.Event()
         self._losing = threading.Lock()
-        self._threads = [
-            threading.Thread(
-                target=self._keep, args=item, name=f"lease of {item[0]}", daemon=True
-            )
-            for item in heartbeats.items()
-        ]
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        """Begin to renew."""
-        for thread in self._threads:
+    def begin(self, owner: str) -> None:
+        """This owner released its keys: from now on its broker wants to hear from us."""
+        heartbeat_s = self._heartbeats.get(owner)
+        if heartbeat_s is not None:
+            thread = threading.Thread(
+                target=self._keep,
+                args=(owner, heartbeat_s),
+                name=f"lease of {owner}",
+                daemon=True,
+            )
+            self._threads.append(thread)
             thread.start()
 
     def close(self) -> None:
