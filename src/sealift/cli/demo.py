@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sealift.attest.level import Level, say_level
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
-from sealift.errors import IntegrityError
+from sealift.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from sealift.demo.outcome import Outcome
@@ -50,6 +51,12 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--mixed",
         action="store_true",
         help="draw batches across the rows of all owners",
+    )
+    parser.add_argument(
+        "--rehearse",
+        choices=("attested-host",),
+        help="a guest with measured boot, IMA and a software TPM attests, and "
+        "misbehaves at last; needs qemu-system-x86 and swtpm",
     )
     parser.add_argument(
         "--plan",
@@ -111,15 +118,26 @@ def _play(args: argparse.Namespace) -> Outcome:
     from sealift.demo.travelrun import Stops
     from sealift.demo.world import Travel
 
+    if args.rehearse and args.plan == "local":
+        raise UsageError(
+            "the plan local shows no evidence, so nothing can be rehearsed",
+            fix="Leave out --plan or --rehearse",
+        )
     talk, task = Console(stderr=True), TASKS[args.task]
+    level = say_level(
+        Level.DEVELOPMENT, Level(args.rehearse) if args.rehearse else None
+    )
     view = (
-        Screen(talk) if talk.is_terminal else Lines(sys.stderr, headline=task.headline)
+        Screen(talk, level)
+        if talk.is_terminal
+        else Lines(sys.stderr, task.headline, level)
     )
     wishes = Wishes(
         folder=args.output.resolve(),
         plan=args.plan,
         task=task,
         travel=Travel(args.buffers, args.mixed),
+        rehearse=bool(args.rehearse),
         keep=args.keep,
     )
     stops = Stops(

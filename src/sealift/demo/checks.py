@@ -16,6 +16,7 @@ from sealift.demo.parties import MODEL_OWNER, OWNERS
 from sealift.demo.progress import Progress
 from sealift.demo.travelrun import TravelRun
 from sealift.errors import IntegrityError, SealiftError
+from sealift.release.equip import equip
 from sealift.release.files import write_whole
 from sealift.release.heads import find_head
 from sealift.release.logcheck import read_entries, verify_log
@@ -25,9 +26,19 @@ from sealift.release.signed import VerifiedAgreement, load_verified
 MAX_PASSPHRASE_BYTES: Final = 1024
 
 
-def check_run(world: World, run: TravelRun, *, attacks: bool) -> Verdict:
-    """Check everything that the parties keep of a run; failures are collected."""
-    verified, verdict = load_verified(world.agreement), Verdict()
+def check_run(
+    world: World, run: TravelRun, *, attacks: bool, now: Callable[[], float]
+) -> Verdict:
+    """Check everything that the parties keep of a run; failures are collected.
+
+    Args:
+        world: Made by ``make_world``.
+        run: What was told of it.
+        attacks: Whether one holder was a hostile one.
+        now: Seconds since 1970, to judge certificates at.
+    """
+    verdict = Verdict()
+    verified = equip(load_verified(world.agreement), clock=now)
     verdict.agreement = verified.agreement
     if attacks:
         _try(verdict, "attacks", lambda: _check_attacks(run.progress))

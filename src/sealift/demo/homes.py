@@ -10,9 +10,14 @@ from sealift.demo.parties import PARTIES
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """One party's own folder."""
+    """One party's own folder.
+
+    Attributes:
+        act: Of the demo; empty for the first one.
+    """
 
     path: Path
+    act: str = ""
 
     @property
     def key(self) -> Path:
@@ -52,18 +57,23 @@ class Home:
     @property
     def receipts(self) -> Path:
         """Signed receipts."""
-        return self.path / "receipts"
+        return self.path / f"receipts{self.act}"
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The demo's folder."""
+    """The demo's folder.
+
+    Attributes:
+        act: Of the demo; empty for the first one. Each has a job and results of its own.
+    """
 
     path: Path
+    act: str = ""
 
     def home(self, party: str) -> Home:
         """A party's folder."""
-        return Home(self.path / party)
+        return Home(self.path / party, self.act)
 
     def homes(self) -> tuple[Home, ...]:
         """Every party's folder."""
@@ -72,7 +82,7 @@ class World:
     @property
     def job(self) -> Path:
         """``job.toml``."""
-        return self.path / "job.toml"
+        return self.path / f"job{self.act}.toml"
 
     @property
     def agreement(self) -> Path:
@@ -87,7 +97,7 @@ class World:
     @property
     def run(self) -> Path:
         """The results."""
-        return self.path / "run"
+        return self.path / f"run{self.act}"
 
     @property
     def model(self) -> Path:

@@ -27,6 +27,7 @@ from sealift.demo.stop import leave_on_sigterm
 from sealift.errors import SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Buffer, Role
+from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_verified
@@ -128,9 +129,13 @@ def main() -> int:
     leave_on_sigterm()
     try:
         job = read_job(args.job)
-        agreement = load_verified(Path(job.agreement))
         passphrase = read_whole(args.passphrase_file, 1024).decode().strip()
         identity = load_identity(args.key, passphrase)
+        agreement = equip(
+            load_verified(Path(job.agreement)),
+            clock=time.time,  # noqa: TID251 - a process begins here
+            enroller=identity.public_key,
+        )
         with _dial(args.orchestrator, identity) as link:
             _attendance(args, job, agreement, identity)(link).serve()
     except SealiftError as error:

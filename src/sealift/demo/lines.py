@@ -6,10 +6,8 @@ from typing import TextIO
 
 from sealift.demo.progress import Progress, VisitSeen
 from sealift.demo.tasks.task import Metric
-from sealift.demo.words import BANNER, say_bytes
+from sealift.demo.words import DEVELOPMENT, say_banner, say_bytes, say_loudly
 from sealift.train.eventlines import RoleEvent
-
-BANNER_LINE = f"DEVELOPMENT: {BANNER}"
 
 
 class Lines:
@@ -18,12 +16,15 @@ class Lines:
     Args:
         stream: Usually stderr.
         headline: What is told of a visit to held-out rows.
+        level: That the demo will show.
     """
 
-    def __init__(self, stream: TextIO, headline: Metric) -> None:
+    def __init__(
+        self, stream: TextIO, headline: Metric, level: str = DEVELOPMENT
+    ) -> None:
         self._stream = stream
         self._headline = headline
-        self.say(BANNER_LINE)
+        self.say(f"{say_loudly(level)}: {say_banner(level)}")
 
     def __enter__(self) -> Lines:
         return self

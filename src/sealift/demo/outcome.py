@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.demo.progress import AttackSeen, Progress
+from sealift.demo.secondact import Revocation
 from sealift.demo.tasks.task import ACCURACY, Sample, Task
 from sealift.demo.world import Travel
 from sealift.release.agreement import Agreement
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sealift.train.manifest import RunManifest
 
 Plan = Literal["travel", "local"]
+REHEARSAL_BAR_S: Final = 75.0
 REFUSAL_OF: Final[Mapping[str, str]] = {
     REPLAY: "frame-order",
     BEYOND_LEASE: "outside-lease",
@@ -83,6 +85,7 @@ class Outcome:
         alone: The same of each owner's own model, on the same rows.
         seconds: From the command's start to the end of the last check.
         roles_up_s: From the command's start until every role was there.
+        revocation: What the second act of a rehearsal led to.
         sample: What the opened model writes, where the task has it write.
     """
 
@@ -103,12 +106,18 @@ class Outcome:
     report: Path
     model: Path
     sample: Sample | None = None
+    revocation: Revocation | None = None
 
     @property
     def sandbox(self) -> str:
         """What kept the recipe in; by the signed manifest, where there is one."""
         manifest = self.verdict.manifest
         return manifest.sandbox if manifest else self.progress.sandbox
+
+    @property
+    def bar_s(self) -> float:
+        """What all of it should take at most on two cores."""
+        return self.task.bar_s if self.revocation is None else REHEARSAL_BAR_S
 
     @property
     def attacks(self) -> list[AttackSeen]:
@@ -133,8 +142,14 @@ class Outcome:
             "scrub_verified": verdict.scrub_verified if travel else None,
             "receipts": len(verdict.receipts),
             "level": self.level,
+            "revocation_s": _rounded(self.revocation),
+            "revocation_rules": self.revocation.rules if self.revocation else None,
             "task": self.task.name,
             "report": str(self.report),
             "roles_up_s": round(self.roles_up_s, 2),
             "weights": self.weights,
         }
+
+
+def _rounded(revocation: Revocation | None) -> float | None:
+    return None if revocation is None else round(revocation.last_byte_s, 3)

@@ -21,10 +21,21 @@ def start_orchestrator(house: Household, world: World) -> None:
     house.start("orchestrator", NORMAL, arguments)
 
 
-def start_others(house: Household, world: World, port: int, *, attacks: bool) -> None:
-    """Everybody who dials; the accelerator first, since torch takes its time."""
+def start_others(
+    house: Household, world: World, port: int, *, attacks: bool, agent: str = ""
+) -> None:
+    """Everybody who dials; the accelerator first, since torch takes its time.
+
+    Args:
+        house: Starts them.
+        world: Made by ``make_world``.
+        port: Of the orchestrator.
+        attacks: Start one holder as a hostile one.
+        agent: What attests for the accelerator's host; empty for a software key.
+    """
     dial = ["--orchestrator", f"127.0.0.1:{port}"]
     accelerator = ["accelerator", world.job, *_key(world.home(HOST)), *dial, *_EVENTS]
+    accelerator += ["--agent", agent] if agent else []
     # It would restart itself with this environment; started with it, it need not.
     house.start("accelerator", NORMAL, accelerator, ALLOCATOR_ENVIRONMENT)
     for owner in OWNERS:

@@ -14,7 +14,13 @@ from rich.text import Text
 
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress, VisitSeen
-from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes
+from sealift.demo.words import (
+    ATTACK_IN_WORDS,
+    DEVELOPMENT,
+    say_banner,
+    say_bytes,
+    say_loudly,
+)
 from sealift.train.eventlines import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots
@@ -28,9 +34,11 @@ class Screen:
 
     Args:
         console: A terminal.
+        level: That the demo will show.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, level: str = DEVELOPMENT) -> None:
+        self._level = level
         self._console = console
         self._said: list[str] = []
         self._progress: Progress | None = None
@@ -42,7 +50,7 @@ class Screen:
         )
 
     def __enter__(self) -> Screen:
-        self._console.print(banner())
+        self._console.print(banner(self._level))
         self._live.start()
         return self
 
@@ -72,10 +80,13 @@ class Screen:
         return Group(said, *parts)
 
 
-def banner() -> Panel:
+def banner(level: str) -> Panel:
     """Nobody is kept out, in red."""
     return Panel(
-        Text(BANNER), title="DEVELOPMENT", style="bold white on red", expand=False
+        Text(say_banner(level)),
+        title=say_loudly(level),
+        style="bold white on red",
+        expand=False,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +17,13 @@ from sealift.demo.homes import World
 from sealift.demo.outcome import Outcome, Plan, Verdict
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
+from sealift.demo.rehearsedhost import RehearsedHost
 from sealift.demo.report.page import write_report
+from sealift.demo.secondact import BOUND_S, Revocation, run_second_act
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Sample, Task
 from sealift.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
-from sealift.demo.world import ONE_BUFFER, Travel, make_world
+from sealift.demo.world import ONE_BUFFER, Travel, make_world, second_act
 from sealift.train.eventlines import RoleEvent
 from sealift.travel.state import Clock
 
@@ -46,6 +49,7 @@ class Wishes:
         task: What the parties learn together.
         travel: One buffer or two, mixed cargo or not.
         attacks: Let one holder attack first.
+        rehearse: Have a guest attest as an attested host would, and misbehave at last.
         keep: Leave keys, passphrases and sealed data where they are.
     """
 
@@ -54,6 +58,7 @@ class Wishes:
     task: Task = DIGITS
     travel: Travel = ONE_BUFFER
     attacks: bool = True
+    rehearse: bool = False
     keep: bool = False
 
 
@@ -85,20 +90,22 @@ def run_demo(
 
 def _show(wishes: Wishes, view: View, clock: Clock, stops: Stops) -> Outcome:
     began_s = clock()
-    with view:
+    with view, _host(wishes, view, stops) as host:
         rows = wishes.task.words.rows
         view.say(f"making keys, sealing three owners' {rows}, signing the agreement")
-        world = make_world(wishes.folder, wishes.task, wishes.travel)
+        values = host.references if host else None
+        world = make_world(wishes.folder, wishes.task, wishes.travel, values)
         world_s = clock() - began_s
         if wishes.plan == "local":
             run, verdict = _run_local(world, view, clock)
         else:
-            run = _run_travel(world, view, wishes, stops)
+            run = _run_travel(world, view, wishes, stops, host.place if host else "")
             view.say("verifying logs, receipts, scrub reports and the model")
-            verdict = check_run(world, run, attacks=wishes.attacks)
+            verdict = check_run(world, run, attacks=wishes.attacks, now=_now)
+        revocation = _stop_it(world, host, verdict, view, clock=clock, stops=stops)
         sample = _sample(world, wishes.task)
     outcome = _outcome(world, run, verdict, wishes)
-    outcome.sample = sample
+    outcome.sample, outcome.revocation = sample, revocation
     outcome.world_s, outcome.began_s = world_s, began_s
     outcome.roles_up_s = run.progress.gathered_s - began_s
     outcome.seconds = clock() - began_s
@@ -106,7 +113,46 @@ def _show(wishes: Wishes, view: View, clock: Clock, stops: Stops) -> Outcome:
     return outcome
 
 
-def _run_travel(world: World, view: View, wishes: Wishes, stops: Stops) -> TravelRun:
+def _host(
+    wishes: Wishes, view: View, stops: Stops
+) -> AbstractContextManager[RehearsedHost | None]:
+    if not wishes.rehearse:
+        return nullcontext()
+    host = RehearsedHost(view.say)
+    stops.on_second_signal(host.kill)
+    return host
+
+
+def _stop_it(
+    world: World,
+    host: RehearsedHost | None,
+    verdict: Verdict,
+    view: View,
+    *,
+    clock: Clock,
+    stops: Stops,
+) -> Revocation | None:
+    """The second act, where a host attests that can misbehave."""
+    if host is None:
+        return None
+    view.say("second act: the host will misbehave while rows flow")
+    again = second_act(world)
+    found = run_second_act(again, host.place, host.misbehave, clock=clock, stops=stops)
+    if not found.held:
+        verdict.failures.append(
+            f"revocation: {found.last_byte_s:.2f} s until the last byte (bar {BOUND_S:g} "
+            f"s), revoked for {found.rules or 'nothing'}"
+        )
+    return found
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 - the demo checks what it made now
+
+
+def _run_travel(
+    world: World, view: View, wishes: Wishes, stops: Stops, agent: str
+) -> TravelRun:
     view.say("starting eight processes")
     # The model is opened at the end; torch loads meanwhile, on the second core.
     warm = _Once(lambda: import_module("sealift.train.handover"))
@@ -116,7 +162,7 @@ def _run_travel(world: World, view: View, wishes: Wishes, stops: Stops) -> Trave
             warm.start()
         view.watch(progress, event)
 
-    return run_travel(world, watch, attacks=wishes.attacks, stops=stops)
+    return run_travel(world, watch, attacks=wishes.attacks, agent=agent, stops=stops)
 
 
 def _run_local(world: World, view: View, clock: Clock) -> tuple[TravelRun, Verdict]:
@@ -139,7 +185,7 @@ def _outcome(world: World, run: TravelRun, verdict: Verdict, wishes: Wishes) -> 
         task=wishes.task,
         travel=wishes.travel,
         plan=wishes.plan,
-        level="development",
+        level=run.result.get("level", "development"),
         together={name: metrics[name] for name in named},
         alone={
             owner: {name: metrics[f"alone.{owner}.{name}"] for name in named}

@@ -13,10 +13,19 @@ from rich.text import Text
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import VisitSeen, timed_phases
-from sealift.demo.words import ATTACK_IN_WORDS, BANNER, say_bytes, say_sandbox
+from sealift.demo.secondact import BOUND_S
+from sealift.demo.words import (
+    ACT_IN_WORDS,
+    ATTACK_IN_WORDS,
+    say_banner,
+    say_bytes,
+    say_loudly,
+    say_sandbox,
+)
 
 BAR_WIDTH: Final = 40
 ROLES_BAR_S: Final = 8.0
+GUEST_BAR_S: Final = 30.0
 
 
 def print_summary(outcome: Outcome, console: Console) -> None:
@@ -30,6 +39,8 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         for line in _attacks(outcome):
             console.print(line)
         for line in _checks(outcome):
+            console.print(line)
+        for line in _revocation(outcome):
             console.print(line)
     console.print()
     for line in _ending(outcome):
@@ -117,16 +128,34 @@ def _checks(outcome: Outcome) -> Iterator[Text]:
         yield _mark(False).append(failure, style="red")
 
 
+def _revocation(outcome: Outcome) -> Iterator[Text]:
+    found = outcome.revocation
+    if found is None:
+        return
+    rules = ", ".join(f"{owner} [{rule}]" for owner, rule in found.rules.items())
+    yield _mark(found.held).append(
+        f"second act: the host {ACT_IN_WORDS}; lease revoked by {rules or 'nobody'}; "
+        f"{found.say_stop()} (bar: {BOUND_S:g} s), "
+        f"{say_bytes(found.scrubbed_bytes)} scrubbed"
+    )
+
+
 def _ending(outcome: Outcome) -> Iterator[Text]:
     yield Text(f"report   {outcome.report}")
     yield Text(f"model    {outcome.model}")
     line = Text("time     ")
-    line.append(_against("in all", outcome.seconds, outcome.task.bar_s))
+    line.append(_against("in all", outcome.seconds, outcome.bar_s))
     if outcome.plan == "travel":
-        line.append(_against(", all roles up after", outcome.roles_up_s, ROLES_BAR_S))
+        line.append(_against(", all roles up after", outcome.roles_up_s, _bar(outcome)))
     yield line
     rest = f"; {say_sandbox(outcome.sandbox)}" if outcome.plan == "travel" else ""
-    yield Text(f"DEVELOPMENT: {BANNER}{rest}", style="bold red")
+    loud = f"{say_loudly(outcome.level)}: {say_banner(outcome.level)}{rest}"
+    yield Text(loud, style="bold red")
+
+
+def _bar(outcome: Outcome) -> float:
+    """A guest boots before the roles start, where there is one."""
+    return ROLES_BAR_S if outcome.revocation is None else GUEST_BAR_S
 
 
 def _against(what: str, seconds: float, bar_s: float) -> str:

@@ -63,6 +63,7 @@ def run_travel(
     watch: Watch,
     *,
     attacks: bool = True,
+    agent: str = "",
     stops: Stops = NO_STOPS,
 ) -> TravelRun:
     """Start every role, watch until the job has ended, end every role.
@@ -71,6 +72,7 @@ def run_travel(
         world: Made by ``make_world``.
         watch: Called in this thread with every event, after it was taken note of.
         attacks: Start one holder as a hostile one.
+        agent: What attests for the accelerator's host; empty for a software key.
         stops: How this process is stopped.
 
     Raises:
@@ -87,7 +89,7 @@ def run_travel(
                 if told.kind == "orchestrator.listening":
                     with stops.postponed():
                         port = int(told.fields["port"])
-                        start_others(house, world, port, attacks=attacks)
+                        start_others(house, world, port, attacks=attacks, agent=agent)
                 progress.take(told)
                 watch(progress, told)
             elif isinstance(told, RoleResult) and told.process == "orchestrator":

@@ -9,6 +9,12 @@ from typing import Final
 from sealift.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.train.sandbox.confine import Confinement
 
+REHEARSED_BANNER: Final = (
+    "a guest with a software TPM attests, and the accelerator's process runs beside it "
+    "on this machine: the path is rehearsed, nobody is kept out"
+)
+DEVELOPMENT: Final = "development"
+ACT_IN_WORDS: Final = "executed a program that nobody agreed on"
 BANNER: Final = "software keys prove nothing about this machine; nobody is kept out"
 ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
     REPLAY: "sends a record a second time",
@@ -28,8 +34,19 @@ REAL: Final = (
     "audit logs as Merkle trees, receipts signed by the accelerator's instance key",
     "memory overwritten and read back after every visit",
 )
+SOFTWARE_KEY: Final = (
+    "evidence comes from a software key: it proves nothing about the machine"
+)
+REAL_REHEARSED: Final = (
+    "a guest with Debian's kernel: measured boot, IMA, quotes, each owner's enrolment",
+    "leases, renewed by fresh evidence every second or so, revoked by each owner's own broker",
+)
+ONLY_REHEARSED: Final = (
+    "the guest attests, the accelerator's process runs beside it on this machine: the "
+    "path is rehearsed, not the protection",
+    "the guest's TPM is software, and whoever runs this machine can change the guest",
+)
 DEVELOPMENT_ONLY: Final = (
-    "evidence comes from a software key: it proves nothing about the machine",
     "whoever runs this machine can read everything on it",
     "all parties' keys and passphrases lie in one folder",
     "the accelerator is a CPU process that stands in for a GPU",
@@ -51,6 +68,12 @@ class LevelWords:
     not_out: str
 
 
+REHEARSED: Final = LevelWords(
+    "a TPM quote with the whole measurement log of a guest, by a TPM made of software",
+    "nobody",
+    "The guest attests; the accelerator's process, with rows, keys and model, runs "
+    "beside it on this machine, and whoever runs that can read all of it.",
+)
 LEVEL_IN_WORDS: Final[Mapping[str, LevelWords]] = {
     "development": LevelWords(
         "a statement signed with a software key that the agreement names",
@@ -79,6 +102,21 @@ LEVEL_IN_WORDS: Final[Mapping[str, LevelWords]] = {
         "Not flaws of processor or GPU themselves.",
     ),
 }
+
+
+def say_loudly(level: str) -> str:
+    """``DEVELOPMENT (rehearsing attested-host)``: no reader shall miss it."""
+    return level.replace(DEVELOPMENT, DEVELOPMENT.upper())
+
+
+def rehearses(level: str) -> bool:
+    """Whether a level, as ``say_level`` writes it, is only rehearsed."""
+    return "rehearsing" in level
+
+
+def say_banner(level: str) -> str:
+    """Who is kept out at a level that protects nobody: nobody, and why."""
+    return REHEARSED_BANNER if rehearses(level) else BANNER
 
 
 def say_sandbox(word: str) -> str:

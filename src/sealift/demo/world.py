@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, Literal
 
+from sealift.attest.level import Level
+from sealift.attest.references.tpm import TpmReferences
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity, save_identity
 from sealift.crypto.keys import SecretKey
@@ -27,6 +30,7 @@ from sealift.data.schemafile import load_schema
 from sealift.data.seal import seal_table
 from sealift.demo.folder import clear
 from sealift.demo.homes import Home, World
+from sealift.demo.hostterms import add_host_terms
 from sealift.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS, PARTIES
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Task
@@ -53,15 +57,24 @@ class Travel:
 
 
 ONE_BUFFER: Final = Travel()
+AGAIN_EPOCHS: Final = 200  # so many that the second act is over before
+HostValues = Callable[[], TpmReferences]
 
 
-def make_world(path: Path, task: Task = DIGITS, travel: Travel = ONE_BUFFER) -> World:
+def make_world(
+    path: Path,
+    task: Task = DIGITS,
+    travel: Travel = ONE_BUFFER,
+    host: HostValues | None = None,
+) -> World:
     """Make everything that a job starts from.
 
     Args:
         path: The folder.
         task: What the parties learn together.
         travel: What agreement and job say about cargo.
+        host: Reference values of the attested host that is rehearsed, asked for when
+            all else is made; None agrees on a software key.
 
     Raises:
         UsageError: if the folder exists, is not empty and is no earlier demo's.
@@ -69,12 +82,17 @@ def make_world(path: Path, task: Task = DIGITS, travel: Travel = ONE_BUFFER) -> 
     """
     try:
         clear(path)
-        return _fill(path, task, travel)
+        return _fill(path, task, travel, host)
     except OSError as error:
         raise write_failed(path, error) from None
 
 
-def _fill(path: Path, task: Task, travel: Travel) -> World:
+def second_act(world: World) -> World:
+    """The same folder with a job that is to be stopped; made with an attested host."""
+    return World(world.path, "-again")
+
+
+def _fill(path: Path, task: Task, travel: Travel, host: HostValues | None) -> World:
     world = World(path)
     tables = path / "tables"
     # Deriving keys from passphrases and loading the rows take a second each.
@@ -90,8 +108,12 @@ def _fill(path: Path, task: Task, travel: Travel) -> World:
     world.bundle.mkdir()
     with resources.as_file(recipe) as source:
         shutil.copyfile(source, world.bundle / "recipe.py")
-    _agree(world, identities, task, travel)
+    _agree(world, identities, task, travel, host)
     world.job.write_text(_job_toml(task, travel), encoding="utf-8")
+    if host is not None:
+        again = second_act(world)
+        endless = _job_toml(task, travel, act=again.act, epochs=AGAIN_EPOCHS)
+        again.job.write_text(endless, encoding="utf-8")
     return world
 
 
@@ -126,7 +148,11 @@ def _seal(home: Home, identity: Identity, tables: Path) -> None:
 
 
 def _agree(
-    world: World, identities: dict[str, Identity], task: Task, travel: Travel
+    world: World,
+    identities: dict[str, Identity],
+    task: Task,
+    travel: Travel,
+    host: HostValues | None,
 ) -> None:
     parties = (*OWNERS, MODEL_OWNER, OPERATOR)
     starter = Starter(
@@ -144,6 +170,7 @@ def _agree(
         attesters=[identities[HOST].public_key],
         now_s=time.time(),  # noqa: TID251 - the demo begins here
         train_rows=_train_rows(world),
+        rehearse=None if host is None else Level.ATTESTED_HOST,
     )
     document = world.path / "agreement.toml"
     settled = {
@@ -152,7 +179,11 @@ def _agree(
         "buffers": str(travel.buffers),
         "mixed": json.dumps(travel.mixed),
     }
-    document.write_text(_settle_lines(starter.to_toml(), settled), encoding="utf-8")
+    text = _settle_lines(starter.to_toml(), settled)
+    if host is not None:
+        enrollers = tuple(identities[owner].public_key for owner in OWNERS)
+        text = add_host_terms(text, host(), enrollers)
+    document.write_text(text, encoding="utf-8")
     signed = compile_document(document, lambda path: read_card(path).resource)
     for name in parties:
         signed = add_signature(signed, identities[name])
@@ -177,17 +208,19 @@ def _settle_lines(document: str, values: dict[str, str]) -> str:
     return document
 
 
-def _job_toml(task: Task, travel: Travel) -> str:
+def _job_toml(
+    task: Task, travel: Travel, *, act: str = "", epochs: int | None = None
+) -> str:
     schedule = task.schedule
     return f"""\
-name = "{task.name}"
+name = "{task.name}{act}"
 agreement = "agreement.json"
 bundle = "recipe"
-output = "run"
+output = "run{act}"
 orchestrator = "127.0.0.1:0"
 
 [training]
-epochs = {schedule.epochs}
+epochs = {epochs or schedule.epochs}
 batch_rows = {schedule.batch_rows}
 seed = {schedule.seed}
 threads = {schedule.threads}

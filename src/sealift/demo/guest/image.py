@@ -92,6 +92,13 @@ def find_packages(folder: Path) -> bool:
     return fetched(folder / "packages") is not None
 
 
+def find_image(folder: Path) -> Path | None:
+    """Where the image lies that ``build_image`` would return, or None."""
+    lock = fetched(folder / "packages")
+    image = folder / f"image-{_key(lock)}" if lock else None
+    return image if image and (image / _MANIFEST).exists() else None
+
+
 def build_image(folder: Path, *, fresh: bool = False) -> GuestImage:
     """The image in ``folder``; built if it is missing or made of something else.
 

@@ -8,7 +8,7 @@ from sealift.attest.level import protects_nobody
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import OWNERS
 from sealift.demo.report.markup import Markup, element
-from sealift.demo.words import BANNER, say_bytes, say_list, say_sandbox
+from sealift.demo.words import say_banner, say_bytes, say_list, say_sandbox
 
 
 def opening(outcome: Outcome) -> Iterator[Markup]:
@@ -89,7 +89,7 @@ def _doubts(outcome: Outcome) -> str:
     )
     if not protects_nobody(outcome.level):
         return f"{checked}; {say_sandbox(outcome.sandbox)}"
-    return f"{checked}; but all of this is a rehearsal: {BANNER}"
+    return f"{checked}; but all of this is a rehearsal: {say_banner(outcome.level)}"
 
 
 def _tiles(outcome: Outcome) -> Iterator[tuple[str, str, str]]:

@@ -20,11 +20,22 @@ from sealift.demo.report.markup import Markup, element, join, section
 from sealift.demo.report.opening import opening
 from sealift.demo.report.records import records
 from sealift.demo.report.refused import refused
+from sealift.demo.report.revoked import revoked
 from sealift.demo.report.sealed import sealed
 from sealift.demo.report.standing import standing
 from sealift.demo.report.timeline import timeline
 from sealift.demo.spending import spend
-from sealift.demo.words import BANNER, DEVELOPMENT_ONLY, REAL, say_sandbox
+from sealift.demo.words import (
+    DEVELOPMENT_ONLY,
+    ONLY_REHEARSED,
+    REAL,
+    REAL_REHEARSED,
+    SOFTWARE_KEY,
+    rehearses,
+    say_banner,
+    say_loudly,
+    say_sandbox,
+)
 from sealift.release.files import write_whole
 from sealift.train.sandbox.confine import Confinement
 
@@ -54,7 +65,9 @@ def render(outcome: Outcome) -> str:
 def _banner(outcome: Outcome) -> Markup:
     if not protects_nobody(outcome.level):
         return join()
-    return element("div", element("b", "DEVELOPMENT"), BANNER, class_="banner")
+    level = outcome.level
+    loud = element("b", say_loudly(level))
+    return element("div", loud, say_banner(level), class_="banner")
 
 
 def _sections(outcome: Outcome) -> Iterator[Markup]:
@@ -71,6 +84,7 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
     yield timeline(outcome, spending)
     yield hours(outcome, spending)
     yield refused(outcome)
+    yield from revoked(outcome)
     yield sealed(outcome)
     yield from standing(outcome)
     yield records(outcome)
@@ -78,7 +92,9 @@ def _travel(outcome: Outcome) -> Iterator[Markup]:
 
 def _honesty(outcome: Outcome) -> Markup:
     real: tuple[str, ...] = (*REAL, outcome.task.words.real)
-    only: tuple[str, ...] = DEVELOPMENT_ONLY
+    only: tuple[str, ...] = (SOFTWARE_KEY, *DEVELOPMENT_ONLY)
+    if rehearses(outcome.level):
+        real, only = real + REAL_REHEARSED, ONLY_REHEARSED + DEVELOPMENT_ONLY
     if outcome.plan == "travel":
         line = (say_sandbox(outcome.sandbox),)
         confined = Confinement.parse(outcome.sandbox).holds

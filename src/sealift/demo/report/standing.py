@@ -10,7 +10,13 @@ from sealift.attest.level import protects_nobody
 from sealift.demo.outcome import Outcome
 from sealift.demo.parties import MODEL_OWNER
 from sealift.demo.report.markup import Markup, element, section, table, verdict_chip
-from sealift.demo.words import LEVEL_IN_WORDS, say_bytes, say_sandbox
+from sealift.demo.words import (
+    LEVEL_IN_WORDS,
+    REHEARSED,
+    rehearses,
+    say_bytes,
+    say_sandbox,
+)
 from sealift.release.receipt import cargo_promise
 
 Ground = Literal["cryptography", "records", "evidence"]
@@ -83,7 +89,7 @@ def standing(outcome: Outcome) -> Iterator[Markup]:
 
 def _level(outcome: Outcome) -> Markup:
     level, verdict = outcome.level, outcome.verdict
-    words = LEVEL_IN_WORDS[level.partition(" ")[0]]
+    words = REHEARSED if rehearses(level) else LEVEL_IN_WORDS[level.partition(" ")[0]]
     accepted = verdict.agreement.accept if verdict.agreement else (level,)
     kinds = sorted({receipt.evidence.kind for receipt in verdict.receipts})
     facts = {

@@ -1,0 +1,46 @@
+"""The rehearsal as its users start it: a guest attests, and misbehaves at last."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.guest import folder
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.guest,
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+]
+LEVEL = "development (rehearsing attested-host)"
+
+
+def sealift(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sealift", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=os.environ | {"SEALIFT_GUEST": str(folder())},
+    )
+
+
+def test_the_whole_path_and_what_stands_afterwards(tmp_path: Path) -> None:
+    world = tmp_path / "world"
+    words = ("--rehearse", "attested-host", "--keep", "--json", "--output", world)
+    run = sealift("demo", *words)
+    assert run.returncode == 0, run.stderr
+    told = json.loads(run.stdout)
+    assert told["level"] == LEVEL
+    assert told["log_verified"] is told["scrub_verified"] is True
+    assert told["attacks_refused"] == 3
+    assert "ima-entry-unlisted" in told["revocation_rules"].values()
+    assert LEVEL in (world / "report.html").read_text()
+    assert run.stderr.count("rehearsing attested-host") >= 2
