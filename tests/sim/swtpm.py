@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from sealift.attest.attesters.tpm.client import Command, TpmClient
-from sealift.attest.attesters.tpm.registers import extend
-from sealift.attest.formats.ima import template_data
 from sealift.crypto.certificate import Certificate, certificates_from_pem
-from sealift.crypto.hash import digest
+from sealift.demo.standinkernel import StandInKernel
 from sealift.ids import Digest
 
 
@@ -175,7 +173,7 @@ def shut_down(client: TpmClient) -> None:
 
 @dataclass
 class MeasuringKernel:
-    """Stands in for IMA: extends PCR 10 and writes the list, as Linux does."""
+    """Stands in for IMA, and remembers what of it may run."""
 
     client: TpmClient
     ima_list: Path
@@ -183,39 +181,14 @@ class MeasuringKernel:
 
     def boot(self) -> None:
         """Measure the aggregate of PCRs 0 to 9, which software TPMs leave at zero."""
-        self.ima_list.write_bytes(b"")
-        self._measure("boot_aggregate", digest("sha256", bytes(320)))
+        self._kernel().boot()
 
     def run(self, path: str, content: bytes, *, allow: bool = True) -> None:
         """Execute a file."""
         named = Digest.of(content)
         if allow:
             self.files[path] = (*self.files.get(path, ()), named)
-        self._measure(path, named.raw)
+        self._kernel().measure(path, named.raw)
 
-    def _measure(self, path: str, file_digest: bytes) -> None:
-        content = template_data(
-            "ima-ng", b"sha256:\0" + file_digest, path.encode() + b"\0"
-        )
-        with self.ima_list.open("ab") as file:
-            file.write(binary_entry(content))
-        extend(
-            self.client,
-            10,
-            {
-                "sha256": digest("sha256", content),
-                "sha384": digest("sha384", content),
-            },
-        )
-
-
-def binary_entry(content: bytes, template: bytes = b"ima-ng") -> bytes:
-    """One entry of ``binary_runtime_measurements``."""
-    return (
-        (10).to_bytes(4, "little")
-        + digest("sha1", content)
-        + len(template).to_bytes(4, "little")
-        + template
-        + len(content).to_bytes(4, "little")
-        + content
-    )
+    def _kernel(self) -> StandInKernel:
+        return StandInKernel(self.client, self.ima_list, ("sha256", "sha384"))
