@@ -60,6 +60,14 @@ def test_vetoed_once_is_vetoed_for_ever() -> None:
     assert verify(first.signed(), [vetoed])
 
 
+def test_a_veto_is_named_before_missing_signatures() -> None:
+    """Nobody is sent to sign what nobody can bring into force."""
+    after = veto_of("ada").successor()
+    assert refused(after, "bern").code == "veto-unsigned"
+    vetoed = say(after, "veto", "ada")
+    assert refused(after, "bern", statements=[vetoed]).code == "agreement-vetoed"
+
+
 def test_a_veto_without_a_right_to_it_is_none() -> None:
     first = veto_of("ada")
     after = first.successor()

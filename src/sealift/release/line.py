@@ -82,11 +82,12 @@ def verify_line(
     for link in links:
         verify_link(link)
     said = _read_statements(links, statements)
+    # First: what was vetoed needs no more signatures.
+    _require_unended(links, [each.statement for each in said])
     _require_first(links[0])
     for place, (before, after) in enumerate(pairwise(links)):
         require_follows(after.agreement, before.agreement)
         _require_amended(before.agreement, after, _left(said, place))
-    _require_unended(links, [each.statement for each in said])
     return Backing(
         frozenset(links[-1].signatures),
         _left(said, len(links) - 1),
