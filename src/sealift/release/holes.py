@@ -80,10 +80,12 @@ def _roots(agreement: Agreement) -> Iterator[Hole]:
 
 def _references(agreement: Agreement) -> Iterator[Hole]:
     references = agreement.references
+    parties = {party.sign: party.name for party in agreement.parties}
     for each in references.sets:
+        who = parties.get(each.signer, "a stranger")
         yield Hole(
             "mutable-references",
-            f"whoever holds the key of the reference set {each.name} may change what "
+            f"{who}, by the key of the reference set {each.name}, may change what "
             "evidence must show, without a new agreement",
         )
     ima = references.tpm.ima if references.tpm else None
