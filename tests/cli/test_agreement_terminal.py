@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.referenceset import ReferenceSet, SetName, sign_set
 from sealift.codec import encode
-from sealift.crypto.identity import create_identity, save_identity
+from sealift.crypto.identity import (
+    create_identity,
+    load_card,
+    load_identity,
+    save_identity,
+)
 from sealift.crypto.keys import SecretKey
 from sealift.data.schemafile import parse_schema
 from sealift.data.seal import seal_table
@@ -103,3 +110,37 @@ def test_identities_are_loaded_after_the_question(folder: Path) -> None:
     type_in(folder, NEW, [])
     words = [*SIGN[:-2], "--passphrase-file", "nowhere"]
     assert "not-confirmed" in type_in(folder, words, ["no"])[1]
+
+
+def write_set(folder: Path) -> Path:
+    """A signed reference set of a host that nobody has."""
+    made = ReferenceSet(
+        name="hosts",
+        number=3,
+        made_at_s=1,
+        values=ReferenceValues(lowest_tier="warning"),
+    )
+    ada = load_identity(folder / "ada.key", PASSPHRASE)
+    path = folder / "hosts.json"
+    path.write_bytes(encode(sign_set(made, ada)))
+    return path
+
+
+def test_hosts_are_named_by_their_sets(folder: Path) -> None:
+    write_set(folder)
+    words = [*NEW, "--rehearse", "attested-host", "--references", "hosts.json"]
+    code, said = type_in(folder, words, [])
+    assert code == 0, said
+    assert type_in(folder, SIGN, ["yes"])[0] == 0
+    references = load_signed(folder / "agreement.json").agreement.references
+    ada = load_card(folder / "ada.card.json").sign
+    assert references.sets == (SetName(name="hosts", signer=ada, number=3),)
+    assert references.enrollers == (ada,)  # the only owner of data
+
+
+def test_an_altered_set_is_not_named(folder: Path) -> None:
+    path = write_set(folder)
+    path.write_text(path.read_text().replace('"number":3', '"number":4'))
+    code, said = type_in(folder, [*NEW, "--references", "hosts.json"], [])
+    assert code == 5
+    assert "references-foreign" in said

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import Level
+from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
 from sealift.channel.outputfile import open_output
 from sealift.cli.ask import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card
@@ -18,6 +19,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.data.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
 from sealift.release.bundle import measure_bundle, read_bundle
+from sealift.release.files import read_whole
 from sealift.release.signed import load_signed
 from sealift.release.starter import MAX_USES, Starter
 
@@ -53,6 +55,14 @@ def add_starter_parser(verbs: Any) -> None:
     )
     parser.add_argument(
         "--predecessor", type=Path, metavar="FILE", help="the signed agreement before"
+    )
+    parser.add_argument(
+        "--references",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="signed reference sets of the hosts that are accepted",
     )
     _add_rule_arguments(parser)
     parser.add_argument("-o", "--out", type=Path, default=Path("agreement.toml"))
@@ -181,6 +191,8 @@ def _starter(args: argparse.Namespace) -> Starter:
         model_owner=model_owner,
         operator=operator,
         attesters=[_attester(text) for text in args.attester],
+        enrollers=_enrollers(args, owners),
+        reference_sets=[_set_name(path) for path in args.references],
         now_s=time.time(),  # noqa: TID251 - the end of the command line
         train_rows=train_rows,
         accept=args.level or (Level.DEVELOPMENT,),
@@ -220,6 +232,26 @@ def _require_party(name: str, names: list[str]) -> None:
             fix="Give its card with --party",
             code="not-a-party",
         )
+
+
+def _enrollers(
+    args: argparse.Namespace, owners: list[tuple[str, str]]
+) -> list[PublicKey]:
+    """Where a TPM is to prove itself, each owner finds out itself which one it is."""
+    if Level.ATTESTED_HOST not in (*(args.level or ()), args.rehearse):
+        return []
+    names = {owner for _, owner in owners}
+    cards = [load_card(path) for path in args.party]
+    return [card.sign for card in cards if card.name in names]
+
+
+def _set_name(path: Path) -> SetName:
+    """The set of a file as an agreement names it; its signature is checked."""
+    signed = parse_set(read_whole(path, MAX_SET_BYTES))
+    found = signed.set
+    name = SetName(name=found.name, signer=signed.signer, number=found.number)
+    verify_set(signed, name)
+    return name
 
 
 def _attester(text: str) -> PublicKey:

@@ -9,6 +9,7 @@ from typing import Final
 
 from sealift.attest.collateral import DAY_S
 from sealift.attest.level import Level
+from sealift.attest.referenceset import SetName
 from sealift.crypto.sign import PublicKey
 from sealift.release.explain import say_time
 
@@ -32,6 +33,8 @@ class Starter:
         model_owner: Party that gets the model.
         operator: Party whose key signs leases.
         attesters: Keys whose development evidence is genuine.
+        enrollers: Keys whose word ties an attestation key to its TPM.
+        reference_sets: Signed files of reference values that count.
         now_s: Seconds since 1970; what it writes ends 90 days later.
         train_rows: Rows to train on, by owner: the least that a model needs is half of
             the smallest owner's, of each.
@@ -61,6 +64,8 @@ class Starter:
     model_owner: str
     operator: str
     attesters: Sequence[PublicKey]
+    enrollers: Sequence[PublicKey] = ()
+    reference_sets: Sequence[SetName] = ()
 
     def to_toml(self) -> str:
         """The document."""
@@ -161,7 +166,6 @@ not_after = {_text(self._not_after)}
 """
 
     def _code(self) -> str:
-        keys = "".join(f"    {_text(key.to_text())},\n" for key in self.attesters)
         return f"""\
 [code]
 bundle = {_text(self.bundle)}   # every file in it is named by its digest
@@ -170,8 +174,22 @@ entry = {_text(self.entry)}
 [references]
 # Keys whose development evidence counts: the accelerator's attester.
 development_attesters = [
-{keys}]
+{_keys(self.attesters)}]
+{self._hosts()}"""
+
+    def _hosts(self) -> str:
+        enrollers = f"""\
+# Keys whose word says in which TPM a host's key lives: each owner finds out itself.
+enrollers = [
+{_keys(self.enrollers)}]
 """
+        sets = "".join(f"    {_set(each)},\n" for each in self.reference_sets)
+        named = f"""\
+# Signed files of values that evidence must show; the number is the lowest that counts.
+sets = [
+{sets}]
+"""
+        return (enrollers if self.enrollers else "") + (named if sets else "")
 
     def _output(self) -> str:
         owners = len({owner for _, owner in self.resource_cards})
@@ -202,6 +220,15 @@ mixed = false             # or true: batches are drawn across several owners' ro
 modes = ["at-rest"]       # records cross as sealed at home; or "visit": sealed again
 lease_s = {LEASE_S}           # longest time that a holder has for its cargo
 """
+
+
+def _keys(keys: Sequence[PublicKey]) -> str:
+    return "".join(f"    {_text(key.to_text())},\n" for key in keys)
+
+
+def _set(name: SetName) -> str:
+    words = [f"name = {_text(name.name)}", f"signer = {_text(name.signer.to_text())}"]
+    return f"{{ {', '.join(words)}, number = {name.number} }}"
 
 
 def _text(text: str) -> str:
