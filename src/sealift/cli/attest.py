@@ -14,7 +14,13 @@ from sealift.attest.check import UNBOUND, Check
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, parse_accept
 from sealift.attest.policy import Appraiser
-from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
+from sealift.attest.referenceset import (
+    MAX_SET_BYTES,
+    SetName,
+    SignedReferenceSet,
+    parse_set,
+    verify_set,
+)
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
 from sealift.cli.attestcollateral import add_collateral_parser, run_collateral
@@ -32,8 +38,9 @@ from sealift.cli.attestreference import add_reference_parser, run_reference
 from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
 from sealift.errors import RefusedError
+from sealift.release.equip import equip
 from sealift.release.files import read_whole
-from sealift.release.signed import Equipment, load_verified
+from sealift.release.signed import load_verified
 from sealift.release.visible import visible
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
@@ -61,12 +68,14 @@ def _add_verify_parser(verbs: Any) -> None:
         "offline; what a vendor must confirm comes from a collateral bundle.",
     )
     add_evidence_arguments(parser)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
+    parser.add_argument(
         "--agreement", type=Path, metavar="FILE", help="references and levels from it"
     )
-    source.add_argument(
-        "--references", type=Path, metavar="FILE", help="a signed reference set"
+    parser.add_argument(
+        "--references",
+        type=Path,
+        metavar="FILE",
+        help="a signed reference set: what the agreement names, or instead of one",
     )
     parser.add_argument("--signer", metavar="KEY", help="who must have signed the set")
     add_collateral_argument(parser)
@@ -113,20 +122,28 @@ def _appraiser(args: argparse.Namespace) -> Appraiser:
     at_s = parse_time(args.at)
     collateral = load_collateral(args.collateral)
     if args.agreement is not None:
-        equipment = Equipment(collateral=collateral, clock=lambda: at_s)
-        return load_verified(args.agreement).equipped(equipment).appraiser()
+        return equip(
+            load_verified(args.agreement),
+            clock=lambda: at_s,
+            collateral=collateral,
+            sets=[_read_set(args.references)] if args.references else (),
+        ).appraiser()
     appraiser = Appraiser(
         accept=_levels(args.accept), collateral=collateral, clock=lambda: at_s
     )
     if args.references is None:
         return appraiser
-    signed = parse_set(read_whole(args.references, MAX_SET_BYTES))
+    signed = _read_set(args.references)
     signer = PublicKey.from_text(args.signer) if args.signer else signed.signer
     name = SetName(name=signed.set.name, signer=signer, number=1)
     found = verify_set(signed, name)
     if not args.signer:
         _say(f"the reference set {found.name} {found.number} is signed by {signer}")
     return replace(appraiser, references=found.values)
+
+
+def _read_set(path: Path) -> SignedReferenceSet:
+    return parse_set(read_whole(path, MAX_SET_BYTES))
 
 
 def _levels(text: str | None) -> tuple[Level, ...]:

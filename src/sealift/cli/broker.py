@@ -10,13 +10,13 @@ from typing import Any
 from sealift.attest.attesters.tpm.client import TpmClient
 from sealift.attest.attesters.tpm.link import open_link
 from sealift.cli.brokerhttp import add_http_arguments, http_rim, make_metrics
+from sealift.cli.judging import wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
     RoleSetup,
     add_role_arguments,
     require_data_owner,
     set_up_role,
-    wall_clock,
 )
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sealift.cli.roles import wall_clock
+from sealift.cli.judging import wall_clock
 from sealift.errors import UsageError
 from sealift.release.brokerserver import Broker
 from sealift.train.settings import parse_address

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.outputapprove import add_approve_parser, approve_output
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
@@ -44,6 +45,7 @@ def add_parser(subparsers: Any) -> None:
         "-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors"
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    add_judging_arguments(parser)
     add_passphrase_argument(parser)
     add_approve_parser(verbs)
 
@@ -65,7 +67,7 @@ def _open(args: argparse.Namespace) -> str:
         raise UsageError(
             f"{args.output} exists", fix="Name another file with -o", code="exists"
         )
-    verified = load_verified(args.agreement)
+    verified = equip_from(args, load_verified(args.agreement))
     prompt = f"passphrase of {args.key.name}"
     owner = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)

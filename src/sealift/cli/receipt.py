@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.codec import to_plain
 from sealift.release.explain import count
 from sealift.release.receipt import (
@@ -36,13 +37,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--agreement", type=Path, metavar="FILE", help="the signed agreement"
     )
+    add_judging_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; the exit code."""
     signed = load_receipt(args.file)
-    verified = load_verified(args.agreement) if args.agreement else None
+    verified = None
+    if args.agreement:
+        verified = equip_from(args, load_verified(args.agreement))
     receipt = verify_receipt(signed, verified)
     statement = _statement(receipt, complete=verified is not None)
     if args.json:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
-from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
 from sealift.cli.eventlog import add_events_argument, marked, open_events
+from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
-from sealift.release.equip import equip
-from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
@@ -55,20 +51,7 @@ def add_role_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where the orchestrator listens, instead of what the job says",
     )
-    parser.add_argument(
-        "--collateral",
-        type=Path,
-        metavar="FILE",
-        help="what vendors say of their hardware (a bundle), to judge evidence offline",
-    )
-    parser.add_argument(
-        "--references",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a signed set of reference values that the agreement names",
-    )
+    add_judging_arguments(parser)
     add_passphrase_argument(parser)
     add_events_argument(parser)
 
@@ -109,18 +92,7 @@ def equip_role(
     """
     holders = agreement.agreement.holders
     own = identity.public_key if identity.name in holders else None
-    collateral = Collateral()
-    if args.collateral is not None:
-        collateral = parse_bundle(read_whole(args.collateral, 2 * MAX_BUNDLE_BYTES))
-    sets = [parse_set(read_whole(path, MAX_SET_BYTES)) for path in args.references]
-    return equip(
-        agreement, clock=wall_clock, collateral=collateral, sets=sets, enroller=own
-    )
-
-
-def wall_clock() -> float:
-    """Seconds since 1970: certificates, validity, and what people read."""
-    return time.time()  # noqa: TID251 - the end of the command line
+    return equip_from(args, agreement, own)
 
 
 def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
