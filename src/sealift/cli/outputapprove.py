@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.cli.ask import confirm
+from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.release.agreement import Agreement
@@ -38,6 +39,7 @@ def add_approve_parser(verbs: Any) -> None:
         "--agreement", type=Path, required=True, metavar="FILE", help="the signed one"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_judging_arguments(parser)
     add_passphrase_argument(parser)
 
 
@@ -46,7 +48,7 @@ def approve_output(args: argparse.Namespace) -> str:
     from sealift.train.approving import approve, read_request
     from sealift.train.handover import read_model_manifest
 
-    verified = load_verified(args.agreement)
+    verified = equip_from(args, load_verified(args.agreement))
     prompt = f"passphrase of {args.key.name}"
     approver = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
