@@ -222,7 +222,7 @@ def _not_plainly_listed(
 
     Kept flat: it runs per entry.
     """
-    found = []
+    found, aggregates = [], references.allow.get(BOOT_AGGREGATE)
     unpack, allowed, ends = _SHA256_FIELDS.unpack_from, references.allow.get, _ENDS.get
     columns = zip(proved.templates, proved.contents, strict=True)
     for place, (template, content) in enumerate(columns):
@@ -231,6 +231,8 @@ def _not_plainly_listed(
             end = _PATH_AT - 1 + size
             if head == _SHA256_HEAD and content[end:] == ends(template):
                 listed = allowed(content[_PATH_AT:end].decode(errors="surrogateescape"))
+                if listed is aggregates:
+                    listed = None  # a second boot, listed or not
                 if listed and (listed[0].raw == raw or raw in _raws(listed)):
                     continue
         found.append(place)
@@ -250,6 +252,9 @@ def _judge(
 ) -> Check | None:
     """The failed check of an entry, or None if it is allowed after all."""
     entry = proved.entry(place)
+    if entry.path == BOOT_AGGREGATE:
+        why = "another kernel started without a reset, and PCR 0 to 9 say nothing of it"
+        return _refused(number, entry, "ima-second-boot", why)
     if place in proved.violations:
         return _refused(number, entry, "ima-violation", "changed while it was in use")
     if entry.buffer is not None and not _digest_fits(entry, entry.buffer):

@@ -163,7 +163,6 @@ def test_violating_boot_aggregate_is_refused() -> None:
         measured("/bin/sh", b"sh", algorithm="sha512"),
         Measured("ima-ngv2", (b"verity:sha256:\0" + file_digest(b"sh"), b"/bin/sh\0")),
         Measured("ima", (hashlib.sha1(b"sh").digest(), b"/bin/sh")),
-        BOOT,
     ],
     ids=lambda entry: (
         f"{entry.template}-{entry.fields[1][:12]!r}-{entry.fields[0][:6]!r}"
@@ -215,6 +214,20 @@ def test_boot_aggregate_is_that_of_the_pcrs_or_listed(
     )
     _, checks = appraise(LIST, references=replace(REFERENCES, allow=allow), pcrs=pcrs)
     assert refusals(checks) == ([code] if code else [])
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_second_kernel_is_refused(listed: bool) -> None:
+    """After a kexec the quoted boot registers are not those of what runs."""
+    more = {"boot_aggregate": (Digest(AGGREGATE),)} if listed else {}
+    allow = {**REFERENCES.allow, **more}
+    references = replace(REFERENCES, allow=allow)
+    state, checks = appraise(LIST, references=references)
+    assert not refusals(checks)
+    _, checks = appraise((BOOT,), references=references, state=state)
+    assert refusals(checks) == ["ima-second-boot"]
+    _, checks = appraise((*LIST, BOOT, SHELL), references=references)
+    assert refusals(checks) == ["ima-second-boot"]
 
 
 def test_list_without_boot_aggregate_is_refused() -> None:
