@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pytest
+import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -96,3 +98,30 @@ def test_one_changed_byte(value: Branch, data: st.DataObject) -> None:
     raw = bytearray(encode(value))
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     refuses_or_agrees(bytes(raw))
+
+
+@given(plain)
+def test_the_fast_writer_is_the_canonical_one(value: Any) -> None:
+    """Whatever way it takes, ``encode`` writes what the reference writer writes."""
+    assert encode(value) == rfc8785.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"\ue000": 1, "\U00010000": 2},  # another order in UTF-16 than by code point
+        {"b": 1, "a": {"d": 1, "c": [True, None]}},
+        ['\x00\x1f\x7f"\\/\b\f\n\r\t', "\u2028", "é"],
+        [1e-7, 1e21, 1e16, -0.0, 0.1, 5.0, 2**53 - 1, -(2**53) + 1],
+    ],
+)
+def test_where_writers_of_json_differ(value: Any) -> None:
+    assert encode(value) == rfc8785.dumps(value)
+    assert encode(parse(encode(value))) == encode(value)
+
+
+@pytest.mark.parametrize("value", [2**53, {1: 2}, [{None: 1}], "\ud800", {"\ud800": 1}])
+def test_what_has_no_canonical_form(value: Any) -> None:
+    """What JSON's own writer would have written all the same."""
+    with pytest.raises(MalformedError):
+        encode(value)
