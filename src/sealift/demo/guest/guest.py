@@ -11,6 +11,7 @@ from sealift.attest.agent import (
     Keep,
     Measure,
 )
+from sealift.attest.attesters.tpm.software import Maker
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
@@ -20,7 +21,6 @@ from sealift.crypto.tpmcredential import Credential
 from sealift.demo.guest.image import GuestImage
 from sealift.demo.guest.machine import Machine
 from sealift.demo.guest.protocol import Act, Misbehave, Start
-from sealift.demo.guest.softwaretpm import Maker
 
 
 class Guest:

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
-from sealift.demo.guest.image import GuestImage
-from sealift.demo.guest.layout import COMMAND_LINE
-from sealift.demo.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
-from sealift.demo.guest.softwaretpm import (
+from sealift.attest.attesters.tpm.software import (
     Maker,
     manufacture,
     new_maker,
     tpm_command,
 )
+from sealift.demo.guest.image import GuestImage
+from sealift.demo.guest.layout import COMMAND_LINE
+from sealift.demo.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
 from sealift.errors import PeerError, UnavailableError
 
 BOOT_TIMEOUT_S: Final = 120.0

@@ -1,8 +1,15 @@
-"""A software TPM for one guest, with an endorsement certificate by a maker of its own."""
+"""A software TPM, with an endorsement certificate by a maker of its own; to rehearse.
+
+Its maker's root is nobody's: evidence of it never amounts to more than `development`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +18,7 @@ from sealift.crypto.certificate import Certificate
 from sealift.errors import UnavailableError
 
 _TIMEOUT_S: Final = 60
+_START_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +95,37 @@ def tpm_command(state: Path, control: Path) -> list[str]:
         *("swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}"),
         *("--ctrl", f"type=unixio,path={control}", "--terminate"),
     ]
+
+
+@contextlib.contextmanager
+def running_tpm(state: Path, place: Path) -> Iterator[str]:
+    """Run it at a socket; yields how ``open_link`` names that.
+
+    Args:
+        state: What ``manufacture`` made.
+        place: Path of the socket; short, as all paths of sockets.
+
+    Raises:
+        UnavailableError: ``guest-tpm``, if it does not start.
+    """
+    command = [
+        *("swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}"),
+        *("--server", f"type=unixio,path={place}", "--flags", "not-need-init"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603
+    try:
+        _await_socket(place, process)
+        yield f"unix:{place}"
+    finally:
+        process.terminate()
+        process.wait(_TIMEOUT_S)
+
+
+def _await_socket(place: Path, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+            if place.exists() and probe.connect_ex(str(place)) == 0:
+                return
+        time.sleep(0.005)
+    raise UnavailableError("the software TPM did not start", code="guest-tpm")

@@ -1,0 +1,139 @@
+"""A host as any machine can stand in for one: a software TPM, and a kernel that we play.
+
+For measurements and for `sealift attacks`. Quotes, keys, enrolment and lists are what a
+real host shows; that the list names what really ran is played, and the TPM's maker is
+our own, so it amounts to `development` and nothing else (rule H11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sealift.attest.attesters.tpm.attester import TpmAttester, TpmSources
+from sealift.attest.attesters.tpm.registers import extend
+from sealift.attest.attesters.tpm.software import (
+    Maker,
+    manufacture,
+    new_maker,
+    running_tpm,
+)
+from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
+from sealift.attest.tpm import IMA_PCR
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.hash import sha256
+from sealift.ids import Digest
+
+_TEMPLATE: Final = b"ima-ng"
+_BOOT_PCRS: Final = range(10)
+
+
+@dataclass(slots=True)
+class PlayedKernel:
+    """Extends PCR 10 and writes the list as Linux does, for what it is told ran.
+
+    Attributes:
+        allow: What it was told is allowed, as reference values.
+    """
+
+    attester: TpmAttester
+    list_file: Path
+    allow: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
+
+    def boot(self) -> None:
+        """The first entry: the aggregate of PCRs 0 to 9, which swtpm leaves at zero."""
+        self.measure("boot_aggregate", sha256(bytes(32 * len(_BOOT_PCRS))))
+
+    def run(self, path: str, content: bytes, *, allowed: bool = True) -> None:
+        """A file was executed."""
+        if allowed:
+            self.allow[path] = (*self.allow.get(path, ()), Digest.of(content))
+        self.measure(path, sha256(content))
+
+    def measure(self, path: str, found: bytes) -> None:
+        """One more entry: into the register first, then into the list."""
+        content = _content(path.encode(), found)
+        extend(self.attester.client, IMA_PCR, {"sha256": sha256(content)})
+        with self.list_file.open("ab") as file:
+            file.write(_entry(content))
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedHost:
+    """One running host.
+
+    Attributes:
+        maker: Vouches for its TPM.
+        kernel: Measures what it is told.
+    """
+
+    maker: Maker
+    attester: TpmAttester
+    kernel: PlayedKernel
+
+    def references(self) -> TpmReferences:
+        """References that accept this host, and all that its kernel allowed so far."""
+        certificate = Certificate(self.attester.enrolment_request().certificates[0])
+        root = TpmRoot(
+            name="a software TPM's maker",
+            key=self.maker.root.spki_digest,
+            operator="software",
+        )
+        return TpmReferences(
+            roots=(root,),
+            endorsement_keys=(certificate.spki_digest,),
+            pcrs={str(number): (bytes(32),) for number in _BOOT_PCRS},
+            ima=ImaReferences(allow=dict(self.kernel.allow)),
+        )
+
+
+@contextlib.contextmanager
+def rehearsed_host(
+    folder: Path, programs: Iterable[tuple[str, bytes]] = ()
+) -> Iterator[RehearsedHost]:
+    """A host that booted and ran ``programs``.
+
+    Args:
+        folder: Empty; for the TPM, its maker and the list. Its path must be short.
+        programs: Path and content of files that ran since.
+
+    Raises:
+        UnavailableError: ``guest-tpm``, without swtpm.
+    """
+    maker = new_maker(folder / "maker")
+    manufacture(maker, folder / "tpm")
+    list_file = folder / "ima"
+    list_file.write_bytes(b"")
+    with (
+        running_tpm(folder / "tpm", folder / "s") as place,
+        TpmAttester(
+            TpmSources(
+                tpm=place,
+                state=folder / "state",
+                event_log=None,
+                ima_list=list_file,
+                issuers=tuple(each.der for each in maker.issuers),
+            )
+        ) as attester,
+    ):
+        kernel = PlayedKernel(attester, list_file)
+        kernel.boot()
+        for path, content in programs:
+            kernel.run(path, content)
+        yield RehearsedHost(maker, attester, kernel)
+
+
+def _content(path: bytes, found: bytes) -> bytes:
+    fields = (b"sha256:\0" + found, path + b"\0")
+    return b"".join(struct.pack("<I", len(each)) + each for each in fields)
+
+
+def _entry(content: bytes) -> bytes:
+    recorded = hashlib.sha1(content, usedforsecurity=False).digest()
+    head = struct.pack("<I20sI", IMA_PCR, recorded, len(_TEMPLATE)) + _TEMPLATE
+    return head + struct.pack("<I", len(content)) + content
