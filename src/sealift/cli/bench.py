@@ -13,6 +13,7 @@ from sealift.errors import UsageError
 BENCHES: Final = {
     "channel": "sealing beside memcpy, sealed beside plain transfers",
     "handshake": "a session's handshake, in memory and through the relay",
+    "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
 

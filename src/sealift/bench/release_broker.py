@@ -1,0 +1,167 @@
+"""The broker's process of the release measurement: vault, log, and the relay beside it.
+
+``python -m sealift.bench.release_broker`` takes orders on stdin (``travel_wire``). The
+relay is in this process, which costs it time that a job's broker does not spend.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from sealift.bench.travel_wire import Answer, pack, serve, unpack
+from sealift.channel.commitment import key_commitment
+from sealift.channel.tcp import TcpTransport
+from sealift.codec import decode, encode
+from sealift.crypto.identity import create_identity
+from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.errors import PeerError
+from sealift.ids import Digest, Role
+from sealift.release.agreement import ReleaseRule, Resource
+from sealift.release.auditlog import AuditLog
+from sealift.release.brokerserver import Broker
+from sealift.release.equip import equip
+from sealift.release.lease import ask_standing
+from sealift.release.signed import SignedAgreement, add_signature, verify
+from sealift.release.vault import Vault
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.establish import connect
+from sealift.session.link import Link
+from sealift.session.relay import Relay
+from sealift.travel.brokerage import Brokerage
+from sealift.travel.leasewatch import LeaseWatch
+from sealift.travel.peers import (
+    ACCELERATOR,
+    expect_at_broker,
+    expect_broker,
+    link_name,
+)
+
+OWNER = "owner"
+RESOURCE = "owner-train"
+BROKER = link_name(Role.BROKER, OWNER)
+HEARTBEAT_S = 1.0
+CHUNK = bytes(1 << 16)
+PAUSE_S = 0.002  # between chunks: enough to time the last one by
+
+
+class _Crowded(Brokerage):
+    """Many accelerators at once need a name each on the relay, which only routes."""
+
+    def _expect(self, peer_name: str) -> PeerPolicy:
+        if peer_name.startswith(ACCELERATOR):
+            return expect_at_broker(self._agreement)
+        return super()._expect(peer_name)
+
+
+class BrokerEnd:
+    """Does what the measurement orders."""
+
+    def __init__(self) -> None:
+        self._identity = create_identity(OWNER)
+        self._key = SecretKey.generate()
+        self._relay: Relay | None = None
+
+    def make(self, heartbeat_s: float | None) -> Answer:
+        """The owner's card and its one resource."""
+        rule = ReleaseRule()
+        if heartbeat_s is not None:
+            rule = replace(rule, lease_s=3600.0, heartbeat_s=heartbeat_s)
+        resource = Resource(
+            name=RESOURCE,
+            owner=OWNER,
+            part="train",
+            rows=1024,
+            row_bytes=16,
+            total_bytes=1 << 14,
+            record_bytes=4096,
+            schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},
+            content=Digest.of(b"rows of nobody"),
+            key=key_commitment(self._key, RESOURCE),
+            rule=rule,
+        )
+        card = pack(encode(self._identity.card))
+        return {"card": card, "resource": pack(encode(resource))}
+
+    def sign(self, signed: str) -> Answer:
+        """Sign the agreement as its owner."""
+        found = decode(SignedAgreement, unpack(signed))
+        return {"signed": pack(encode(add_signature(found, self._identity)))}
+
+    def start(self, signed: str, folder: str) -> Answer:
+        """Begin to serve; the relay's address."""
+        verified = equip(
+            verify(decode(SignedAgreement, unpack(signed))),
+            clock=_now_s,
+            enroller=self._identity.public_key,
+        )
+        self._vault = Vault.create(Path(folder) / "vault.db", self._identity)
+        self._vault.store(RESOURCE, self._key)
+        self._log = AuditLog.create(Path(folder) / "audit.db", self._identity, _now_s)
+        self._broker = Broker(
+            verified, self._identity, vault=self._vault, log=self._log, clock=_now_s
+        )
+        self._policy = expect_broker(verified, OWNER)
+        self._endpoint = Endpoint(
+            role=Role.BROKER,
+            name=OWNER,
+            agreement=verified.digest,
+            identity=self._identity,
+        )
+        self._relay = Relay.listen()
+        link = self._relay.local_link(BROKER)
+        door = _Crowded(link, self._endpoint, verified, broker=self._broker)
+        threading.Thread(target=_serve, args=(door,), daemon=True).start()
+        return {"address": list(self._relay.address)}
+
+    def give(self, host: str, port: int, instance: str) -> Answer:
+        """Be this owner's holder: send rows to an instance until its lease is lost."""
+        assert self._relay is not None
+        endpoint = replace(
+            self._endpoint, role=Role.HOLDER, instance=SigningKey.generate()
+        )
+        key = PublicKey.from_text(instance)
+        line = TcpTransport.dial(host, port)
+        with (
+            Link.dial(self._relay.address, link_name(Role.HOLDER, OWNER)) as link,
+            connect(link.open(BROKER), endpoint, self._policy) as session,
+            LeaseWatch(
+                lambda wait_s: ask_standing(session, key, wait_s=wait_s),
+                HEARTBEAT_S,
+                time.monotonic,
+                line.close,
+            ),
+            suppress(PeerError),
+        ):
+            while True:
+                line.send(CHUNK)
+                time.sleep(PAUSE_S)
+        return {}
+
+    def spent(self) -> Answer:
+        """CPU seconds of this process so far, and entries in the log."""
+        return {"cpu_s": time.process_time(), "entries": self._broker.head().size}
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._relay is not None:
+            self._relay.close()
+            self._vault.close()
+            self._log.close()
+
+
+def _serve(door: Brokerage) -> None:
+    with suppress(PeerError):  # the relay is closed at the end
+        door.serve()
+
+
+def _now_s() -> float:
+    return time.time()  # noqa: TID251 - certificates and the log, as of today
+
+
+if __name__ == "__main__":
+    serve(BrokerEnd())
