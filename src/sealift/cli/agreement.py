@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.cli.agreementnew import add_starter_parser, write_starter
-from sealift.cli.agreementsay import add_statement_parsers, make_statement
+from sealift.cli.agreementsay import add_statement_parsers, make_statement, now_s
 from sealift.cli.ask import confirm, has_terminal
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.codec import to_plain
-from sealift.errors import RefusedError, UsageError
+from sealift.errors import PolicyError, RefusedError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle
 from sealift.release.codereview import review_code
@@ -155,6 +155,7 @@ def _check(args: argparse.Namespace) -> None:
     print(f"signed by  {', '.join(names) or 'nobody yet'}")
     print(f"missing    {', '.join(signed.missing) or 'nobody'}")
     print(ascii_only(f"binds      {_binds(signed, args.file)}"))
+    _print_time(agreement)
     print()
     for line in meaning.lines():
         print(ascii_only(line))
@@ -167,6 +168,14 @@ def _binds(signed: SignedAgreement, path: Path) -> str:
     except RefusedError as error:
         return f"no: {error.what}; {error.why}" if error.why else f"no: {error.what}"
     return "yes"
+
+
+def _print_time(agreement: Agreement) -> None:
+    """Say it where no key is released now, whoever signed."""
+    try:
+        agreement.require_time(now_s())
+    except PolicyError as error:
+        print(f"time       {error} [{error.code}]")
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -268,6 +277,7 @@ def _verify(args: argparse.Namespace) -> None:
         print(f"silent     {', '.join(silent)}: no key of theirs is released")
     if verified.backing.left:
         print(f"left       {', '.join(sorted(verified.backing.left))}")
+    _print_time(agreement)
 
 
 def _load(path: Path) -> SignedAgreement:

@@ -58,7 +58,7 @@ def make_statement(args: argparse.Namespace) -> None:
         read_passphrase(args.passphrase_file, prompt=f"Passphrase of {args.key}"),
     )
     _require_right(kind, signed, identity.name)
-    said = sign_statement(kind, agreement, identity, _now_s())
+    said = sign_statement(kind, agreement, identity, now_s())
     print(f"statement  {save_statement(said, args.file.parent)}")
     if kind == "leave":
         _clean_up(args, agreement, identity)
@@ -128,5 +128,6 @@ def _say(line: str) -> None:
     print(f"sealift: {line}", file=sys.stderr)
 
 
-def _now_s() -> float:
+def now_s() -> float:
+    """Seconds since 1970."""
     return time.time()  # noqa: TID251 - the end of the command line

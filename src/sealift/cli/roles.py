@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sealift.cli.eventlog import add_events_argument, marked, open_events
-from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
@@ -65,6 +65,7 @@ def set_up_role(args: argparse.Namespace) -> RoleSetup:
     job = read_job(args.job)
     address = parse_address(args.orchestrator) if args.orchestrator else job.address
     agreement = load_verified(Path(job.agreement))
+    agreement.agreement.require_time(wall_clock())
     check_job(job, agreement)
     if job.plan != "travel":
         raise UsageError(

@@ -1,0 +1,53 @@
+"""An agreement whose time is over: said where it is read, refused where a role starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.cli.judging import wall_clock
+from sealift.cli.main import main
+from sealift.release.signed import save_signed
+from tests.sim.owners import make_consortium
+
+NOW_S = int(wall_clock())
+OVER = "its time ended"
+
+
+def written(folder: Path, not_after: int) -> Path:
+    first = make_consortium()
+    agreement = replace(first.agreement, not_after=not_after)
+    path = folder / "agreement.json"
+    save_signed(replace(first, agreement=agreement).signed(), path)
+    job = 'name = "digits"\nagreement = "agreement.json"\nbundle = "recipe"\n'
+    (folder / "job.toml").write_text(job)
+    return path
+
+
+def join(folder: Path) -> int:
+    words = "--vault v --log l --heads h --receipts r --sealed s --passphrase-file p"
+    return main(["join", str(folder / "job.toml"), "--key", "none", *words.split()])
+
+
+@pytest.mark.parametrize("verb", ["check", "verify"])
+def test_whoever_reads_it_is_told(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["agreement", verb, str(written(tmp_path, NOW_S - 9))]) == 0
+    assert f"{OVER} " in capsys.readouterr().out
+    assert main(["agreement", verb, str(written(tmp_path, NOW_S + 9999))]) == 0
+    assert OVER not in capsys.readouterr().out  # control
+
+
+def test_no_role_starts_under_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else its broker would bring it into force, and could serve no other any more."""
+    written(tmp_path, NOW_S - 9)
+    assert join(tmp_path) == 5
+    assert "[agreement-expired]" in capsys.readouterr().err
+    written(tmp_path, NOW_S + 9999)
+    join(tmp_path)
+    assert "[agreement-expired]" not in capsys.readouterr().err  # control
