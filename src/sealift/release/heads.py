@@ -149,7 +149,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
     try:
         kept = decode(_Kept, raw).heads
     except MalformedError:
-        single = decode(SignedTreeHead, raw)
+        single = _single_head(raw, path)
         kept = {single.log.to_text(): single}
     if log.to_text() not in kept:
         raise PolicyError(
@@ -159,6 +159,18 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
             code="no-head",
         )
     return kept[log.to_text()]
+
+
+def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
+    try:
+        return decode(SignedTreeHead, raw)
+    except MalformedError as error:
+        raise MalformedError(
+            f"{path} holds no tree heads",
+            why=error.what,
+            fix="Use the file in which you keep heads, not a log",
+            code="bad-heads",
+        ) from None
 
 
 def _load(path: Path) -> _Kept:
