@@ -32,6 +32,8 @@ def make_roles(house: House, said: list[str]) -> TravelRoles:
         job=Path("job.toml"), key=[Path("cloud")], passphrase_file=[Path("p")],
         attester_key=Path("host"), attester_passphrase_file=Path("q"), output=None,
         orchestrator="0.0.0.0:0", state=Path("kept"), must_resume=True,
+        collateral=None, references=[Path("hosts"), Path("more")], tpm="unix:/t",
+        tpm_state=None, tpm_issuers=None, event_log="none", ima_list="none", agent=None,
     )  # fmt: skip
     return TravelRoles(house, args, restarts=2, say=said.append)  # type: ignore[arg-type]
 
@@ -47,10 +49,11 @@ def test_starts_both_and_again_at_the_same_port() -> None:
     roles.start_orchestrator()
     roles.take_listening(listening(7410))
     first = dict(house.children)
-    assert first[ACCELERATOR][-3:] == ["--state", "kept", "--must-resume"]
+    at = first[ACCELERATOR].index("--state")
+    assert first[ACCELERATOR][at : at + 3] == ["--state", "kept", "--must-resume"]
     assert "127.0.0.1:7410" in first[ACCELERATOR]
     assert roles.start_again(ORCHESTRATOR)
-    assert house.children[ORCHESTRATOR][-1] == "0.0.0.0:7410"
+    assert "0.0.0.0:7410" in house.children[ORCHESTRATOR]
     roles.take_listening(listening(7410))
     assert len(house.started) == 3  # the accelerator is there still
     assert roles.start_again(ACCELERATOR)
@@ -69,3 +72,19 @@ def test_not_too_often_and_not_if_it_ended_by_itself() -> None:
     house.killed = False
     roles = make_roles(house, said)
     assert not roles.start_again(ORCHESTRATOR)
+
+
+def test_both_roles_judge_by_the_same_files() -> None:
+    house = House()
+    roles = make_roles(house, [])
+    roles.start_orchestrator()
+    roles.take_listening(listening(4000))
+    sets = ["--references", "hosts", "--references", "more"]
+    for name in (ORCHESTRATOR, ACCELERATOR):
+        words = house.children[name]
+        at = words.index("--references")
+        assert words[at : at + 4] == sets
+    host = house.children[ACCELERATOR]
+    assert host[host.index("--tpm") + 1] == "unix:/t"
+    assert "--agent" not in host
+    assert "--tpm" not in house.children[ORCHESTRATOR]

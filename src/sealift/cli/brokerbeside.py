@@ -14,14 +14,15 @@ import threading
 from collections.abc import Callable
 from typing import Final, Self
 
+from sealift.cli.judging import JUDGING, option_words
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 
 STOP_S: Final = 10.0
 OWN_FAILURES: Final = frozenset({1, 2, 3, 5, 6, 7})  # 4 is a peer's, a signal is ours
 MAX_RESTARTS: Final = 20
 _PASSED_ON: Final = (
-    "key", "passphrase_file", "orchestrator", "collateral", "vault", "log",
-    "version_counter",
+    "key", "passphrase_file", "orchestrator", "vault", "log", "version_counter",
+    "policy",
 )  # fmt: skip
 
 
@@ -98,14 +99,7 @@ class BrokerBeside:
 def broker_command(args: argparse.Namespace) -> list[str]:
     """`sealift broker` with what `sealift join` was given."""
     command = [sys.executable, "-m", "sealift", "broker", str(args.job)]
-    for name in _PASSED_ON:
-        value = getattr(args, name)
-        if value is not None:
-            command += [f"--{name.replace('_', '-')}", str(value)]
-    for name in ("references", "policy"):
-        for path in getattr(args, name):
-            command += [f"--{name}", str(path)]
-    return command
+    return command + option_words(args, (*_PASSED_ON, *JUDGING))
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:

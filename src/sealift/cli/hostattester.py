@@ -31,6 +31,10 @@ from sealift.cli.roles import RoleSetup
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Role
 
+HOST: Final = (
+    "tpm", "tpm_state", "tpm_issuers", "event_log", "ima_list", "agent",
+)  # fmt: skip
+
 
 def add_attester_arguments(parser: argparse.ArgumentParser) -> None:
     """Add where the evidence of this host comes from."""

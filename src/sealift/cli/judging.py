@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
@@ -12,6 +14,8 @@ from sealift.crypto.sign import PublicKey
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement
+
+JUDGING: Final = ("collateral", "references")
 
 
 def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +34,17 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a signed set of reference values that the agreement names",
     )
+
+
+def option_words(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """What was given, as words of another command line that takes the same options."""
+    words: list[str] = []
+    for name in names:
+        given = getattr(args, name)
+        for value in given if isinstance(given, list) else [given]:
+            if value is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
 
 
 def equip_from(

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from sealift.cli.hostattester import add_attester_arguments
+from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles import check_job
 from sealift.release.signed import load_verified
 from sealift.train.settings import read_job
@@ -57,6 +59,8 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="travel: checkpoints, not in state/NAME beside the job",
     )
+    add_judging_arguments(parser)
+    add_attester_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from sealift.cli.hostattester import HOST
+from sealift.cli.judging import JUDGING, option_words
 from sealift.cli.signals import followed, stop_postponed
 from sealift.train.eventlines import RoleEvent
 from sealift.train.household import Household
@@ -53,6 +55,7 @@ class TravelRoles:
             words += ["--output", args.output]
         if self._address is not None:
             words += ["--orchestrator", self._address]
+        words += option_words(args, JUDGING)
         self._start(ORCHESTRATOR, words)
 
     def take_listening(self, event: RoleEvent) -> None:
@@ -85,6 +88,7 @@ class TravelRoles:
             words += ["--state", args.state]
         if args.must_resume:
             words.append("--must-resume")
+        words += option_words(args, (*JUDGING, *HOST))
         self._start(ACCELERATOR, words)
 
     def _start(self, name: str, words: list[str | Path]) -> None:
