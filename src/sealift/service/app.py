@@ -79,7 +79,7 @@ class Rim:
         self._limits = limits
         self._monotonic = monotonic
         self._entrance = Entrance(limits)
-        self._gate = Gate(limits.at_once)
+        self._gate = Gate(limits.at_once, limits.at_once_per_address)
         metrics.add_gauge(
             "sealift_http_requests_inside",
             "HTTP requests worked on now.",
@@ -111,7 +111,7 @@ class Rim:
             began_s = self._monotonic()
             try:
                 self._admit(request, began_s)
-                with self._gate.passing():
+                with self._gate.passing(_address(request)):
                     response = await step(request)
             except Problem as problem:
                 response = _problem(problem)
@@ -131,7 +131,7 @@ class Rim:
         raw_path = request.scope.get("raw_path") or request.scope["path"].encode()
         check_target(raw_path, request.scope["query_string"], self._limits)
         check_head(request.scope["headers"], self._limits)
-        self._entrance.admit(request.client.host if request.client else "", now_s)
+        self._entrance.admit(_address(request), now_s)
 
     async def _auth(self, request: Request) -> Response:
         raw = await self._body(request, self._limits.auth_bytes)
@@ -245,6 +245,10 @@ def _path(rest: str) -> tuple[str, ...]:
         return resource_path(tuple(rest.split("/")))
     except MalformedError as error:
         raise not_found(BAD_PATH, str(error), error.code) from None
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _cookie(request: Request) -> str:

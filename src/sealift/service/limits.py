@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,8 @@ class Limits:
         in_all: Requests a second from all.
         burst_s: As many seconds' worth may come at once.
         at_once: Requests worked on at a time.
+        at_once_per_address: Of them from one address, so that one alone, with slow
+            bodies, does not take every place.
         connections: Connections open at a time.
         connections_per_address: Of them from one address.
     """
@@ -48,6 +50,7 @@ class Limits:
     in_all: float = 500.0
     burst_s: float = 2.0
     at_once: int = 32
+    at_once_per_address: int = 16
     connections: int = 256
     connections_per_address: int = 64
 
@@ -96,11 +99,18 @@ class RateLimit:
 
 
 class Gate:
-    """Lets so many through at a time, and nobody wait."""
+    """Lets so many through at a time, and nobody wait.
 
-    def __init__(self, at_once: int) -> None:
+    Args:
+        at_once: Most inside.
+        each: Most of them from one address.
+    """
+
+    def __init__(self, at_once: int, each: int) -> None:
         self._free = at_once
         self._at_once = at_once
+        self._each = each
+        self._inside: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
@@ -109,17 +119,20 @@ class Gate:
         return self._at_once - self._free
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def passing(self, address: str) -> Iterator[None]:
         """Inside while it is open; raises Problem 503 ``http-busy`` if it is full."""
+        key = address_key(address)
         with self._lock:
-            if not self._free:
+            if not self._free or self._inside[key] >= self._each:
                 raise limited(503, "too much to do at once", "http-busy", retry_s=1)
             self._free -= 1
+            self._inside[key] += 1
         try:
             yield
         finally:
             with self._lock:
                 self._free += 1
+                self._inside -= Counter({key: 1})  # who has none is forgotten
 
 
 class Entrance:

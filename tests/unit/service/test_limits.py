@@ -66,14 +66,14 @@ def test_who_counts_as_one(left: str, right: str, same: bool) -> None:
 
 
 def test_gate() -> None:
-    gate = Gate(1)
-    with gate.passing():
+    gate = Gate(1, 1)
+    with gate.passing("192.0.2.1"):
         assert gate.inside == 1
-        with pytest.raises(Problem) as caught, gate.passing():
+        with pytest.raises(Problem) as caught, gate.passing("192.0.2.1"):
             pass
         assert (caught.value.status, caught.value.rule) == (503, "http-busy")
     assert gate.inside == 0
-    with pytest.raises(KeyError), gate.passing():
+    with pytest.raises(KeyError), gate.passing("192.0.2.1"):
         raise KeyError
     assert gate.inside == 0
 
@@ -98,3 +98,15 @@ def test_target(path: bytes, query: bytes, status: int) -> None:
     with pytest.raises(Problem) as caught:
         check_target(path, query, Limits())
     assert caught.value.status == status
+
+
+def test_one_address_does_not_take_every_place() -> None:
+    gate = Gate(3, 2)
+    with gate.passing("192.0.2.1"), gate.passing("192.0.2.1"):
+        with pytest.raises(Problem) as caught, gate.passing("192.0.2.1"):
+            pytest.fail("a third one of it")
+        assert caught.value.rule == "http-busy"
+        with gate.passing("192.0.2.2"):  # control: there is a place for others
+            assert gate.inside == 3
+    with gate.passing("192.0.2.1"):
+        assert gate.inside == 1
