@@ -117,7 +117,7 @@ class Guest:
         return replace(usual, **self.body)  # type: ignore[arg-type]
 
     def references(self) -> ReferenceValues:
-        pcrs = {str(number): (PCRS[number],) for number in (0, 2, 4, 7, 8, 9)}
+        pcrs = {str(number): (PCRS[number],) for number in (0, 2, 4, 7, 8, 9, 12, 13)}
         usual = TpmReferences(roots=(), endorsement_keys=(), pcrs=pcrs)
         virtual = replace(usual, **self.tpm)  # type: ignore[arg-type]
         return replace(

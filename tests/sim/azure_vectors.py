@@ -19,7 +19,7 @@ from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.azure import AzureVerifier
-from sealift.attest.verifiers.tpmstate import REQUIRED_PCRS
+from sealift.attest.verifiers.tpmstate import LOADER_PCRS, REQUIRED_PCRS
 from tests.sim.vectors import vector
 
 AT_S: Final = 1_748_736_000  # 1 June 2025
@@ -52,7 +52,8 @@ def body_of(name: str) -> AzureBody:
 def references_of(body: AzureBody, **tpm: object) -> ReferenceValues:
     """References that accept exactly this guest."""
     hcl = parse_hcl(body.hcl_report)
-    pcrs = {str(n): (body.pcrs["sha256"][str(n)],) for n in REQUIRED_PCRS}
+    pinned = (*REQUIRED_PCRS, *LOADER_PCRS)
+    pcrs = {str(n): (body.pcrs["sha256"][str(n)],) for n in pinned}
     virtual = TpmReferences(roots=(), endorsement_keys=(), pcrs=pcrs)
     virtual = replace(virtual, **tpm)  # type: ignore[arg-type]
     if hcl.kind == "tdx":

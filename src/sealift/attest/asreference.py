@@ -49,7 +49,7 @@ from sealift.attest.referenceset import join
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.verifiers.tdchecks import BOOT_REGISTERS, SEPT_VE_DISABLE
-from sealift.attest.verifiers.tpmstate import REQUIRED_PCRS
+from sealift.attest.verifiers.tpmstate import LOADER_PCRS, REQUIRED_PCRS
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError
@@ -57,6 +57,7 @@ from sealift.ids import Digest
 
 Bank = Literal["sha256", "sha384"]
 _BANKS: Final[tuple[Bank, ...]] = ("sha256", "sha384")
+_PINNED_PCRS: Final = (*REQUIRED_PCRS, *LOADER_PCRS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,7 @@ def _of_tpm(raw: bytes, trusted: Trusted) -> ReferenceValues:
                            operator=trusted.operator),),
             endorsement_keys=(key,),
             bank=bank,
-            pcrs={str(n): (values[n],) for n in REQUIRED_PCRS if n in values},
+            pcrs={str(n): (values[n],) for n in _PINNED_PCRS if n in values},
             ima=ImaReferences(allow=allowed) if body.ima_list else None,
         )
     )  # fmt: skip

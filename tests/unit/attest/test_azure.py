@@ -67,6 +67,12 @@ REFUSED: dict[str, tuple[Guest, str]] = {
     "paravisor": (Guest(report={"measurement": b"\7" * 48}), "snp-measurement"),
     "boot": (Guest(values={**made.PCRS, 4: b"\7" * 32}), "tpm-pcr"),
     "boot that references leave open": (Guest(tpm={"pcrs": {}}), "tpm-pcr"),
+    "loader's command line": (Guest(values={**made.PCRS, 12: b"\7" * 32}), "tpm-pcr"),
+    "loader's extensions": (Guest(values={**made.PCRS, 13: b"\7" * 32}), "tpm-pcr"),
+    "loader that was not there": (
+        Guest(values={**made.PCRS, 12: bytes(32)}),
+        "tpm-pcr",
+    ),
     "clock": (Guest(safe=False), "tpm-clock-unsafe"),
     "events that were not measured": (
         Guest(events=EVENTS, measured=()),

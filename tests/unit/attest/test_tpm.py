@@ -15,7 +15,12 @@ from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tpm import (
     TpmBody,
 )
-from sealift.attest.verifiers.tpmstate import REQUIRED_PCRS, check_clock
+from sealift.attest.verifiers.tpmstate import (
+    LOADER_PCRS,
+    REQUIRED_PCRS,
+    check_clock,
+    check_registers,
+)
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     EvidenceError,
@@ -255,6 +260,24 @@ def test_register_with_another_value_is_refused(scene: Scene) -> None:
     assert failed(examine(scene.evidence, references)) == {"tpm-pcr"}
     both = with_pcrs(scene.references, {"7": (b"\1" * 32, bytes(32))})
     assert failed(examine(scene.evidence, both)) == set()
+
+
+@pytest.mark.parametrize("number", LOADER_PCRS)
+def test_what_a_loader_measured_beside_the_image_is_pinned(
+    scene: Scene, number: int
+) -> None:
+    assert scene.references.tpm is not None
+    tpm = scene.references.tpm
+    assert str(number) not in tpm.pcrs
+    values = {n: bytes(32) for n in range(16)}
+    assert all(each.passed for each in check_registers(values, tpm))
+    other = {**values, number: b"a command line without IMA".ljust(32)}
+    found = [each.subject for each in check_registers(other, tpm) if not each.passed]
+    assert found == [f"PCR {number}"]
+    named = replace(tpm, pcrs={**tpm.pcrs, str(number): (other[number],)})
+    assert all(each.passed for each in check_registers(other, named))
+    del other[number]
+    assert not all(each.passed for each in check_registers(other, tpm))
 
 
 def test_register_that_is_not_quoted_is_refused(scene: Scene) -> None:

@@ -51,8 +51,9 @@ class TpmReferences:
             endorsement keys (a clean machine elsewhere must not answer: rule M7).
         bank: The PCR bank that is compared and replayed.
         pcrs: Accepted values by PCR number (decimal). 0, 2, 4, 7, 8 and 9 must be there:
-            an unknown boot may measure nothing.
-        register: PCR of the runtime log; not 16 or 23, which software can reset.
+            an unknown boot may measure nothing. 12 and 13 must be untouched where they
+            are not there.
+        register: PCR of the runtime log; not 16 or 20 to 23, which software can reset.
         ima: What may run; None accepts no host.
     """
 

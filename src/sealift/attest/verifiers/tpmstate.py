@@ -23,6 +23,9 @@ BOOT_PCRS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14)
 # Code and policy of firmware, boot loader, kernel, its command line and first files. With
 # one of them open, whatever booted could have switched measuring off.
 REQUIRED_PCRS: Final = (0, 2, 4, 7, 8, 9)
+# Where systemd's loaders measure a command line, credentials and extensions from beside
+# the kernel's image (UAPI group, Linux TPM PCR registry); untouched by other loaders.
+LOADER_PCRS: Final = (12, 13)
 RESETTABLE_PCRS: Final = frozenset({16, 20, 21, 22, 23})
 
 
@@ -42,8 +45,13 @@ def check_clock(clock: ClockInfo) -> Check:
 def check_registers(
     values: Mapping[int, bytes], references: TpmReferences
 ) -> tuple[Check, ...]:
-    """Each register that the references must or do name has one of their values."""
-    allowed = _numbered(references.pcrs)
+    """Each register that the references must or do name has one of their values.
+
+    Those of some loaders only (12, 13) need not be named where nothing extended them.
+    """
+    untouched = (bytes(digest_bytes(references.bank)),)
+    elsewhere = {n: untouched for n in LOADER_PCRS if n != references.register}
+    allowed = {**elsewhere, **_numbered(references.pcrs)}
     return tuple(
         check_among(
             values.get(number, b""),
