@@ -94,14 +94,18 @@ def transaction(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
             raise
 
 
-def overwrite_deleted(connection: sqlite3.Connection, path: Path) -> None:
+def overwrite_deleted(connection: sqlite3.Connection, path: Path) -> bool:
     """Bring what was committed into the file, and empty the log that still holds more.
 
     Pages are overwritten where rows were deleted; the log beside the file would keep
     their earlier content until it is used again.
+
+    Returns:
+        Whether it was done: somebody who reads the file at the time keeps the log.
     """
     with database_errors(path):
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return bool(row[0] == 0)
 
 
 def copy_database(source: Path, target: Path, application_id: int) -> None:

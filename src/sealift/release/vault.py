@@ -154,7 +154,8 @@ class Vault:
         """Delete a data key and overwrite where it stood; copies elsewhere remain.
 
         Raises:
-            UnavailableError: ``no-key``, or if it cannot be written.
+            UnavailableError: ``no-key``, or if it cannot be written; ``key-lingers``: it
+                is deleted, and what is to be overwritten is read by somebody.
         """
         with self._lock:
             with transaction(self._connection, self._path):
@@ -163,7 +164,14 @@ class Vault:
                 self._connection.execute(
                     "DELETE FROM keys WHERE resource = ?", (resource,)
                 )
-            overwrite_deleted(self._connection, self._path)
+            gone = overwrite_deleted(self._connection, self._path)
+        if not gone:
+            raise UnavailableError(
+                f"the key of {resource} is deleted, and still lies in {self._path}-wal",
+                why="another process reads the vault",
+                fix="Stop it, and say it again: then the file is emptied",
+                code="key-lingers",
+            )
 
     def resources(self) -> dict[str, Digest]:
         """Names and key commitments of everything held."""

@@ -19,10 +19,11 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest
+from sealift.release import database
 from sealift.release.auditlog import AuditLog
 from sealift.release.checkpoint import CheckpointStatus
 from sealift.release.checkpointstore import JobKey
-from sealift.release.vault import Vault
+from sealift.release.vault import APPLICATION_ID, Vault
 
 
 @pytest.fixture
@@ -200,3 +201,27 @@ def test_nothing_half_made_is_left(identity: Identity, tmp_path: Path) -> None:
         Vault.create(tmp_path / "taken", identity)
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
     assert (tmp_path / "taken").read_text() == "precious"
+
+
+def test_a_key_that_somebody_still_reads_is_not_called_destroyed(
+    vault: Vault,
+    identity: Identity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backup under way keeps the log, with the wrapped key in it."""
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    path = tmp_path / "vault"
+    ours = Vault.open(path, identity)
+    ours.store("ada-train", SecretKey.generate())
+    wrapped = stored(ours, "ada-train")
+    reader = database.open_database(path, APPLICATION_ID)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM keys").fetchone()
+    with pytest.raises(UnavailableError) as caught:
+        ours.destroy("ada-train")
+    assert caught.value.code == "key-lingers"
+    assert wrapped in everything(tmp_path)  # which is why
+    for each in (reader, ours, vault):
+        each.close()
+    assert wrapped not in everything(tmp_path)
