@@ -139,3 +139,15 @@ def test_nonsense_is_refused(agent: Agent, raw: bytes) -> None:
     agent.reply_to = lambda request: raw
     with pytest.raises(MalformedError):
         AgentAttester(agent.place)
+
+
+def test_a_frame_too_large_leaves_no_rest_to_take_for_an_answer(
+    agent: Agent, attester: AgentAttester
+) -> None:
+    rest = encode_reply(Reply(b"an answer to nothing"))
+    agent.reply_to = lambda request: b"\xff" * 4 + rest
+    with pytest.raises(MalformedError):
+        attester.collect(BOUND)
+    with pytest.raises(UnavailableError) as refusal:
+        attester.collect(BOUND)
+    assert refusal.value.code == "agent-gone"

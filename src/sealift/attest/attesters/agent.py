@@ -30,7 +30,12 @@ from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.crypto.tpmcredential import Credential
-from sealift.errors import PeerError, SealiftError, UnavailableError
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    SealiftError,
+    UnavailableError,
+)
 
 SCHEME: Final = "unix:"
 TIMEOUT_S: Final = 60.0
@@ -108,14 +113,18 @@ class AgentAttester:
         )
 
     def _ask(self, request: AgentRequest) -> bytes:
+        frame = AGENT.encode(request)
         try:
             with self._lock:
-                self._socket.sendall(AGENT.encode(request))
+                self._socket.sendall(frame)
                 raw = read_frame(self._socket.recv, MAX_REPLY_BYTES)
         except (OSError, PeerError) as error:
             # Out of step with it from here on: no later answer may be taken for this.
             self._socket.close()
             raise _gone(self._place, error) from None
+        except MalformedError:
+            self._socket.close()  # likewise: the rest of it was not read
+            raise
         reply = decode_reply(raw)
         if reply.error:
             raise UnavailableError(reply.error, code=reply.code)
