@@ -15,7 +15,7 @@ import pytest
 from sealift.attest import Evidence
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.channel.memory import memory_pair
-from sealift.crypto.sign import PublicKey
+from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (
     PeerError,
     PolicyError,
@@ -24,7 +24,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest, Role
-from sealift.release.agreement import ReleaseRule
+from sealift.release.agreement import References, ReleaseRule
 from sealift.release.brokerserver import Broker
 from sealift.release.collect import collect_release, request_head
 from sealift.release.lease import ask_standing, give_back_lease, prove_lease
@@ -41,6 +41,7 @@ from tests.sim.owners import (
 )
 
 BEAT_S = 0.4
+CLEAN = SigningKey.generate()
 LEASE = ReleaseRule(lease_s=60.0, heartbeat_s=BEAT_S, max_uses=3)
 
 
@@ -50,9 +51,11 @@ def consortium() -> Consortium:
     resources = tuple(
         replace(entry, rule=LEASE) for entry in consortium.agreement.resources
     )
-    return replace(
-        consortium, agreement=replace(consortium.agreement, resources=resources)
+    references = References((consortium.attester.public_key, CLEAN.public_key))
+    agreement = replace(
+        consortium.agreement, resources=resources, references=references
     )
+    return replace(consortium, agreement=agreement)
 
 
 @pytest.fixture
@@ -71,16 +74,19 @@ class Host:
     """Attests; ``spoil`` makes its further evidence that of other code."""
 
     def __init__(self, consortium: Consortium) -> None:
-        self._consortium = consortium
+        self._attester = consortium.attester
         self._code = consortium.agreement.code.digest
         self.media_type = DevelopmentAttester.media_type
+
+    def borrow(self, attester: SigningKey) -> None:
+        self._attester = attester
 
     def spoil(self) -> None:
         self._code = Digest.of(b"tampered")
 
     def collect(self, bound: bytes) -> Evidence:
         attester = DevelopmentAttester(
-            self._consortium.attester, role=Role.ACCELERATOR, code_bundle=self._code
+            self._attester, role=Role.ACCELERATOR, code_bundle=self._code
         )
         return attester.collect(bound)
 
@@ -311,6 +317,25 @@ def test_uses_are_debited_before_the_key_leaves(
         line.collect(session)
     uses = [e.use for e in read_entries(tmp_path / "ada.log") if e.kind == "release"]  # type: ignore[union-attr]
     assert uses == [1, 2, 3]
+
+
+def test_a_clean_host_cannot_stand_in_for_one_that_turned_bad(
+    line: Line, host: Host, tmp_path: Path
+) -> None:
+    """Both are agreed on, and whoever took the instance key over has both at hand."""
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        host.borrow(CLEAN)
+        with pytest.raises(PolicyError, match="attester-differs"):
+            prove_lease(session)
+    with (  # nor in a session of its own
+        line.accelerator(host, ours) as session,
+        pytest.raises(PolicyError, match="attester-differs"),
+    ):
+        prove_lease(session)
+    time.sleep(BEAT_S + GRACE_S + 0.3)
+    assert revocations(tmp_path) == [("heartbeat-missing", 1)]
 
 
 def test_a_dead_session_is_silence(line: Line, host: Host, tmp_path: Path) -> None:

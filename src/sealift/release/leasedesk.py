@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, SealiftError, StaleError
+from sealift.errors import PolicyError, SealiftError, StaleError, UnavailableError
 from sealift.release.agreement import Resource
 from sealift.release.broker import Owner, Peer
 from sealift.release.brokermessages import LeaseRequest
@@ -93,7 +94,10 @@ class LeaseDesk:
     def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:
         """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
         if resource.rule.heartbeat_s is not None:
-            self._standings.grant(peer.instance, resource.rule.heartbeat_s, proven_at_s)
+            heartbeat_s = resource.rule.heartbeat_s
+            self._standings.grant(
+                peer.instance, heartbeat_s, proven_at_s, _attester(peer)
+            )
 
     def answer(self, request: LeaseRequest, visit: SessionVisit) -> Standing:
         """Answer one request.
@@ -125,10 +129,15 @@ class LeaseDesk:
 
     def revoke(self, instance: PublicKey, rule: str) -> None:
         """End a lease for good, and log it."""
-        epoch = self._standings.revoke(instance, rule)
-        with self._changed:
-            self._changed.notify_all()
-        self._record(instance, rule, epoch)
+
+        def record(epoch: int) -> None:
+            self._record(instance, rule, epoch)
+
+        try:
+            self._standings.revoke(instance, rule, record)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
 
     def open_leases(self) -> int:
         """How many are open now."""
@@ -141,7 +150,8 @@ class LeaseDesk:
             pause_s = WATCH_S if due_s is None else min(due_s, WATCH_S)
             if stop.wait(max(0.001, pause_s)):
                 return
-            self.revoke_overdue()
+            with suppress(UnavailableError):  # a full disk: whoever is overdue stays so
+                self.revoke_overdue()
 
     def revoke_overdue(self) -> None:
         """Revoke whoever is silent for longer than its heartbeat."""
@@ -150,7 +160,9 @@ class LeaseDesk:
 
     def _prove(self, peer: Peer, proven_at_s: float) -> None:
         if self._heartbeat_s is not None:
-            self._standings.prove(peer.instance, self._heartbeat_s, proven_at_s)
+            self._standings.prove(
+                peer.instance, self._heartbeat_s, proven_at_s, _attester(peer)
+            )
 
     def _wait(self, instance: PublicKey, wait_s: float) -> Standing:
         deadline = self._monotonic() + wait_s
@@ -168,6 +180,11 @@ class LeaseDesk:
                 "only the owner's own holder may ask where an instance stands",
                 code="not-the-owner",
             )
+
+
+def _attester(peer: Peer) -> str:
+    assert peer.result is not None, "leases are for who showed evidence"
+    return peer.result.claims.attester
 
 
 def shortest_heartbeat(resources: Iterable[Resource]) -> float | None:

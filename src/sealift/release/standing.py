@@ -12,11 +12,12 @@ Source: spec/release.md section Leases.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import StaleError
+from sealift.errors import PolicyError, StaleError
 from sealift.release.ledger import Ledger
 
 HEARTBEAT_MISSING: Final = "heartbeat-missing"
@@ -47,6 +48,7 @@ class Standing:
 class _Lease:
     heartbeat_s: float
     proven_at_s: float
+    attester: str
 
     @property
     def due_at_s(self) -> float:
@@ -59,31 +61,42 @@ class Standings:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._leases: dict[PublicKey, _Lease] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def require_good(self, instance: PublicKey) -> None:
         """Refuse an instance that was revoked; raises ``lease-revoked``."""
-        rule = self._ledger.revoked(instance)
+        with self._lock:
+            rule = self._ledger.revoked(instance)
         if rule:
             raise revoked(rule)
 
     def grant(
-        self, instance: PublicKey, heartbeat_s: float, proven_at_s: float
+        self,
+        instance: PublicKey,
+        heartbeat_s: float,
+        proven_at_s: float,
+        attester: str,
     ) -> None:
         """A key with a lease goes to an instance; the shortest heartbeat counts.
 
         Raises:
             StaleError: ``lease-revoked``.
+            PolicyError: ``attester-differs``.
         """
         with self._lock:
             self.require_good(instance)
             known = self._leases.get(instance)
             if known:
+                _require_same_host(known, attester)
                 heartbeat_s = min(heartbeat_s, known.heartbeat_s)
-            self._leases[instance] = _Lease(heartbeat_s, proven_at_s)
+            self._leases[instance] = _Lease(heartbeat_s, proven_at_s, attester)
 
     def prove(
-        self, instance: PublicKey, heartbeat_s: float, proven_at_s: float
+        self,
+        instance: PublicKey,
+        heartbeat_s: float,
+        proven_at_s: float,
+        attester: str,
     ) -> None:
         """Fresh evidence of an instance was judged and accepted.
 
@@ -92,13 +105,17 @@ class Standings:
             heartbeat_s: Of a lease that is not known here: open leases are in memory,
                 so a broker that was started again opens them anew.
             proven_at_s: A time before which the evidence was not judged.
+            attester: What made it (``Claims.attester``): that of the lease so far.
 
         Raises:
             StaleError: ``lease-revoked``.
+            PolicyError: ``attester-differs``.
         """
         with self._lock:
             self.require_good(instance)
-            lease = self._leases.get(instance) or _Lease(heartbeat_s, proven_at_s)
+            fresh = _Lease(heartbeat_s, proven_at_s, attester)
+            lease = self._leases.get(instance, fresh)
+            _require_same_host(lease, attester)
             newer = max(lease.proven_at_s, proven_at_s)
             self._leases[instance] = replace(lease, proven_at_s=newer)
 
@@ -107,16 +124,26 @@ class Standings:
         with self._lock:
             self._leases.pop(instance, None)
 
-    def revoke(self, instance: PublicKey, rule: str) -> int:
-        """End a lease for good; the key epoch that begins with it."""
-        with self._lock:  # nobody is granted anything between the two
+    def revoke(
+        self, instance: PublicKey, rule: str, record: Callable[[int], None]
+    ) -> None:
+        """End a lease for good.
+
+        Args:
+            instance: Whose.
+            rule: Why.
+            record: Logs it, with the key epoch that begins; until it has returned
+                nobody is told anything, nor granted.
+        """
+        with self._lock:
+            epoch = self._ledger.revoke(instance, rule)
             self._leases.pop(instance, None)
-            return self._ledger.revoke(instance, rule)
+            record(epoch)
 
     def standing(self, instance: PublicKey, now_s: float) -> Standing:
         """Where an instance stands at ``now_s``."""
-        rule = self._ledger.revoked(instance)
         with self._lock:
+            rule = self._ledger.revoked(instance)
             lease = self._leases.get(instance)
         due_s = max(0.0, lease.due_at_s - now_s) if lease else 0.0
         if not rule and lease and due_s == 0:
@@ -141,6 +168,17 @@ class Standings:
         with self._lock:
             due = [lease.due_at_s for lease in self._leases.values()]
         return max(0.0, min(due) - now_s) if due else None
+
+
+def _require_same_host(lease: _Lease, attester: str) -> None:
+    """A host that turned bad must not show the evidence of a clean one instead."""
+    if lease.attester != attester:
+        raise PolicyError(
+            "the lease was opened by evidence of another host",
+            why="an instance is one process, and does not move",
+            fix="Start the accelerator again: that is another instance",
+            code="attester-differs",
+        )
 
 
 def revoked(rule: str) -> StaleError:
