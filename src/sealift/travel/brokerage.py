@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import Final
 
@@ -40,6 +41,9 @@ from sealift.travel.peers import (
 )
 
 MAX_SESSIONS: Final = 32
+MAX_EACH: Final = (
+    8  # of them to one name on the relay: the half-open ones of a stranger
+)
 SILENCE_S: Final = 60.0
 OWNERS_PAUSE_S: Final = 0.5
 
@@ -70,6 +74,8 @@ class Brokerage:
         self._broker = broker
         self._sink = sink
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
+        self._taken: Counter[str] = Counter()
+        self._taking = threading.Lock()
         self._dismissed = False
 
     def serve(self) -> None:
@@ -102,7 +108,7 @@ class Brokerage:
                 if self._dismissed:
                     return
                 raise
-            if not self._places.acquire(blocking=False):
+            if not self._take_place(circuit.peer_name):
                 circuit.close()
                 continue
             threading.Thread(
@@ -111,6 +117,23 @@ class Brokerage:
                 name=f"broker session {circuit.peer_name}",
                 daemon=True,
             ).start()
+
+    def _take_place(self, name: str) -> bool:
+        """A place for one more session, of which no single peer may have all."""
+        with self._taking:
+            if self._taken[name] >= MAX_EACH or not self._places.acquire(
+                blocking=False
+            ):
+                return False
+            self._taken[name] += 1
+            return True
+
+    def _leave_place(self, name: str) -> None:
+        with self._taking:
+            self._taken[name] -= 1
+            if not self._taken[name]:
+                del self._taken[name]
+        self._places.release()
 
     def _serve_one(self, circuit: Circuit) -> None:
         try:
@@ -129,7 +152,7 @@ class Brokerage:
             with session, suppress(SealiftError):
                 self._broker.serve(session, SILENCE_S, accepted_at_s=began_s)
         finally:
-            self._places.release()
+            self._leave_place(circuit.peer_name)
 
     def _expect(self, peer_name: str) -> PeerPolicy:
         if peer_name == ACCELERATOR:

@@ -1,0 +1,121 @@
+"""Slow and half-open peers at a broker: they take places, and never all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.errors import PeerError, SealiftError
+from sealift.ids import Role
+from sealift.release.collect import collect_release
+from sealift.session import Endpoint, Link, Relay, connect
+from sealift.session.frames import FrameKind, pack
+from sealift.travel import brokerage
+from sealift.travel.brokerage import Brokerage
+from sealift.travel.peers import ACCELERATOR, expect_broker, link_name
+from tests.sim.owners import Consortium, make_broker, make_consortium
+
+ADA = link_name(Role.BROKER, "ada")
+
+
+@pytest.fixture(scope="module")
+def consortium() -> Consortium:
+    return make_consortium()
+
+
+@contextmanager
+def serving(consortium: Consortium, folder: Path) -> Iterator[Relay]:
+    """Ada's broker behind a relay."""
+    with ExitStack() as stack:
+        box = make_broker(consortium, "ada", folder)
+        stack.callback(box.close)
+        relay = stack.enter_context(Relay.listen())
+        endpoint = Endpoint(
+            role=Role.BROKER,
+            name="ada",
+            agreement=consortium.agreement.digest,
+            identity=consortium.identities["ada"],
+        )
+        door = Brokerage(
+            relay.local_link(ADA), endpoint, consortium.verified(), broker=box.broker
+        )
+
+        def serve() -> None:
+            with suppress(PeerError):
+                door.serve()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield relay
+        relay.close()
+        thread.join(10)
+
+
+def collect(consortium: Consortium, relay: Relay) -> str:
+    """What an honest accelerator gets; empty for its key."""
+    attester = DevelopmentAttester(
+        consortium.attester,
+        role=Role.ACCELERATOR,
+        code_bundle=consortium.agreement.code.digest,
+    )
+    endpoint = Endpoint(
+        role=Role.ACCELERATOR,
+        name=ACCELERATOR,
+        agreement=consortium.agreement.digest,
+        attester=attester,
+    )
+    verified = consortium.verified()
+    try:
+        with (
+            Link.dial(relay.address, ACCELERATOR) as link,
+            connect(
+                link.open(ADA, 5), endpoint, expect_broker(verified, "ada")
+            ) as there,
+        ):
+            collect_release(there, verified, "ada-train", clock=time.monotonic)
+    except SealiftError as error:
+        return error.code
+    return ""
+
+
+def half_open(relay: Relay, stack: ExitStack, *, first: bytes = b"") -> None:
+    """A stranger opens all it may, and says nothing, or half of a hello."""
+    link = stack.enter_context(Link.dial(relay.address, "stranger"))
+    for _ in range(brokerage.MAX_SESSIONS):
+        circuit = link.open(ADA, 5)
+        if first:
+            with suppress(PeerError):
+                circuit.send(first)
+    time.sleep(0.2)  # until the broker has taken what it takes
+
+
+@pytest.mark.parametrize("first", [b"", pack(FrameKind.HANDSHAKE, b"{")], ids=str)
+def test_an_honest_accelerator_is_served(
+    consortium: Consortium, tmp_path: Path, first: bytes
+) -> None:
+    with ExitStack() as stack, serving(consortium, tmp_path) as relay:
+        half_open(relay, stack, first=first)
+        assert collect(consortium, relay) == ""
+
+
+def test_mutant_without_a_share_for_each_is_full(
+    consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokerage, "MAX_EACH", brokerage.MAX_SESSIONS)
+    with ExitStack() as stack, serving(consortium, tmp_path) as relay:
+        half_open(relay, stack)
+        assert collect(consortium, relay) != ""
+
+
+def test_places_come_back(consortium: Consortium, tmp_path: Path) -> None:
+    with serving(consortium, tmp_path) as relay:
+        for _ in range(3):
+            with ExitStack() as stack:
+                half_open(relay, stack)
+        assert collect(consortium, relay) == ""
