@@ -56,6 +56,7 @@ def _plain(each: Any) -> dict[str, Any]:
         "control": scenario.control_in_words,
         "control_held": each.control_held,
         "good": each.good,
+        "missing": each.missing,
     }
 
 
@@ -74,11 +75,14 @@ def _print(tried: list[Any]) -> None:
         told = scenario.claim if scenario.claim != claim else ""
         claim = scenario.claim
         refused = f"{mark} {each.refusal or 'NOT REFUSED'}"
+        if each.missing:
+            refused, control = f"- needs {each.missing}", "not tried"
         table.add_row(scenario.name, told, scenario.attack, refused, control)
     wide = None if sys.stdout.isatty() else 150
     console = Console(width=wide, highlight=False)
     console.print(table)
-    good = sum(each.good for each in tried)
-    console.print(
-        f"{good} of {len(tried)} refused, each beside a control that succeeds"
-    )
+    done = [each for each in tried if not each.missing]
+    good = sum(each.good for each in done)
+    console.print(f"{good} of {len(done)} refused, each beside a control that succeeds")
+    if len(done) < len(tried):
+        console.print(f"{len(tried) - len(done)} not tried: apt-get install swtpm")

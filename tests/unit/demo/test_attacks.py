@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sealift.attest.check import Check
+from sealift.attest.verifiers import tpm as verifier
 from sealift.cli.main import main
 from sealift.demo.attacks import board
 from sealift.demo.attacks.scenario import Scenario, attempt
@@ -18,11 +24,67 @@ def scenario(attack: str) -> Scenario:
     return next(each for each in board.SCENARIOS if attack in each.attack)
 
 
-@pytest.mark.parametrize("each", board.SCENARIOS, ids=lambda each: each.attack)
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """For what needs a host: a software TPM is not made for every test."""
+    with closing(Stage(tmp_path_factory.mktemp("s"))) as stage:
+        yield stage
+
+
+def of(letter: str) -> list[Scenario]:
+    return [each for each in board.SCENARIOS if each.name.startswith(letter)]
+
+
+@pytest.mark.parametrize("each", of("T"), ids=lambda each: each.attack)
 def test_refused_beside_a_control(tmp_path: Path, each: Scenario) -> None:
     tried = attempt(each, Stage(tmp_path))
     assert tried.refusal == each.expected
     assert tried.control_held
+
+
+@pytest.mark.parametrize("each", of("P"), ids=lambda each: each.attack)
+def test_key_refused_beside_a_control(stage: Stage, each: Scenario) -> None:
+    tried = attempt(each, stage)
+    assert tried.refusal == each.expected
+    assert tried.control_held
+
+
+def test_every_claim_is_attacked() -> None:
+    claims = {"T1", "T2", "T3", "T4", "T5", "T6", "T8", "T9"}
+    assert {each.name for each in board.SCENARIOS} == claims | {
+        f"P{number}" for number in range(1, 8)
+    }
+
+
+@pytest.mark.parametrize(
+    ("attack", "module", "rule"),
+    [
+        ("another kernel", verifier, "check_registers"),
+        ("hides what ran", verifier, "check_list"),
+        ("clean machine", verifier, "check_pinned"),
+        ("quote of before", verifier, "check_bound"),
+    ],
+)
+def test_without_the_check_the_key_is_released(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, attack: str, module: Any, rule: str
+) -> None:
+    """Mutants: each comparison is the one that refuses."""
+    genuine = getattr(module, rule)
+
+    def agreeing(*args: Any) -> Any:
+        return _agreeing(genuine(*args))
+
+    monkeypatch.setattr(module, rule, agreeing)
+    assert scenario(attack).attempt(stage) == ""
+
+
+def _agreeing(found: Any) -> Any:
+    """The same result, in which every check agrees."""
+    if isinstance(found, Check):
+        return replace(found, code="")
+    if isinstance(found, tuple):
+        return tuple(map(_agreeing, found))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,6 +113,16 @@ def test_a_stage_on_which_nothing_works_proves_nothing(
     monkeypatch.setattr(Frame, "authenticate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         attempt(scenario("flips one bit"), stage)
+
+
+def test_without_a_software_tpm_it_says_what_was_not_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["attacks"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(of('T'))} of {len(of('T'))} refused" in shown
+    assert f"{len(of('P'))} not tried" in shown
 
 
 def test_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:

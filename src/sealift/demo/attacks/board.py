@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from sealift.demo.attacks import evidence, memory, visits
+from sealift.demo.attacks import evidence, memory, papers, proofs, visits
 from sealift.demo.attacks.scenario import Scenario, Tried, attempt
 from sealift.demo.attacks.stage import Stage
 
@@ -21,6 +22,15 @@ _STALL: Final = "a holder that stalls or is late loses its visit, nothing else"
 _COMMITTED: Final = "rows are those that their owner committed to"
 _HONEST: Final = "the honest visit gets its receipt"
 _FOLLOWED: Final = "under a vendor's ratchet it reads the rows"
+_PROOF: Final = "no key without evidence that conforms"
+_LIST: Final = "the list of what ran is the kernel's own, and fresh"
+_PAPER: Final = "no minority changes the agreement, and nobody takes it back"
+_ADMIN: Final = "the broker's files and its traffic hold no key"
+_LOSS: Final = "a host that loses its proof loses its lease"
+_LEVEL: Final = "the level never drops silently"
+_PLAYED: Final = "what is played is never taken for real"
+_AGREED: Final = "the agreed host gets the key"
+_SIGNED: Final = "what all signed is served"
 _GENUINE: Final = "the agreed host is accepted"
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -104,12 +114,78 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         "T9", _COMMITTED, "changes its rows after it signed", "content-mismatch",
         visits.changed_rows, visits.honest, _HONEST,
     ),
+    Scenario(
+        "P1", _PROOF, "booted another kernel", "tpm-pcr",
+        proofs.other_boot, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "P1", _PROOF, "ran a program nobody agreed to", "ima-entry-unlisted",
+        proofs.other_program, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "P1", _PROOF, "is a clean machine elsewhere", "tpm-other-host",
+        proofs.other_host, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "P2", _LIST, "hides what ran last", "ima-replay-differs",
+        proofs.dropped_entry, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "P2", _LIST, "tells another order", "ima-replay-differs",
+        proofs.swapped_entries, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "P2", _LIST, "shows a quote of before", "evidence-unbound",
+        proofs.stale_quote, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "P3", _PAPER, "serves what the owner did not sign", "agreement-unsigned",
+        papers.one_signature_less, papers.signed_by_all, _SIGNED,
+    ),
+    Scenario(
+        "P3", _PAPER, "changes a field under the signatures", "agreement-altered",
+        papers.changed_after_signing, papers.signed_by_all, _SIGNED,
+    ),
+    Scenario(
+        "P3", _PAPER, "writes the same number differently", "malformed",
+        papers.another_form, papers.signed_by_all, _SIGNED,
+    ),
+    Scenario(
+        "P3", _PAPER, "serves the agreement before", "agreement-superseded",
+        papers.rolled_back, papers.signed_by_all, _SIGNED,
+    ),
+    Scenario(
+        "P3", _PAPER, "puts another key into the vault", "other-key",
+        papers.edited_database, papers.signed_by_all, _SIGNED,
+    ),
+    Scenario(
+        "P4", _ADMIN, "searches vault, log and wire for the key", papers.NOTHING_FOUND,
+        papers.search_everything, papers.search_finds, "the search finds what is there",
+    ),
+    Scenario(
+        "P5", _LOSS, "runs an unlisted program afterwards", "ima-entry-unlisted",
+        proofs.falls_later, proofs.goes_on, "an honest host renews its lease",
+    ),
+    Scenario(
+        "P6", _LEVEL, "shows development evidence instead", "rehearsal-differs",
+        proofs.weaker_evidence, proofs.accepted_weaker, "taken where the agreement says so",
+    ),
+    Scenario(
+        "P7", _PLAYED, "brings a software TPM for a real one", "development-refused",
+        proofs.software_as_hardware, proofs.honest, "it rehearses, and says so",
+    ),
+    Scenario(
+        "P7", _PLAYED, "calls its maker a vendor of chips", "development-refused",
+        proofs.software_called_chip, proofs.honest, "it rehearses, and says so",
+    ),
 )  # fmt: skip
 
 
 def try_all(scenarios: tuple[Scenario, ...] = SCENARIOS) -> Iterator[Tried]:
     """Try every attack on one stage; an attack that ruins it fails what follows."""
-    with tempfile.TemporaryDirectory(prefix="sealift-attacks-") as folder:
-        stage = Stage(Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="sealift-attacks-") as folder,
+        closing(Stage(Path(folder))) as stage,
+    ):
         for scenario in scenarios:
             yield attempt(scenario, stage)

@@ -24,6 +24,7 @@ from sealift.channel.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.demo.attacks.office import Office
 from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import (
@@ -146,6 +147,27 @@ class Stage:
         self._ratchet = Ratchet()
         self._memory = b""
         self._pools: list[KeptPool] = []
+        self._office: Office | None = None
+        self._offices = 0
+
+    @property
+    def office(self) -> Office:
+        """Where keys are asked for; made when it is first needed."""
+        if self._office is None:
+            self._offices += 1
+            folder = self._folder / f"o{self._offices}"
+            self._office = Office(folder)
+        return self._office
+
+    def renew_office(self) -> None:
+        """The next one finds a clean host."""
+        if self._office is not None:
+            self._office.close()
+            self._office = None
+
+    def close(self) -> None:
+        """Switch off what was started."""
+        self.renew_office()
 
     @property
     def instance(self) -> PublicKey:

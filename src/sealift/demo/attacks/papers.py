@@ -1,0 +1,119 @@
+"""Attacks on agreements and on the broker's own machine: P3 and P4."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from sealift.codec import decode, encode
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.demo.attacks.office import OPERATOR, RESOURCE, Office, now_s
+from sealift.demo.attacks.stage import Stage
+from sealift.errors import SealiftError
+from sealift.release.agreement import Agreement
+from sealift.release.auditlog import AuditLog
+from sealift.release.brokerserver import Broker
+from sealift.release.signed import SignedAgreement, VerifiedAgreement, verify
+from sealift.release.vault import Vault
+
+NOTHING_FOUND: Final = "nothing found"
+
+
+def one_signature_less(stage: Stage) -> str:
+    """(P3) Everybody but the owner signed."""
+    signatures = {OPERATOR: stage.office.signed.signatures[OPERATOR]}
+    less = replace(stage.office.signed, signatures=signatures)
+    return _refusal(lambda: verify(less))
+
+
+def changed_after_signing(stage: Stage) -> str:
+    """(P3) One field was changed under the signatures."""
+    signed = stage.office.signed
+    output = replace(signed.agreement.output, digits=6)
+    changed = replace(signed.agreement, output=output)
+    return _refusal(lambda: verify(replace(signed, agreement=changed)))
+
+
+def another_form(stage: Stage) -> str:
+    """(P3) The same content in other bytes."""
+    raw = encode(stage.office.signed.agreement)
+    spaced = raw.replace(b'"number":1', b'"number":1.0', 1)
+    return _refusal(lambda: decode(Agreement, spaced))
+
+
+def rolled_back(stage: Stage) -> str:
+    """(P3) The broker is started with the agreement before the one in force."""
+    office, first = stage.office, stage.office.agreement
+    successor = replace(first.agreement, number=2, predecessor=first.digest)
+    later = office.sign(SignedAgreement(successor, before=office.signed.line))
+    with _another_vault(office, office.key) as vault:
+        vault.activate(verify(later))
+        return _refusal(lambda: _start(office, vault, first))
+
+
+def edited_database(stage: Stage) -> str:
+    """(P3) The broker's administrator puts another agreement and key into its files."""
+    office = stage.office
+    with _another_vault(office, SecretKey.generate()) as vault:
+        return _refusal(lambda: _start(office, vault, office.agreement))
+
+
+def signed_by_all(stage: Stage) -> bool:
+    """(P3) What everybody signed binds, and a broker serves it."""
+    office = stage.office
+    with _another_vault(office, office.key) as vault:
+        return not _refusal(lambda: _start(office, vault, verify(office.signed)))
+
+
+def search_everything(stage: Stage) -> str:
+    """(P4) Search vault, log and all that crossed for the data key."""
+    office = stage.office
+    office.ask()
+    return "" if _found(office, office.key.reveal(TOKEN)) else NOTHING_FOUND
+
+
+def search_finds(stage: Stage) -> bool:
+    """(P4) The same search finds what is there: the salt and the recipient's name."""
+    office = stage.office
+    with closing(sqlite3.connect(office.folder / "vault.db")) as connection:
+        (salt,) = connection.execute("SELECT salt FROM keys").fetchone()
+    crossed = office.agreement.digest.to_text().encode()
+    return _found(office, salt) and any(crossed in frame for frame in office.wire.seen)
+
+
+def _found(office: Office, secret: bytes) -> bool:
+    files = (path for path in office.folder.glob("*.db*") if path.is_file())
+    places = (*(path.read_bytes() for path in files), *office.wire.seen)
+    return any(secret in place or secret.hex().encode() in place for place in places)
+
+
+@contextmanager
+def _another_vault(office: Office, key: SecretKey) -> Iterator[Vault]:
+    """A vault of the same owner, with this key."""
+    vault = Vault.create(_fresh(office, "vault"), office.identity)
+    with closing(vault):
+        vault.store(RESOURCE, key)
+        yield vault
+
+
+def _start(office: Office, vault: Vault, verified: VerifiedAgreement) -> Broker:
+    log = AuditLog.create(_fresh(office, "audit"), office.identity, now_s)
+    with closing(log):
+        return Broker(verified, office.identity, vault=vault, log=log, clock=now_s)
+
+
+def _fresh(office: Office, name: str) -> Path:
+    taken = len(list(office.folder.glob(f"{name}*")))
+    return office.folder / f"{name}{taken}.db"
+
+
+def _refusal(step: Callable[[], object]) -> str:
+    try:
+        step()
+    except SealiftError as error:
+        return error.code
+    return ""

@@ -1,0 +1,69 @@
+"""P4: files, logs and traffic of a broker hold no data key in any form."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.demo.attacks.office import RESOURCE, Office
+from sealift.release import vault as vault_module
+from sealift.release.vault import Vault
+from sealift.release.wrapping import Wrapped
+
+
+def forms(key: SecretKey) -> tuple[bytes, ...]:
+    raw = key.reveal(TOKEN)[:32]
+    return (
+        raw,
+        raw[::-1],
+        raw.hex().encode(),
+        base64.b64encode(raw).rstrip(b"="),
+        base64.urlsafe_b64encode(raw).rstrip(b"="),
+        *(raw[place : place + 12] for place in range(0, 20, 4)),
+    )
+
+
+def holds(folder: Path, key: SecretKey, frames: list[bytes]) -> bool:
+    places = [path.read_bytes() for path in folder.rglob("*.db*")] + frames
+    assert places
+    return any(form in place for form in forms(key) for place in places)
+
+
+def test_nothing_holds_the_key(tmp_path: Path) -> None:
+    with Office(tmp_path / "o") as office:
+        assert office.ask() == ""
+        assert len(office.wire.seen) > 8
+        assert not holds(office.folder, office.key, office.wire.seen)
+    assert not holds(tmp_path / "o", office.key, [])  # closed: nothing left behind
+
+
+def test_nor_what_wraps_it(tmp_path: Path) -> None:
+    """The owner's seed: from it the wrapping keys are derived."""
+    with Office(tmp_path / "o") as office:
+        office.ask()
+        assert not holds(office.folder, office.identity._seed, office.wire.seen)
+
+
+def test_mutant_that_does_not_wrap_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Office(tmp_path / "o") as office:
+        monkeypatch.setattr(
+            vault_module,
+            "wrap",
+            lambda identity, key, context: Wrapped(bytes(32), key.reveal(TOKEN)),
+        )
+        plain = Vault.create(office.folder / "plain.db", office.identity)
+        plain.store(RESOURCE, office.key)
+        plain.close()
+        assert holds(office.folder, office.key, [])
+
+
+def test_mutant_that_sends_it_plain_is_found(tmp_path: Path) -> None:
+    with Office(tmp_path / "o") as office:
+        office.ask()
+        raw = office.key.reveal(TOKEN)
+        assert holds(office.folder, office.key, [*office.wire.seen, b"x" + raw])

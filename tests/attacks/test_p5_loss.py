@@ -1,0 +1,75 @@
+"""P5: a host that does something bad after the release loses its lease.
+
+The bad acts of a real kernel (an unlisted program, a write to the bundle, LD_PRELOAD,
+insmod) are done in the guest: ``tests/contract/test_guest.py`` shows that each reaches
+the list, here each kind of entry ends the lease, and ``sealift bench release`` times it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sealift.attest.verifiers import tpm as verifier
+from sealift.demo.attacks.office import Office
+from sealift.errors import PeerError, SealiftError
+from sealift.release.lease import prove_lease
+from sealift.release.logcheck import read_entries
+from sealift.release.standing import HEARTBEAT_MISSING
+
+ACTS = {
+    "an unlisted program": ("/tmp/miner", b"other"),
+    "a write to the bundle": ("/usr/bin/agent", b"changed"),
+    "LD_PRELOAD": ("/tmp/preload.so", b"library"),
+    "insmod": ("/lib/modules/rootkit.ko", b"module"),
+}
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    with Office(tmp_path / "o") as office:
+        yield office
+
+
+def revocations(office: Office) -> list[tuple[str, int | None]]:
+    entries = read_entries(office.folder / "audit.db")
+    return [(each.rule, each.epoch) for each in entries if each.kind == "revocation"]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_loses_its_lease_at_the_next_renewal(office: Office, act: str) -> None:
+    with office.session(office.endpoint(office.host.attester)) as session:
+        office.collect(session)
+        assert prove_lease(session).good  # control: it was renewed before
+        office.host.kernel.run(*ACTS[act], allowed=False)
+        with pytest.raises(PeerError):
+            prove_lease(session)
+    assert revocations(office) == [("ima-entry-unlisted", 1)]
+    assert office.broker.open_leases() == 0
+    assert office.ask() == "ima-entry-unlisted"  # nor does it get another key
+
+
+def test_mutant_that_judges_no_list_goes_on(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = verifier.check_list
+    monkeypatch.setattr(verifier, "check_list", lambda *args: (genuine(*args)[0], ()))
+    with office.session(office.endpoint(office.host.attester)) as session:
+        office.collect(session)
+        office.host.kernel.run(*ACTS["an unlisted program"], allowed=False)
+        assert prove_lease(session).good
+    assert revocations(office) == []
+
+
+def test_one_that_hides_is_silent_and_silence_revokes(office: Office) -> None:
+    """It cannot prove itself any more, so it says nothing: that ends the lease too."""
+    with office.session(office.endpoint(office.host.attester)) as session:
+        office.collect(session)
+        desk = office.broker.leases
+        desk._monotonic = lambda: 10_000_000.0
+        desk.revoke_overdue()
+        with pytest.raises(SealiftError):
+            prove_lease(session)
+    assert revocations(office)[0][0] == HEARTBEAT_MISSING
