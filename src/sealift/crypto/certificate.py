@@ -278,10 +278,8 @@ class RevocationList:
 
     def revokes(self, certificate: Certificate) -> bool:
         """Whether it names the certificate's serial number."""
-        found = self._parsed.get_revoked_certificate_by_serial_number(
-            certificate.serial
-        )
-        return found is not None
+        serial = certificate.serial
+        return self._parsed.get_revoked_certificate_by_serial_number(serial) is not None
 
 
 def verify_chain(
@@ -291,6 +289,7 @@ def verify_chain(
     *,
     at_s: int,
     revocation_lists: Iterable[RevocationList] = (),
+    pins_issuers: bool = False,
 ) -> tuple[Certificate, ...]:
     """The path from ``leaf`` to a root, every link verified at ``at_s``.
 
@@ -300,6 +299,7 @@ def verify_chain(
         roots: SHA-256 of the SubjectPublicKeyInfo of every trusted root.
         at_s: Seconds since 1970.
         revocation_lists: Checked, fresh or refused, for every issuer that has one here.
+        pins_issuers: Whether a root may have an issuer; nothing then covers its time.
 
     Returns:
         Leaf first, root last.
@@ -309,6 +309,7 @@ def verify_chain(
             ``chain-revoked``, ``crl-not-genuine`` or ``crl-expired``.
     """
     path = _build_path(leaf, tuple(others), roots)
+    _require_own_signature(path[-1], pins_issuers)
     lists = tuple(revocation_lists)
     for depth, certificate in enumerate(path):
         _require_time(certificate, at_s)
@@ -340,14 +341,13 @@ def _build_path(
                 code="chain-root" if _self_issued(path[-1]) else "chain-broken",
             )
         path.append(issuer)
-    _require_own_signature(path[-1])
     return tuple(path)
 
 
 @lru_cache(maxsize=64)  # of trusted keys only, so the same few over and over
-def _require_own_signature(root: Certificate) -> None:
+def _require_own_signature(root: Certificate, pins_issuers: bool) -> None:
     """Roots are named by key; what else theirs say is covered by their own signature."""
-    if _self_issued(root) and not root.is_issued_by(root):
+    if not (pins_issuers and not _self_issued(root)) and not root.is_issued_by(root):
         raise EvidenceError(
             f"the certificate of {root.subject} was altered",
             why="its own signature does not fit",

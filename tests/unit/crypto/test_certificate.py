@@ -6,6 +6,8 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -129,6 +131,44 @@ def test_an_altered_root_is_refused_though_its_key_is_trusted() -> None:
     assert altered.certificate.spki_digest == ROOT.certificate.spki_digest
     refused("chain-broken", LEAF, MIDDLE, altered)
     assert chain(LEAF, MIDDLE, longer)
+
+
+def test_a_root_that_names_another_issuer_is_not_believed_about_its_time() -> None:
+    """Anybody can write a certificate of the root's key: only its own key covers it."""
+    old = make("old", until_s=AT_S - 1)
+    middle = make("middle", old)
+    leaf = make("leaf", middle, ca=False)
+    refused("chain-expired", leaf, middle, old, root=old)
+    named = old.certificate.parsed.subject
+    written = written_over(old, named, make("anybody"))
+    assert written.certificate.spki_digest == old.certificate.spki_digest
+    refused("chain-broken", leaf, middle, written, root=old)
+    pinned = verify_chain(
+        leaf.certificate,
+        [middle.certificate, written.certificate],
+        [old.certificate.spki_digest],
+        at_s=AT_S,
+        pins_issuers=True,
+    )
+    assert len(pinned) == 3
+
+
+def written_over(root: Issuer, name: x509.Name, by: Issuer) -> Issuer:
+    """A certificate of the root's name and key, by somebody else."""
+    day = dt.timedelta(days=1)
+    now = dt.datetime.fromtimestamp(AT_S, dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(by.certificate.parsed.subject)
+        .public_key(root.key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(True, None), critical=True)
+        .sign(by.key, hashes.SHA256())
+    )
+    return Issuer(root.key, Certificate(made.public_bytes(Encoding.DER)))
 
 
 @pytest.mark.parametrize("revoker", [ROOT, MIDDLE])

@@ -117,6 +117,7 @@ def verify_endorsement(
         [root.key for root in tpm.roots],
         at_s=at_s,
         revocation_lists=lists,
+        pins_issuers=True,  # makers' intermediates are agreed on too
     )
     return leaf, next(r for r in tpm.roots if r.key == path[-1].spki_digest)
 
