@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from sealift.demo.homes import Home, World
@@ -10,9 +12,9 @@ from sealift.demo.parties import HOST, OPERATOR, OWNERS
 from sealift.train.household import Household
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 
-HOSTILE: Final = "south"  # its holder attacks first, then behaves
+HOSTILE: Final = {"south": "sealift.demo.hostile"}  # attacks first, then behaves
+SLOW: Final = dict.fromkeys(OWNERS, "sealift.demo.slow")
 NORMAL: Final = "sealift"
-ATTACKING: Final = "sealift.demo.hostile"
 
 
 def start_orchestrator(house: Household, world: World) -> None:
@@ -22,7 +24,12 @@ def start_orchestrator(house: Household, world: World) -> None:
 
 
 def start_others(
-    house: Household, world: World, port: int, *, attacks: bool, agent: str = ""
+    house: Household,
+    world: World,
+    port: int,
+    *,
+    unusual: Mapping[str, str] = MappingProxyType({}),
+    agent: str = "",
 ) -> None:
     """Everybody who dials; the accelerator first, since torch takes its time.
 
@@ -30,7 +37,7 @@ def start_others(
         house: Starts them.
         world: Made by ``make_world``.
         port: Of the orchestrator.
-        attacks: Start one holder as a hostile one.
+        unusual: Modules that run in an ordinary holder's place, by owner.
         agent: What attests for the accelerator's host; empty for a software key.
     """
     dial = ["--orchestrator", f"127.0.0.1:{port}"]
@@ -43,8 +50,8 @@ def start_others(
         broker = ["broker", world.job, *_key(home), *_stores(home), *dial, *_EVENTS]
         house.start(f"broker-{owner}", NORMAL, broker)
         holder = [world.job, *_key(home), *_cargo(home), *dial]
-        if attacks and owner == HOSTILE:
-            house.start(f"holder-{owner}", ATTACKING, holder)
+        if owner in unusual:
+            house.start(f"holder-{owner}", unusual[owner], holder)
         else:
             joins = ["join", *holder, *_stores(home), "--holder-only", *_EVENTS]
             house.start(f"holder-{owner}", NORMAL, joins)

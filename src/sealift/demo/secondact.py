@@ -1,6 +1,6 @@
 """The second act of a rehearsal: a bad act in the host while rows flow, and what follows.
 
-Another job runs under the same agreement. Once rows flow, the guest executes a program
+Another job runs under the same agreement, with holders on slow lines. Once rows flow, the guest executes a program
 that nobody agreed on. Every owner's broker sees it in the evidence of the next renewal
 and revokes the lease; the holders stop. What is told here comes from the holders' own
 frames and the brokers' own logs.
@@ -17,7 +17,7 @@ from sealift.demo.guest.protocol import Act
 from sealift.demo.homes import World
 from sealift.demo.hostterms import HEARTBEAT_S
 from sealift.demo.parties import OWNERS
-from sealift.demo.roles import start_orchestrator, start_others
+from sealift.demo.roles import SLOW, start_orchestrator, start_others
 from sealift.demo.travelrun import SILENCE_S, Stops
 from sealift.errors import JobError, PeerError
 from sealift.release.audit import Entry
@@ -29,7 +29,7 @@ from sealift.travel.state import Clock
 
 ACT: Final[Act] = "exec"
 QUIET_S: Final = 1.0  # how long the holders are listened to after the end
-VISITS_BEFORE: Final = 4
+FRAMES_BEFORE: Final = 12  # a visit, and some of the next one
 BOUND_S: Final = HEARTBEAT_S + 1.0
 ENDING: Final = ("accelerator", "orchestrator")
 Misbehave = Callable[[Act], str]
@@ -75,7 +75,6 @@ class Revocation:
 class Watched:
     """What the processes told; pure state."""
 
-    visits: int = 0
     frames_s: list[float] = field(default_factory=list)
     scrubbed_bytes: int = 0
     ended_s: float = 0.0
@@ -83,8 +82,6 @@ class Watched:
     def take(self, event: RoleEvent) -> None:
         """Take note of an event."""
         match event.kind:
-            case "visit.ended":
-                self.visits += 1
             case "holder.frame":
                 self.frames_s.append(event.t_s)
             case "visit.abandoned":
@@ -120,9 +117,9 @@ def run_second_act(
                 if told.kind == "orchestrator.listening":
                     with stops.postponed():
                         port = int(told.fields["port"])
-                        start_others(house, world, port, attacks=False, agent=place)
+                        start_others(house, world, port, unusual=SLOW, agent=place)
                 watched.take(told)
-            if watched.visits >= VISITS_BEFORE:
+            if len(watched.frames_s) >= FRAMES_BEFORE:
                 bad.do()
         ended_s = clock()
         if not bad.path:
@@ -173,4 +170,5 @@ def _rules(world: World, before: dict[str, int]) -> dict[str, str]:
 
 
 def _entries(world: World, owner: str) -> list[Entry]:
-    return list(read_entries(world.home(owner).log))
+    log = world.home(owner).log
+    return list(read_entries(log)) if log.exists() else []

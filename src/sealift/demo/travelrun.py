@@ -10,7 +10,7 @@ from typing import Any, Final
 from sealift.demo.homes import World
 from sealift.demo.parties import OWNERS
 from sealift.demo.progress import Progress
-from sealift.demo.roles import start_orchestrator, start_others
+from sealift.demo.roles import HOSTILE, start_orchestrator, start_others
 from sealift.errors import JobError
 from sealift.release.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult
@@ -89,7 +89,13 @@ def run_travel(
                 if told.kind == "orchestrator.listening":
                     with stops.postponed():
                         port = int(told.fields["port"])
-                        start_others(house, world, port, attacks=attacks, agent=agent)
+                        start_others(
+                            house,
+                            world,
+                            port,
+                            unusual=HOSTILE if attacks else {},
+                            agent=agent,
+                        )
                 progress.take(told)
                 watch(progress, told)
             elif isinstance(told, RoleResult) and told.process == "orchestrator":
