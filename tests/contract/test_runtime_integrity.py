@@ -8,10 +8,12 @@ test did in it is in the reference values of the next.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -27,19 +29,25 @@ from sealift.demo.guest.guest import Guest
 from sealift.demo.guest.image import build_image
 from sealift.demo.guest.protocol import Act
 from sealift.demo.guest.references import guest_references
+from sealift.demo.secondact import run_second_act
+from sealift.demo.travelrun import NO_STOPS
+from sealift.demo.world import make_world, second_act
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import ReleaseRule
+from sealift.release.bundle import measure_bundle
 from sealift.release.collect import request_head
 from sealift.release.lease import prove_lease
 from sealift.release.signed import Equipment, VerifiedAgreement
 from sealift.session import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s
-from tests.sim.owners import Consortium, code_bundle, make_broker, make_consortium
+from tests.sim.owners import Consortium, make_broker, make_consortium
 
 pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]
 BEAT_S = 4.0
+RECIPE = (resources.files("sealift.demo") / "digits" / "recipe.py").read_bytes()
+CODE = measure_bundle({"recipe.py": RECIPE}, "recipe.py")
 RESET = "tpm-other-attester"  # its attestation key lives no longer than a boot
 ACTS: dict[Act, str] = {
     "exec": "a program that nobody agreed on",
@@ -52,7 +60,7 @@ ACTS: dict[Act, str] = {
 @pytest.fixture(scope="module")
 def guest() -> Iterator[Guest]:
     with Guest(build_image(folder())) as booted:
-        booted.measure(RuntimeEvent(CODE_BUNDLE, code_bundle().digest.raw))
+        booted.measure(RuntimeEvent(CODE_BUNDLE, CODE.digest.raw))
         yield booted
 
 
@@ -86,12 +94,13 @@ def agree(guest: Guest, heartbeat_s: float = BEAT_S) -> Equipped:
     references = replace(
         before.references, tpm=as_it_is(guest), enrollers=(owner.public_key,)
     )
-    resources = tuple(replace(each, rule=rule) for each in before.resources)
+    held = tuple(replace(each, rule=rule) for each in before.resources)
     after = replace(
         before,
         rehearse=Level.ATTESTED_HOST,
+        code=CODE,
         references=references,
-        resources=resources,
+        resources=held,
     )
     return Equipped(**{**vars(plain), "agreement": after})
 
@@ -174,10 +183,11 @@ def test_an_agent_that_stops_is_silence(guest: Guest, tmp_path: Path) -> None:
         attester.close()
 
 
+@pytest.mark.soak
 def test_a_reset_ends_the_lease_and_a_fresh_instance_may_go_on(
     guest: Guest, tmp_path: Path
 ) -> None:
-    """Last, for the guest is clean afterwards."""
+    """The guest is clean afterwards."""
     consortium = agree(guest, heartbeat_s=60.0)  # longer than a boot: only the reset
     with broker_of(consortium, tmp_path) as line, AgentPort(guest) as port:
         attester = AgentAttester(port.place)
@@ -191,7 +201,7 @@ def test_a_reset_ends_the_lease_and_a_fresh_instance_may_go_on(
                     request_head(session)
                     wait([reset], 1.0)
                 reset.result()
-            guest.measure(RuntimeEvent(CODE_BUNDLE, code_bundle().digest.raw))
+            guest.measure(RuntimeEvent(CODE_BUNDLE, CODE.digest.raw))
             guest.keep_enrolment(enrol(guest, consortium.identities["ada"]))
             with pytest.raises(SealiftError):
                 prove_lease(session)
@@ -208,3 +218,15 @@ def test_a_reset_ends_the_lease_and_a_fresh_instance_may_go_on(
             line.collect(session)
             assert prove_lease(session).good
         attester.close()
+
+
+def test_rows_stop_in_the_midst_of_a_cargo(guest: Guest, tmp_path: Path) -> None:
+    """All roles as processes; until the bad act, which is the control, rows flow."""
+    world = second_act(make_world(tmp_path / "world", host=lambda: as_it_is(guest)))
+    with AgentPort(guest) as port:
+        found = run_second_act(
+            world, port.place, guest.misbehave, clock=time.monotonic, stops=NO_STOPS
+        )
+    assert "ima-entry-unlisted" in found.rules.values()
+    assert found.held, found
+    assert found.scrubbed_bytes > 0

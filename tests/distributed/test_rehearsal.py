@@ -43,4 +43,16 @@ def test_the_whole_path_and_what_stands_afterwards(tmp_path: Path) -> None:
     assert told["attacks_refused"] == 3
     assert "ima-entry-unlisted" in told["revocation_rules"].values()
     assert LEVEL in (world / "report.html").read_text()
+    agreed = ("--agreement", world / "agreement.json")
+    logs = ("--with-log", world / "north" / "audit.db")
+    proved = sealift("audit", "verify", world / "run", *agreed, *logs, "--json")
+    assert proved.returncode == 0, proved.stderr
+    found = json.loads(proved.stdout)
+    assert found["level"] == LEVEL
+    assert found["released"][0].startswith("north: north-train")
+    receipt = min((world / "east" / "receipts").iterdir())
+    assert sealift("receipt", "verify", receipt, *agreed).returncode == 0
+    early = sealift("audit", "verify", world / "run", *agreed, "--at", "2020-01-01")
+    assert early.returncode == 5
+    assert "chain-expired" in early.stderr
     assert run.stderr.count("rehearsing attested-host") >= 2

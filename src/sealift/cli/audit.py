@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sealift.cli.attestfiles import add_time_argument
+from sealift.cli.auditrun import is_run, verify_run
+from sealift.cli.judging import add_judging_arguments
 from sealift.codec import to_plain
 from sealift.release.audit import Entry
 from sealift.release.heads import find_head
@@ -24,11 +27,27 @@ def add_parser(subparsers: Any) -> None:
     verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
     verify = verbs.add_parser(
         "verify",
-        help="check that a log holds together and continues a head that you kept",
+        help="check a log against a head that you kept, or the level of a run",
         description="Without --head the owner's own word is all there is: the log is "
-        "self-consistent, and could still be another one than it was.",
+        "self-consistent, and could still be another one than it was. A run's folder "
+        "is verified with --agreement: which level its evidence proves.",
     )
-    verify.add_argument("log", type=Path)
+    verify.add_argument(
+        "log", type=Path, help="a log; or a run's folder, whose level is proved"
+    )
+    verify.add_argument(
+        "--agreement", type=Path, metavar="FILE", help="the signed agreement of a run"
+    )
+    verify.add_argument(
+        "--with-log",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="LOG",
+        help="of an owner: what it released to the run, on which evidence",
+    )
+    add_judging_arguments(verify)
+    add_time_argument(verify)
     verify.add_argument(
         "--head",
         type=Path,
@@ -48,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> None:
+    if is_run(args.log):
+        verify_run(args)
+        return
     outside = None
     if args.head is not None:
         outside = find_head(args.head, read_head(args.log).log)

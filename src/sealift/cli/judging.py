@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -51,12 +51,14 @@ def equip_from(
     args: argparse.Namespace,
     agreement: VerifiedAgreement,
     enroller: PublicKey | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> VerifiedAgreement:
     """The agreement with what the command line names.
 
     Args:
         args: With ``add_judging_arguments``.
         agreement: Verified.
+        clock: Seconds since 1970 to judge at; None judges now.
         enroller: The only key whose enrolments count; None believes all agreed ones.
 
     Raises:
@@ -68,7 +70,11 @@ def equip_from(
         collateral = parse_bundle(read_whole(args.collateral, 2 * MAX_BUNDLE_BYTES))
     sets = [parse_set(read_whole(path, MAX_SET_BYTES)) for path in args.references]
     return equip(
-        agreement, clock=wall_clock, collateral=collateral, sets=sets, enroller=enroller
+        agreement,
+        clock=clock or wall_clock,
+        collateral=collateral,
+        sets=sets,
+        enroller=enroller,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.attestfiles import add_time_argument, parse_time
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.outputapprove import add_approve_parser, approve_output
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
@@ -46,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     add_judging_arguments(parser)
+    add_time_argument(parser)
     add_passphrase_argument(parser)
     add_approve_parser(verbs)
 
@@ -67,7 +69,8 @@ def _open(args: argparse.Namespace) -> str:
         raise UsageError(
             f"{args.output} exists", fix="Name another file with -o", code="exists"
         )
-    verified = equip_from(args, load_verified(args.agreement))
+    at_s = parse_time(args.at)
+    verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
     prompt = f"passphrase of {args.key.name}"
     owner = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)

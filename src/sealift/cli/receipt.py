@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
+from sealift.cli.attestfiles import add_time_argument, parse_time
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.codec import to_plain
 from sealift.release.explain import count
@@ -38,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
         "--agreement", type=Path, metavar="FILE", help="the signed agreement"
     )
     add_judging_arguments(parser)
+    add_time_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
@@ -46,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     signed = load_receipt(args.file)
     verified = None
     if args.agreement:
-        verified = equip_from(args, load_verified(args.agreement))
+        at_s = parse_time(args.at)
+        verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
     receipt = verify_receipt(signed, verified)
     statement = _statement(receipt, complete=verified is not None)
     if args.json:

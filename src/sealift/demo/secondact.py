@@ -46,7 +46,7 @@ class Revocation:
             accelerator gave its lease back when it lost another one.
         last_byte_s: Seconds from the act until the last frame of any holder.
         frames_after: Frames that still flowed in that time.
-        scrubbed_bytes: Overwritten by the accelerator when it lost its leases.
+        scrubbed_bytes: Overwritten by the accelerator in visits that came to nothing.
         ended_s: Seconds from the act until the accelerator's process had ended.
     """
 
@@ -85,6 +85,8 @@ class Watched:
             case "holder.frame":
                 self.frames_s.append(event.t_s)
             case "visit.abandoned":
+                self.scrubbed_bytes += int(event.fields["scrubbed_bytes"])
+            case "visit.ended" if event.text("outcome") != "verified":
                 self.scrubbed_bytes += int(event.fields["scrubbed_bytes"])
 
     def after(self, at_s: float) -> list[float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from sealift.codec import decode
 from sealift.crypto.identity import Identity
@@ -20,6 +19,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.train.approving import open_approved
 from sealift.train.manifest import (
     MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
     RunManifest,
     SignedManifest,
     verify_manifest,
@@ -27,8 +27,6 @@ from sealift.train.manifest import (
 from sealift.train.output import key_name, open_model
 from sealift.train.statedigest import state_digest
 from sealift.train.tensors import parse_tensors
-
-MAX_MANIFEST_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

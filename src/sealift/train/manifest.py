@@ -23,6 +23,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.train.totals import Statistic
 
 MANIFEST_NAME: Final = "manifest.json"
+MAX_MANIFEST_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

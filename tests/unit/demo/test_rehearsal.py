@@ -71,7 +71,10 @@ def test_frames_count_from_the_act_on() -> None:
     lost = {"scrubbed_bytes": 7}
     watched.take(RoleEvent("accelerator", 4.0, "visit.abandoned", lost))
     assert watched.after(2.0) == [1.5]
-    assert watched.scrubbed_bytes == 7
+    for outcome_, scrubbed in (("verified", 100), ("failed", 20)):
+        fields = {"outcome": outcome_, "scrubbed_bytes": scrubbed}
+        watched.take(RoleEvent("orchestrator", 4.0, "visit.ended", fields))
+    assert watched.scrubbed_bytes == 27
 
 
 @pytest.mark.parametrize(
