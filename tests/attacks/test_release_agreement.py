@@ -211,10 +211,10 @@ def test_a_fork_of_the_line_is_refused(consortium: Consortium, tmp_path: Path) -
     fork = consortium.successor(output=replace(OUTPUT, digits=1))
     with pytest.raises(StaleError):
         start_broker(fork, "ada", box.vault, box.log)
-    skipped = consortium.successor().successor().successor()
     with pytest.raises(StaleError) as caught:
-        start_broker(skipped, "ada", box.vault, box.log)
+        start_broker(fork.successor().successor(), "ada", box.vault, box.log)
     assert caught.value.code == "agreement-line"
+    start_broker(consortium.successor().successor(), "ada", box.vault, box.log)
     box.close()
 
 
