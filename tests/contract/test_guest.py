@@ -16,7 +16,7 @@ from sealift.attest.formats.ima import parse_list
 from sealift.attest.formats.tcglog import parse
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
-from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import KIND, MEDIA_TYPE, parse_body
 from sealift.crypto.hash import sha256
 from sealift.demo.guest.cpio import archive, file_entry

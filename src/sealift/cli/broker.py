@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sealift.attest.attesters.tpm.client import TpmClient
 from sealift.attest.attesters.tpm.link import open_link
 from sealift.cli.brokerhttp import add_http_arguments, http_rim, make_metrics
-from sealift.cli.judging import wall_clock
+from sealift.cli.judging import equip_from, wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
     RoleSetup,
@@ -82,6 +83,13 @@ def run(args: argparse.Namespace) -> int:
         closing(open_log(args.log, setup)) as log,
     ):
         require_version(args.version_counter, setup, vault)
+        agreement = equip_from(
+            args,
+            setup.agreement,
+            enroller=setup.identity.public_key,
+            ledger=vault.ledger,
+        )
+        setup = replace(setup, agreement=agreement)
         broker = Broker(
             setup.agreement,
             setup.identity,

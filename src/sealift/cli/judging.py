@@ -13,6 +13,7 @@ from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
 from sealift.crypto.sign import PublicKey
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
+from sealift.release.ledger import Ledger
 from sealift.release.signed import VerifiedAgreement
 
 JUDGING: Final = ("collateral", "references")
@@ -51,6 +52,7 @@ def equip_from(
     args: argparse.Namespace,
     agreement: VerifiedAgreement,
     enroller: PublicKey | None = None,
+    ledger: Ledger | None = None,
     clock: Callable[[], float] | None = None,
 ) -> VerifiedAgreement:
     """The agreement with what the command line names.
@@ -60,6 +62,7 @@ def equip_from(
         agreement: Verified.
         clock: Seconds since 1970 to judge at; None judges now.
         enroller: The only key whose enrolments count; None believes all agreed ones.
+        ledger: Remembers what was used; None remembers nothing.
 
     Raises:
         UnavailableError: ``references-absent``, or a file that cannot be read.
@@ -75,6 +78,7 @@ def equip_from(
         collateral=collateral,
         sets=sets,
         enroller=enroller,
+        ledger=ledger,
     )
 
 

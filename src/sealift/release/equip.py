@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import ReferenceValues
@@ -19,13 +20,11 @@ from sealift.attest.referenceset import (
     verify_set,
 )
 from sealift.crypto.sign import PublicKey
-from sealift.errors import UnavailableError
+from sealift.errors import StaleError, UnavailableError
+from sealift.release.ledger import Ledger
 from sealift.release.signed import Equipment, VerifiedAgreement
 
-
-def nothing_seen(name: str) -> int:
-    """For a process that remembers no numbers."""
-    return 0
+_COLLATERAL: Final = "collateral"
 
 
 def equip(
@@ -34,7 +33,7 @@ def equip(
     clock: Callable[[], float],
     collateral: Collateral | None = None,
     sets: Iterable[SignedReferenceSet] = (),
-    seen: Callable[[str], int] = nothing_seen,
+    ledger: Ledger | None = None,
     enroller: PublicKey | None = None,
 ) -> VerifiedAgreement:
     """The agreement, ready to judge evidence.
@@ -44,22 +43,51 @@ def equip(
         clock: Seconds since 1970.
         collateral: Of this side (rule H13).
         sets: Files of reference values; those that nobody names are left out.
-        seen: The highest number of a set that this side ever used.
+        ledger: Remembers the highest numbers of sets, and the newest collateral, that
+            this side ever used; None remembers nothing.
         enroller: The only key whose enrolments this process believes, of those that the
             agreement names; None believes all of them.
 
     Raises:
         UnavailableError: ``references-absent``: a set that the agreement names.
-        EvidenceError, StaleError: as ``verify_set``.
+        EvidenceError, StaleError: as ``verify_set``; ``collateral-rolled-back``.
     """
     values, found = verified.agreement.reference_values(), tuple(sets)
     for wanted in verified.agreement.references.sets:
         signed = _find(found, wanted)
-        values = join(values, verify_set(signed, wanted, seen=seen(wanted.name)).values)
+        values = join(values, _verify_newest(signed, wanted, ledger))
+    endorsed = collateral or Collateral()
+    if ledger is not None:
+        _require_newest(endorsed, ledger)
     values = _with_enroller(values, enroller)
     return verified.equipped(
-        Equipment(collateral=collateral or Collateral(), clock=clock, references=values)
+        Equipment(collateral=endorsed, clock=clock, references=values)
     )
+
+
+def _verify_newest(
+    signed: SignedReferenceSet, wanted: SetName, ledger: Ledger | None
+) -> ReferenceValues:
+    memory = f"reference set/{wanted.name}/{wanted.signer}"
+    seen = ledger.remembered(memory) if ledger is not None else 0
+    found = verify_set(signed, wanted, seen=seen)
+    if ledger is not None:
+        ledger.remember(memory, found.number)
+    return found.values
+
+
+def _require_newest(collateral: Collateral, ledger: Ledger) -> None:
+    """No collateral is older than one that was used before (rule H13)."""
+    if not collateral.items:
+        return
+    if collateral.as_of_s < ledger.remembered(_COLLATERAL):
+        raise StaleError(
+            "the collateral is older than one that was used before",
+            why="older collateral may hide that hardware was revoked since",
+            fix="Use the bundle of last time, or fetch it again",
+            code="collateral-rolled-back",
+        )
+    ledger.remember(_COLLATERAL, collateral.as_of_s)
 
 
 def _find(found: tuple[SignedReferenceSet, ...], wanted: SetName) -> SignedReferenceSet:
