@@ -203,6 +203,9 @@ def _reader(kind: Any) -> Callable[[Any, str], Any]:
     """How values of a type are read; found out once for each."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
+        rest = [each for each in arguments if each is not type(None)]
+        if len(rest) == 1:
+            return partial(_from_optional, _reader(rest[0]))
         return partial(_from_union, arguments)
     if origin is tuple:
         return partial(_from_array, arguments)
@@ -272,10 +275,10 @@ def _from_object(kind: type, plain: Any, path: str) -> Any:
     if unknown:
         raise MalformedError("unknown field", field=_join(path, unknown[0]))
     values: dict[str, Any] = {}
-    for name, hint in fields.items():
+    for name, read in fields.items():
         if name not in plain:
             raise MalformedError("missing field", field=_join(path, name))
-        values[name] = from_plain(hint, plain[name], _join(path, name))
+        values[name] = read(plain[name], f"{path}.{name}" if path else name)
     return _at(path, lambda kwargs: kind(**kwargs), values)
 
 
@@ -286,10 +289,8 @@ def _from_array(arguments: tuple[Any, ...], plain: Any, path: str) -> Any:
     else:
         _require(len(plain) == len(arguments), path, f"{len(arguments)} items", plain)
         kinds = list(arguments)
-    items = zip(kinds, plain, strict=True)
-    return tuple(
-        from_plain(k, item, f"{path}[{i}]") for i, (k, item) in enumerate(items)
-    )
+    items = enumerate(zip(kinds, plain, strict=True))
+    return tuple(from_plain(k, item, f"{path}[{i}]") for i, (k, item) in items)
 
 
 def _from_mapping(kind: Any, plain: Any, path: str) -> dict[str, Any]:
@@ -299,12 +300,14 @@ def _from_mapping(kind: Any, plain: Any, path: str) -> dict[str, Any]:
     }
 
 
+def _from_optional(read: Callable[[Any, str], Any], plain: Any, path: str) -> Any:
+    return None if plain is None else read(plain, path)
+
+
 def _from_union(kinds: tuple[Any, ...], plain: Any, path: str) -> Any:
     if plain is None and type(None) in kinds:
         return None
     rest = [kind for kind in kinds if kind is not type(None)]
-    if len(rest) == 1:
-        return from_plain(rest[0], plain, path)
     for kind in rest:  # plain scalars only, so that no two alternatives both fit
         if kind in (bool, int, str) and type(plain) is kind:
             return from_plain(kind, plain, path)
@@ -337,10 +340,10 @@ def _at(path: str, build: Any, argument: Any) -> Any:
 
 
 @cache
-def _init_fields(kind: type) -> dict[str, Any]:
-    """The type of every field that the constructor takes."""
+def _init_fields(kind: type) -> dict[str, Callable[[Any, str], Any]]:
+    """How every field that the constructor takes is read."""
     hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind) if f.init}
+    return {f.name: _reader(hints[f.name]) for f in dataclasses.fields(kind) if f.init}
 
 
 @cache
