@@ -15,6 +15,7 @@ pytestmark = pytest.mark.distributed
 TINY = release.Sizes(
     rounds=1, quoted=3, clients=2, together=2, entries=20, lengths=(20, 60),
     renewals=2, ima=500, losses=1,
+    guest=False,
 )  # fmt: skip
 RATIOS = {
     "release_p50_ms", "release_p99_ms", "releases_per_s", "ima_entries_per_s",
