@@ -53,6 +53,7 @@ from sealift.release.checkpoint import (
 )
 from sealift.release.checkpointdesk import Asker, CheckpointDesk
 from sealift.release.enroldesk import EnrolDesk
+from sealift.release.files import is_about_peer
 from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
@@ -182,9 +183,9 @@ class Broker:
         """Answer one request; a refusal is an answer too."""
         try:
             return self._answer(request, session, visit)
-        except (RefusedError, MalformedError) as error:
-            return BrokerAnswer(refusal=Refusal(error.code, str(error)))
-        except SealiftError as error:  # its line may name places of this machine
+        except SealiftError as error:
+            if is_about_peer(error):
+                return BrokerAnswer(refusal=Refusal(error.code, str(error)))
             self._tell("broker.failed", rule=error.code, peer=session.peer.name)
             line = "the broker cannot answer now; its own output says why"
             return BrokerAnswer(refusal=Refusal(error.code, line))

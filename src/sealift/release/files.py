@@ -7,13 +7,29 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from sealift.channel.outputfile import open_output, write_failed
-from sealift.errors import MalformedError, SealiftError, UnavailableError
+from sealift.errors import (
+    MalformedError,
+    RefusedError,
+    SealiftError,
+    UnavailableError,
+)
 
 __all__ = [
-    "locked", "make_folder", "read_whole", "unreadable", "write_failed", "write_whole",
+    "is_about_peer", "locked", "make_folder", "read_whole", "unreadable", "write_failed", "write_whole",
 ]  # fmt: skip
+
+
+# Errors about files of this machine, whose lines name places on it.
+_OWN_FILES: Final = frozenset({"bad-database", "log-damaged", "vault-locked"})
+
+
+def is_about_peer(error: SealiftError) -> bool:
+    """Whether an error's line may be told to a peer: it is about what the peer did."""
+    told = isinstance(error, (RefusedError, MalformedError))
+    return told and error.code not in _OWN_FILES
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:

@@ -10,12 +10,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from sealift.errors import (
-    MalformedError,
-    RefusedError,
-    SealiftError,
-    UnavailableError,
-)
+from sealift.errors import SealiftError
+from sealift.release.files import is_about_peer
 
 TYPE_PREFIX: Final = "https://github.com/confidential-containers/kbs/errors/"
 MEDIA_TYPE: Final = "application/problem+json"
@@ -59,12 +55,10 @@ class Problem(Exception):  # noqa: N818 - RFC 7807 calls it a problem
 
 def refusal(error: SealiftError, kind: str) -> Problem:
     """The answer for an error that a decision of ours raised."""
-    if isinstance(error, UnavailableError):
+    if not is_about_peer(error):
         line = "the broker cannot answer now; its own output says why"
         return Problem(503, FAILED, f"{line} [{error.code}]", error.code, retry_s=5)
-    if isinstance(error, (RefusedError, MalformedError)):
-        return Problem(401, kind, f"{error} [{error.code}]"[:1000], error.code)
-    return Problem(500, FAILED, "the broker failed [error]", error.code)
+    return Problem(401, kind, f"{error} [{error.code}]"[:1000], error.code)
 
 
 def not_found(kind: str, detail: str, rule: str) -> Problem:

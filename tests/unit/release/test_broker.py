@@ -9,7 +9,13 @@ import pytest
 
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.sign import SigningKey
-from sealift.errors import MalformedError, PolicyError
+from sealift.errors import (
+    MalformedError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    UnavailableError,
+)
 from sealift.ids import Digest, Role
 from sealift.release.broker import (
     EXPIRY_S,
@@ -18,6 +24,7 @@ from sealift.release.broker import (
     authorize,
     may_read_heads,
 )
+from sealift.release.files import is_about_peer
 from tests.sim.owners import (
     SimPeer,
     accelerator_peer,
@@ -145,3 +152,16 @@ def test_heads_are_for_parties_and_accelerators() -> None:
     for peer in (stranger, nobody, elsewhere):
         with pytest.raises(PolicyError):
             may_read_heads(peer, VERIFIED)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError("the vault /home/ada/x does not open", code="vault-locked"),
+        MalformedError("/home/ada/x is not a database", code="bad-database"),
+        UnavailableError("cannot read /home/ada/x"),
+    ],
+)
+def test_lines_about_own_files_are_not_for_peers(error: SealiftError) -> None:
+    assert not is_about_peer(error)
+    assert is_about_peer(PolicyError("no", code="role-refused"))
