@@ -92,6 +92,9 @@ class Machine:
                 self._line.sendall(GUEST.encode(request))
                 reply = decode_reply(read_frame(self._line.recv, MAX_REPLY_BYTES))
         except (OSError, PeerError) as error:
+            # An answer that comes late would be taken for that of the next request.
+            self._line.close()
+            self._line = None
             raise PeerError(
                 "the guest does not answer", why=str(error), code="guest-gone"
             ) from None
