@@ -38,7 +38,7 @@ def connected(world: KbsWorld) -> Iterator[socket.socket]:
 
 def ended(connection: socket.socket) -> bool:
     """Whether the server ends it; waits for that."""
-    connection.settimeout(30)  # a loaded machine takes its time
+    connection.settimeout(12)  # a loaded machine takes its time
     try:
         while connection.recv(4096):
             pass
