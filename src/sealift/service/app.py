@@ -49,6 +49,7 @@ _METHODS: Final = ["GET", "POST", "PUT", "DELETE"]
 _ADMIN: Final = frozenset({"resource-policy", "attestation-policy", "reference-value"})
 # Rules that say the token itself is bad, not what it asks for.
 _TOKEN_RULES: Final = frozenset({"kbs-no-session", "token-expired", "token-foreign"})
+_BODY_UNREAD: Final = frozenset({408, 413})
 T = TypeVar("T")
 Monotonic = Callable[[], float]
 Step = Callable[[Request], Awaitable[Response]]
@@ -260,7 +261,9 @@ def _json(content: bytes) -> Response:
 
 
 def _problem(problem: Problem) -> Response:
-    headers = {"retry-after": str(problem.retry_s)} if problem.retry_s else None
+    headers = {"retry-after": str(problem.retry_s)} if problem.retry_s else {}
+    if problem.status in _BODY_UNREAD:  # what is left of it is no next request
+        headers["connection"] = "close"
     return Response(problem.body(), problem.status, headers, media_type=MEDIA_TYPE)
 
 
