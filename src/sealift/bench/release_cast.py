@@ -8,13 +8,13 @@ from typing import Final, Self
 
 from sealift.attest.level import Level
 from sealift.attest.references.tpm import TpmReferences
+from sealift.bench.travel_cast import RULE
 from sealift.bench.travel_wire import Answer, Child, pack, unpack
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Card, create_identity
 from sealift.crypto.sign import PublicKey
 from sealift.release.agreement import (
     Agreement,
-    OutputRule,
     Party,
     PartyRole,
     References,
@@ -25,19 +25,6 @@ from sealift.release.bundle import measure_bundle
 from sealift.release.signed import SignedAgreement, add_signature
 
 OPERATOR: Final = "operator"
-RULE: Final = OutputRule(
-    metrics=("loss",),
-    digits=3,
-    values_per_visit=1,
-    metric_rows=1,
-    audience="everyone",
-    min_visits=1,
-    max_visits=1000,
-    min_holders=1,
-    min_rows=1,
-    baseline_alone=False,
-    recipe_text=False,
-)
 
 
 class ReleaseCast:

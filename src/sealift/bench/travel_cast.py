@@ -39,7 +39,7 @@ LEASE_S: Final = 3600.0
 ROW_BYTES: Final = 4096
 OPERATOR: Final = "operator"
 LOOPBACK: Final = "127.0.0.1"
-_RULE: Final = OutputRule(
+RULE: Final = OutputRule(
     metrics=("loss",),
     digits=3,
     values_per_visit=1,
@@ -189,7 +189,7 @@ class Cast:
             resources=(self.resource,),
             model_owner=OPERATOR,
             operator=OPERATOR,
-            output=_RULE,
+            output=RULE,
             travel=TravelRule(1, LEASE_S),
         )
         self._agreement = agreement

@@ -233,7 +233,7 @@ class Office:
             resources=(self._resource(),),
             model_owner=OPERATOR,
             operator=OPERATOR,
-            output=_OUTPUT,
+            output=RULE,
             travel=TravelRule(1, 60.0),
         )
 
@@ -253,7 +253,7 @@ class Office:
         )
 
 
-_OUTPUT: Final = OutputRule(
+RULE: Final = OutputRule(
     metrics=("loss",),
     digits=3,
     values_per_visit=8,

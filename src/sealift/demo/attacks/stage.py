@@ -24,13 +24,12 @@ from sealift.channel.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.demo.attacks.office import Office
+from sealift.demo.attacks.office import RULE, Office
 from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import (
     Agreement,
     Mode,
-    OutputRule,
     Party,
     PartyRole,
     References,
@@ -67,19 +66,6 @@ RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
 CANARY: Final = b"canary: these rows are private!!"
 LEASE_S: Final = 30.0
 MODES: Final[tuple[Mode, ...]] = ("at-rest", "visit", "ratchet")
-RULE: Final = OutputRule(
-    metrics=("loss",),
-    digits=3,
-    values_per_visit=8,
-    metric_rows=1,
-    audience="everyone",
-    min_visits=1,
-    max_visits=50,
-    min_holders=1,
-    min_rows=1,
-    baseline_alone=False,
-    recipe_text=False,
-)
 Between = Callable[[VisitSession, Lease], VisitSession]
 
 
