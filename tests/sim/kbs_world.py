@@ -53,6 +53,7 @@ class KbsWorld:
     time_s: list[float]
     address: tuple[str, int]
     clients: ExitStack
+    bugs: list[Exception]
 
     def last_entry(self) -> LogEntry:
         entry = read_entry(list(self.box.log.entries())[-1])
@@ -78,8 +79,13 @@ def kbs_world(
     box.broker._sink = metrics.sink(lambda event: None)
     time_s = [NOW_S]
     limits = limits or Limits(per_address=1e6, in_all=1e6)
+    bugs: list[Exception] = []
     application = make_application(
-        box.broker, metrics, limits=limits, clock=lambda: time_s[0]
+        box.broker,
+        metrics,
+        limits=limits,
+        clock=lambda: time_s[0],
+        report_bug=bugs.append,
     )
     server = RimServer(application, ("127.0.0.1", 0), limits=limits)
     with closing(box), server, ExitStack() as clients:
@@ -92,6 +98,7 @@ def kbs_world(
             time_s,
             (host, port),
             clients,
+            bugs,
         )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from sealift.cli.buglog import record_bug
 from sealift.cli.judging import wall_clock
 from sealift.errors import UsageError
 from sealift.release.brokerserver import Broker
@@ -19,6 +20,8 @@ from sealift.train.settings import parse_address
 
 if TYPE_CHECKING:
     from sealift.service.metrics import Metrics
+
+MAX_BUGS: Final = 16
 
 
 def add_http_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +77,9 @@ def http_rim(
     require_extra()
     address = parse_address(args.http)
     limits = Limits()
-    application = make_application(broker, metrics, limits=limits, clock=wall_clock)
+    application = make_application(
+        broker, metrics, limits=limits, clock=wall_clock, report_bug=first_bugs()
+    )
     tls = TlsFiles(args.tls_cert, args.tls_key) if args.tls_cert else None
     with RimServer(application, address, limits=limits, tls=tls) as server:
         host, port = server.address
@@ -82,6 +87,17 @@ def http_rim(
         if tls is None and not is_loopback(host):
             _say("without TLS others see who asks for what, and can pretend to be us")
         yield
+
+
+def first_bugs() -> Callable[[Exception], None]:
+    """Records bugs, so many at most: strangers must not fill the disk with them."""
+    places = iter(range(MAX_BUGS))
+
+    def report(error: Exception) -> None:
+        if next(places, None) is not None:
+            _say(record_bug(error))
+
+    return report
 
 
 def _say(line: str) -> None:

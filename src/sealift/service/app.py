@@ -52,6 +52,7 @@ _TOKEN_RULES: Final = frozenset({"kbs-no-session", "token-expired", "token-forei
 _BODY_UNREAD: Final = frozenset({408, 413})
 T = TypeVar("T")
 Monotonic = Callable[[], float]
+ReportBug = Callable[[Exception], None]
 Step = Callable[[Request], Awaitable[Response]]
 
 
@@ -64,6 +65,7 @@ class Rim:
         metrics: Counts.
         limits: What strangers may ask for.
         monotonic: Seconds that never go back.
+        report_bug: Gets an exception that is none of ours; nobody else learns of it.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Rim:
         metrics: Metrics,
         limits: Limits,
         monotonic: Monotonic,
+        report_bug: ReportBug,
     ) -> None:
         self._broker = broker
+        self._report_bug = report_bug
         self._door = door
         self._metrics = metrics
         self._limits = limits
@@ -118,7 +122,8 @@ class Rim:
                 response = _problem(problem)
             except ClientDisconnect:
                 response = Response(status_code=400)
-            except Exception:  # a bug of ours: nothing of it leaves
+            except Exception as error:  # a bug of ours: nothing of it leaves
+                self._report_bug(error)
                 line = "the broker failed [error]"
                 response = _problem(Problem(500, FAILED, line, "error"))
             self._metrics.observe(
@@ -274,6 +279,7 @@ def make_application(
     limits: Limits | None = None,
     clock: Callable[[], float],
     monotonic: Monotonic = time.monotonic,
+    report_bug: ReportBug,
 ) -> Starlette:
     """The rim of one broker.
 
@@ -283,11 +289,12 @@ def make_application(
         limits: What strangers may ask for.
         clock: Seconds since 1970, for tokens.
         monotonic: Seconds that never go back.
+        report_bug: Gets an exception that is none of ours.
     """
     door = KbsDoor(broker, clock=clock, monotonic=monotonic)
     metrics.add_gauge("sealift_leases_open", "Leases open now.", broker.open_leases)
     metrics.add_gauge(
         "sealift_log_entries", "Entries of the audit log.", lambda: broker.head().size
     )
-    rim = Rim(broker, door, metrics, limits or Limits(), monotonic)
+    rim = Rim(broker, door, metrics, limits or Limits(), monotonic, report_bug)
     return rim.application()

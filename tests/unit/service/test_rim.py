@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sealift.cli.brokerhttp import http_rim, make_metrics
+from sealift.cli.brokerhttp import MAX_BUGS, first_bugs, http_rim, make_metrics
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.selfsigned import make_certificate
 from sealift.errors import SealiftError
@@ -102,6 +102,20 @@ def test_bug_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         answer = world.client().get("/readyz")
         assert answer.status_code == 500
         assert b"secret" not in answer.content
+        assert [type(bug) for bug in world.bugs] == [KeyError]
+
+
+def test_bugs_are_recorded_so_many_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    report = first_bugs()
+    for _ in range(MAX_BUGS + 5):
+        report(KeyError("/secret/place"))
+    files = list((tmp_path / "sealift").iterdir())
+    assert len(files) == MAX_BUGS
+    assert all("secret" not in file.read_text() for file in files)
+    assert "secret" not in capsys.readouterr().err
 
 
 # the command
@@ -150,7 +164,10 @@ def test_tls(tmp_path: Path) -> None:
     (tmp_path / "k.pem").write_bytes(key)
     with kbs_world(tmp_path) as world:
         application = make_application(
-            world.box.broker, Metrics(), clock=lambda: world.time_s[0]
+            world.box.broker,
+            Metrics(),
+            clock=lambda: world.time_s[0],
+            report_bug=world.bugs.append,
         )
         tls = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem")
         with RimServer(application, ("127.0.0.1", 0), tls=tls) as server:
