@@ -17,6 +17,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, Tier, parse_accept
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.result import APPRAISED, AttestationResult
+from sealift.attest.runtimelog import check_modules
 from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.errors import EvidenceError, PolicyError
@@ -115,8 +116,20 @@ class Appraiser:
             "at_s": int(self.clock()),
         }
         if earlier is not None and isinstance(verifier, ContinuingVerifier):
-            return verifier.examine_continued(evidence, earlier=earlier.claims, **basis)
-        return verifier.examine(evidence, **basis)
+            claims = verifier.examine_continued(
+                evidence, earlier=earlier.claims, **basis
+            )
+        else:
+            claims = verifier.examine(evidence, **basis)
+        return self._with_modules(claims)
+
+    def _with_modules(self, claims: Claims) -> Claims:
+        """Modules are compared here, once for every kind that can measure them."""
+        files = self.references.code_files
+        if files is None:
+            return claims
+        modules = check_modules(claims.events, files)
+        return replace(claims, checks=(*claims.checks, *modules))
 
 
 def find_verifier(evidence: Evidence, verifiers: Mapping[str, Verifier]) -> Verifier:

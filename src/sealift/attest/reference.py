@@ -29,6 +29,8 @@ class ReferenceValues:
     Attributes:
         development_attesters: Keys whose development evidence is genuine.
         code_bundle: Digest of the code that must run, or None if any may.
+        code_files: Digest of every file of that code by path, to compare measured
+            modules with; None compares none.
         enrollers: Keys whose word ties an attestation key to its TPM (enrolment).
         tpm: For TPM evidence, and for the virtual TPM of Azure's guests.
         tdx: For TD quotes.
@@ -41,6 +43,7 @@ class ReferenceValues:
 
     development_attesters: tuple[PublicKey, ...] = ()
     code_bundle: Digest | None = None
+    code_files: dict[str, Digest] | None = None
     enrollers: tuple[PublicKey, ...] = ()
     tpm: TpmReferences | None = None
     tdx: TdxReferences | None = None

@@ -9,11 +9,12 @@ Source: spec/evidence.md section Runtime log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sealift import codec
+from sealift.attest.check import Check, check
 from sealift.crypto.hash import HashName, digest, digest_bytes
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import DIGEST_BYTES, Digest
@@ -86,6 +87,31 @@ def measured_modules(events: Iterable[RuntimeEvent]) -> tuple[MeasuredModule, ..
         codec.decode(MeasuredModule, each.content, max_bytes=MAX_CONTENT_BYTES)
         for each in events
         if each.kind == MODULE
+    )
+
+
+def check_modules(
+    events: Iterable[RuntimeEvent], files: Mapping[str, Digest]
+) -> tuple[Check, ...]:
+    """Every module that ran is a file of the agreed bundle, unaltered.
+
+    Args:
+        events: The runtime log, register replayed.
+        files: Digest of every file of the bundle, by path.
+
+    Raises:
+        MalformedError: if such an event does not parse.
+    """
+    return tuple(
+        check(
+            files.get(module.path) == module.digest,
+            f"module {module.path}",
+            expected=str(files.get(module.path, "no such file in the bundle")),
+            found=module.digest.to_text(),
+            code="module-foreign",
+            fix="Restart the machine, and run the agreed bundle only",
+        )
+        for module in measured_modules(events)
     )
 
 

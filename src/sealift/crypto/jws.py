@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from sealift.crypto.ecdsa import EcdsaKey
-from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, MalformedError, StaleError
 
 ALGORITHM: Final = "ES256"
@@ -38,14 +37,6 @@ class TokenSigner:
     def generate(cls) -> TokenSigner:
         """A fresh key."""
         return cls(ec.generate_private_key(ec.SECP256R1()))
-
-    @classmethod
-    def from_secret(cls, secret: SecretKey) -> TokenSigner:
-        """The key that ``secret`` (32 uniform bytes) stands for, always the same."""
-        # Reduced to 1 .. n-1: the bias is 2^-32, far from any use to anybody.
-        order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-        value = int.from_bytes(secret.reveal(TOKEN)) % (order - 1) + 1
-        return cls(ec.derive_private_key(value, ec.SECP256R1()))
 
     @property
     def public_key(self) -> EcdsaKey:

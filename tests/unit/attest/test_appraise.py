@@ -25,6 +25,7 @@ from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.collateral import Collateral
 from sealift.attest.development import MEDIA_TYPE, RESULT_MEDIA_TYPE, parse_body
 from sealift.attest.result import APPRAISED
+from sealift.attest.runtimelog import RuntimeEvent, module_event
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.sign import SigningKey
@@ -48,6 +49,7 @@ class RehearsedVerifier:
     """Reads evidence whose body is the bound value."""
 
     trust: TrustVector = GENUINE
+    events: tuple[RuntimeEvent, ...] = ()
     level: Level = Level.TEE
     media_type: str = "application/vnd.example.tee"
     levels: frozenset[Level] = frozenset({Level.TEE, Level.DEVELOPMENT})
@@ -70,6 +72,7 @@ class RehearsedVerifier:
             role=None,
             code_bundle=None,
             trust=self.trust,
+            events=self.events,
         )
 
 
@@ -227,6 +230,35 @@ def test_a_warning_is_taken_where_the_parties_say_so() -> None:
         with pytest.raises(PolicyError) as refusal:
             ask(TrustVector(hardware=contraindicated))
         assert refusal.value.code == "tier-refused"
+
+
+@pytest.mark.parametrize(
+    ("modules", "code"),
+    [
+        ({"recipe.py": b"agreed", "parts/net.py": b"net"}, ""),
+        ({"recipe.py": b"altered"}, "module-foreign"),
+        ({"recipe.py": b"agreed", "other.py": b"agreed"}, "module-foreign"),
+    ],
+)
+def test_measured_modules_are_the_bundles(modules: dict[str, bytes], code: str) -> None:
+    files = {"recipe.py": Digest.of(b"agreed"), "parts/net.py": Digest.of(b"net")}
+    events = tuple(module_event(name, Digest.of(raw)) for name, raw in modules.items())
+    verifier = RehearsedVerifier(events=events)
+
+    def ask(code_files: dict[str, Digest] | None) -> str:
+        ours = Appraiser(
+            accept=(Level.TEE,),
+            references=ReferenceValues(code_files=code_files),
+            verifiers={verifier.media_type: verifier},
+        )
+        try:
+            ours.appraise(Evidence("tee", verifier.media_type, BOUND), BOUND)
+        except PolicyError as error:
+            return error.code
+        return ""
+
+    assert ask(files) == code
+    assert ask(None) == ""  # control: nothing to compare with
 
 
 def test_visible_memory_is_what_an_attested_host_says() -> None:

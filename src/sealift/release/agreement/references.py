@@ -12,7 +12,8 @@ from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.referenceset import SetName
 from sealift.codec import MAX_INTEGER
 from sealift.crypto.sign import PublicKey
-from sealift.ids import Digest, check_name
+from sealift.ids import check_name
+from sealift.release.agreement.code import CodeBundle
 from sealift.release.agreement.consistency import require_distinct, require_within
 
 
@@ -51,11 +52,12 @@ class References:
             check_name(each.name, what="name of a reference set")
             require_within(each.number, 1, MAX_INTEGER, "sets.number")
 
-    def values(self, code_bundle: Digest) -> ReferenceValues:
+    def values(self, code: CodeBundle) -> ReferenceValues:
         """What stands in the document itself, as appraisal wants it."""
         return ReferenceValues(
             development_attesters=self.development_attesters,
-            code_bundle=code_bundle,
+            code_bundle=code.digest,
+            code_files=code.files,
             enrollers=self.enrollers,
             tpm=self.tpm,
             tdx=self.tdx,

@@ -146,7 +146,7 @@ class Agreement:
 
     def reference_values(self) -> ReferenceValues:
         """What appraisal compares evidence with."""
-        return self.references.values(self.code.digest)
+        return self.references.values(self.code)
 
     @property
     def effective_board(self) -> Board:
