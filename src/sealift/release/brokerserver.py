@@ -118,35 +118,43 @@ class Broker:
         self._served = self._bring_into_force()
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
-        self.leases = LeaseDesk(
-            self._owner,
-            Standings(vault.ledger),
-            heartbeat_s=shortest_heartbeat(
-                verified.agreement.resources_of(identity.name)
-            ),
-            record=self._record_revocation,
-            monotonic=monotonic,
-        )
+        self.leases = self._open_leases()
         self._enrolling = EnrolDesk(
             verified, identity, record=self._record_enrolment, clock=clock
         )
-        self._releases = ReleaseDesk(
-            verified,
+        self._releases = self._open_releases(policies)
+        self._desk = self._open_checkpoints()
+
+    def _open_leases(self) -> LeaseDesk:
+        resources = self._verified.agreement.resources_of(self._owner.name)
+        return LeaseDesk(
             self._owner,
-            vault,
+            Standings(self._vault.ledger),
+            heartbeat_s=shortest_heartbeat(resources),
+            record=self._record_revocation,
+            monotonic=self._monotonic,
+        )
+
+    def _open_releases(self, policies: OwnerPolicies) -> ReleaseDesk:
+        return ReleaseDesk(
+            self._verified,
+            self._owner,
+            self._vault,
             admit=self._admit,
             append=self._append,
             tell=self._tell,
             refusals=self._refusals,
-            clock=clock,
+            clock=self._clock,
             policies=policies,
         )
-        self._desk = CheckpointDesk(
-            verified,
-            identity,
-            store=vault.checkpoints,
-            log=log,
-            clock=clock,
+
+    def _open_checkpoints(self) -> CheckpointDesk:
+        return CheckpointDesk(
+            self._verified,
+            self._identity,
+            store=self._vault.checkpoints,
+            log=self._log,
+            clock=self._clock,
             admit=self._admit,
             refusals=self._refusals,
         )

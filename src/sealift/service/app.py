@@ -73,6 +73,7 @@ class Rim:
         broker: Broker,
         door: KbsDoor,
         metrics: Metrics,
+        *,
         limits: Limits,
         monotonic: Monotonic,
         report_bug: ReportBug,
@@ -296,5 +297,12 @@ def make_application(
     metrics.add_gauge(
         "sealift_log_entries", "Entries of the audit log.", lambda: broker.head().size
     )
-    rim = Rim(broker, door, metrics, limits or Limits(), monotonic, report_bug)
+    rim = Rim(
+        broker,
+        door,
+        metrics,
+        limits=limits or Limits(),
+        monotonic=monotonic,
+        report_bug=report_bug,
+    )
     return rim.application()
