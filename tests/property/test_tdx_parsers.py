@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats import der, pck, pcs, sgxquote, tcbinfo
 from sealift.attest.tdx import MEDIA_TYPE, TdxBody, parse_body
-from sealift.crypto.certificate import (
-    Certificate,
-    RevocationList,
-    certificates_from_pem,
-)
+from sealift.crypto.certificate import Certificate, certificates_from_pem
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, RefusedError
 from tests.sim.intel_world import IntelWorld, pck_extension
 from tests.sim.made_chain import AT_S

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from sealift.crypto.certificate import Certificate, RevocationList
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.revocation import RevocationList
 
 AT_S = 1_750_000_000
 DAY_S = 86_400

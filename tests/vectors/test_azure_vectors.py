@@ -22,7 +22,8 @@ from sealift.attest.formats.tpmquote import (
     parse_signature,
     verify_values,
 )
-from sealift.crypto.certificate import certificates_from_pem, verify_chain
+from sealift.crypto.certificate import certificates_from_pem
+from sealift.crypto.chain import verify_chain
 from sealift.errors import EvidenceError, MalformedError, SealiftError
 from tests.sim import tdx_vectors
 from tests.sim.azure_vectors import (

@@ -13,7 +13,8 @@ from sealift.attest.anchors import AMD_ARKS
 from sealift.attest.check import require_passed
 from sealift.attest.formats.amdcert import parse_certificates, parse_endorsement
 from sealift.attest.formats.snp import parse_report, parse_tcb
-from sealift.crypto.certificate import Certificate, verify_chain
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.snp_vectors import (

@@ -24,8 +24,9 @@ from sealift.attest.formats.amdcert import (
     parse_endorsement,
 )
 from sealift.attest.formats.pcs import import_collateral
-from sealift.crypto.certificate import Certificate, RevocationList
+from sealift.crypto.certificate import Certificate
 from sealift.crypto.ocsp import StatusAnswer
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
 

@@ -15,9 +15,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 
-from sealift.crypto.certificate import Certificate, RevocationList, say_time
+from sealift.crypto.certificate import Certificate, say_time
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 MAX_ANSWER_BYTES: Final = 32 << 10

@@ -14,7 +14,7 @@ from lxml import etree
 
 from sealift.attest.formats import rim as rim_format
 from sealift.attest.formats.rim import Rim, parse_signed, read_rim
-from sealift.crypto.certificate import RevocationList
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
 from tests.sim import nvidia_device as sim
 from tests.sim.nvidia_device import AT_S, rim_chain, rim_document, sign_rim

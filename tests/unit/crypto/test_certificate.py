@@ -13,13 +13,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealift.crypto.certificate import (
     MAX_CERTIFICATE_BYTES,
-    MAX_CRL_BYTES,
     Certificate,
-    RevocationList,
     certificates_from_pem,
-    verify_chain,
 )
+from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.revocation import MAX_CRL_BYTES, RevocationList
 from sealift.crypto.rsa import RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, make

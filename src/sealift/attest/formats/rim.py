@@ -17,9 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import digest
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import (
     AuthenticationError,
     EvidenceError,

@@ -19,14 +19,11 @@ from sealift.attest.formats.pck import PlatformFacts, platform_facts
 from sealift.attest.formats.sgxquote import EnclaveReport, Quote, TdReport
 from sealift.attest.formats.tcbinfo import QeIdentity, TcbInfo, TcbLevel
 from sealift.attest.verifiers import tcblevel
-from sealift.crypto.certificate import (
-    Certificate,
-    RevocationList,
-    certificates_from_pem,
-    verify_chain,
-)
+from sealift.crypto.certificate import Certificate, certificates_from_pem
+from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import sha256
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 

@@ -30,9 +30,11 @@ from sealift.attest.verifiers.nvidia_golden import (
     open_rim,
     wanted_rims,
 )
-from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.ocsp import Revocations, StatusAnswer
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 

@@ -19,8 +19,10 @@ from sealift.attest.formats.amdcert import (
     parse_endorsement,
 )
 from sealift.attest.formats.snp import Report, parse_report, parse_tcb
-from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 

@@ -16,7 +16,9 @@ from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.tpm import TpmReferences, TpmRoot
 from sealift.attest.tpm import TpmBody
-from sealift.crypto.certificate import Certificate, RevocationList, verify_chain
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.chain import verify_chain
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError
 
 _MANUFACTURER: Final = "2.23.133.2.1"

@@ -1,0 +1,84 @@
+"""Revocation lists of hardware vendors (RFC 5280 section 5), judged at a given time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sealift.crypto.certificate import (
+    HASHES,
+    UNREADABLE,
+    Certificate,
+    require_whole_bytes,
+    say_time,
+)
+from sealift.errors import EvidenceError, MalformedError
+
+MAX_CRL_BYTES: Final = 1 << 20
+
+
+class RevocationList:
+    """A parsed CRL; ``verify_fresh`` before ``revokes``."""
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) > MAX_CRL_BYTES:
+            raise MalformedError("a revocation list is too large")
+        load = x509.load_pem_x509_crl if raw[:5] == b"-----" else x509.load_der_x509_crl
+        try:
+            self._parsed = load(raw)
+            self.issuer = self._parsed.issuer.rfc4514_string()
+            _ = self._parsed.signature_hash_algorithm
+            der = self._parsed.public_bytes(Encoding.DER)
+            require_whole_bytes(der, self._parsed.signature)
+        except UNREADABLE:
+            raise MalformedError("not a revocation list") from None
+
+    @property
+    def this_update_s(self) -> int:
+        """When it was made, seconds since 1970."""
+        return int(self._parsed.last_update_utc.timestamp())
+
+    @property
+    def next_update_s(self) -> int:
+        """When the next one is due; 0 if it does not say."""
+        due = self._parsed.next_update_utc
+        return int(due.timestamp()) if due else 0
+
+    def verify_fresh(self, issuer: Certificate, *, at_s: int) -> None:
+        """Check who signed it and that ``at_s`` lies in its time.
+
+        Raises:
+            EvidenceError: ``crl-not-genuine`` or ``crl-expired``.
+        """
+        if not self._is_signed_by(issuer):
+            raise EvidenceError(
+                f"the revocation list of {issuer.subject} is not genuine",
+                fix="Fetch the collateral again",
+                code="crl-not-genuine",
+            )
+        if not self.this_update_s <= at_s <= self.next_update_s:
+            raise EvidenceError(
+                f"the revocation list of {issuer.subject} is not of this time",
+                why=f"it holds from {say_time(self.this_update_s)} "
+                f"to {say_time(self.next_update_s)}",
+                fix="Fetch the collateral again",
+                code="crl-expired",
+            )
+
+    def _is_signed_by(self, issuer: Certificate) -> bool:
+        algorithm = self._parsed.signature_hash_algorithm
+        if algorithm is None or algorithm.name not in HASHES:
+            return False
+        if self._parsed.issuer != issuer.parsed.subject or not issuer.signs_lists:
+            return False
+        try:
+            return self._parsed.is_signature_valid(issuer.parsed.public_key())  # type: ignore[arg-type]
+        except (ValueError, TypeError):
+            return False
+
+    def revokes(self, certificate: Certificate) -> bool:
+        """Whether it names the certificate's serial number."""
+        serial = certificate.serial
+        return self._parsed.get_revoked_certificate_by_serial_number(serial) is not None
