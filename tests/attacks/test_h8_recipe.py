@@ -181,6 +181,7 @@ def test_it_cannot_fill_the_disk(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) in ("OSError", "PermissionError", "recipe-killed")
 
 
+@pytest.mark.xdist_group("fills-the-disk")  # both clear the same folder
 @pytest.mark.parametrize("attack", ["fill_disk", "fill_disk_with_files"])
 def test_without_limits_it_fills_the_disk(one_process: Stage, attack: str) -> None:
     """The control of the test above."""
