@@ -158,7 +158,7 @@ def _agree(world: OverlapWorld) -> None:
     document.write_text(text)
     file = "agreement.toml"
     for party in (*OWNERS, LAB):
-        _sealift(world, ["agreement", "sign", file, "--key", f"{party}.key"])
+        _sealift(world, ["agreement", "sign", file, "--yes", "--key", f"{party}.key"])
         file = "agreement.json"
 
 

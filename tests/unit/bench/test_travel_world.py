@@ -1,0 +1,19 @@
+"""The world of the overlap measurement: made by commands, as its owners would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sealift.bench.travel_world import make_overlap_world
+from sealift.release.signed import load_verified
+
+
+@pytest.mark.distributed
+def test_everybody_signed_the_agreement_of_the_overlap_world(tmp_path: Path) -> None:
+    world = make_overlap_world(tmp_path / "world", rows=32, visits=2)
+
+    verified = load_verified(world.path / "agreement.json")
+
+    assert verified.agreement.travel.buffers == 2
