@@ -1,0 +1,224 @@
+"""What an engine on a device is: memory that is not the host's, and AEADs beside it.
+
+A CUDA engine and the host's stand-in have this in common, and one contract suite. Calls
+queue work and return; what they queued runs in the order of the calls, unless it waits
+for an event. Whoever waits is told of failures.
+An engine is told nonces and associated data; it decides nothing.
+
+Rules for engines:
+
+* ``open`` writes plaintext that is quarantined until its ``Verdicts.wait`` returned.
+  When any record of the call fails, the plaintext of the whole call is zeroes before
+  ``wait`` raises.
+* A key lives in the device's memory until ``DeviceKey.close``, which overwrites it.
+* Records of one call do not overlap: they may be opened at once, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import UnavailableError, UsageError
+from sealift.ids import Buffer
+
+MAX_ASSOCIATED_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """One AEAD unit of a call.
+
+    Attributes:
+        nonce: 12 bytes.
+        associated_data: At most 256 bytes.
+        sealed_offset: Where ciphertext and tag lie (or go) in the sealed memory.
+        plain_offset: Where the plaintext goes (or lies) in the plain memory.
+        plaintext_bytes: Its length; the sealed record has 16 more.
+    """
+
+    nonce: bytes
+    associated_data: bytes
+    sealed_offset: int
+    plain_offset: int
+    plaintext_bytes: int
+
+
+class Event(Protocol):
+    """A point in the queue of a device."""
+
+    def wait(self) -> None:
+        """Wait until everything before it is done.
+
+        Raises:
+            UnavailableError: code ``device-lost``, if the device failed meanwhile.
+        """
+
+
+class Verdicts(Protocol):
+    """Whether the tags of one ``open`` verified; one answer for all of its records."""
+
+    def wait(self) -> None:
+        """Return when every tag verified. May be called again: the answer stays.
+
+        Raises:
+            AuthenticationError: if one did not; the plaintext of all is zeroes.
+            UnavailableError: code ``device-lost``, if the device failed meanwhile.
+        """
+
+
+class DeviceMemory(Protocol):
+    """A range of the device's memory."""
+
+    nbytes: int
+
+    def scrub(self) -> None:
+        """Overwrite it with zeroes, after what is queued; return when it is done."""
+
+    def close(self) -> None:
+        """Scrub and give back. Idempotent."""
+
+
+class DeviceKey(Protocol):
+    """A key that was expanded in the device's memory."""
+
+    suite: Suite
+
+    def close(self) -> None:
+        """Overwrite it, after what is queued. Idempotent."""
+
+
+class DeviceEngine(Protocol):
+    """A device that seals and opens records in its own memory."""
+
+    name: str
+
+    def suites(self) -> tuple[Suite, ...]:
+        """The suites it computes, fastest first."""
+
+    def allocate(self, nbytes: int) -> DeviceMemory:
+        """Fresh memory, all zeroes.
+
+        Raises:
+            UnavailableError: code ``device-out-of-memory``.
+        """
+
+    def key(self, suite: Suite, key: SecretKey) -> DeviceKey:
+        """Put a key on the device.
+
+        Raises:
+            UnavailableError: code ``no-such-suite``, if it does not compute ``suite``.
+        """
+
+    def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Event:
+        """Copy from the host; ``host`` must stay as it is until the event."""
+
+    def download(
+        self,
+        source: DeviceMemory,
+        offset: int,
+        out: bytearray | memoryview,
+        *,
+        after: Sequence[Event] = (),
+    ) -> Event:
+        """Copy ``len(out)`` bytes to the host.
+
+        Nothing here waits for verdicts: what is downloaded leaves the device, so the
+        caller's gate has passed (``verdict.py``).
+        """
+
+    def open(
+        self,
+        key: DeviceKey,
+        sealed: DeviceMemory,
+        plain: DeviceMemory,
+        places: Sequence[RecordPlace],
+        *,
+        after: Sequence[Event] = (),
+    ) -> Verdicts:
+        """Open every record at ``places``, once the events in ``after`` are past.
+
+        Raises:
+            UsageError: code ``bad-record-place``, before anything is queued, if a
+                place does not lie in both memories.
+        """
+
+    def seal(
+        self,
+        key: DeviceKey,
+        plain: DeviceMemory,
+        sealed: DeviceMemory,
+        places: Sequence[RecordPlace],
+        *,
+        after: Sequence[Event] = (),
+    ) -> Event:
+        """Seal every record at ``places``; nonces are the caller's, fresh for ever.
+
+        Raises:
+            UsageError: as ``open``.
+        """
+
+    def close(self) -> None:
+        """Scrub and give back everything. Idempotent."""
+
+
+def check_places(
+    places: Sequence[RecordPlace], sealed: DeviceMemory, plain: DeviceMemory
+) -> None:
+    """Every place lies in both memories and no two share a byte of what is written.
+
+    Raises:
+        UsageError: code ``bad-record-place``.
+    """
+    _check_ranges(
+        [(p.sealed_offset, p.plaintext_bytes + TAG_BYTES) for p in places],
+        sealed.nbytes,
+    )
+    _check_ranges([(p.plain_offset, p.plaintext_bytes) for p in places], plain.nbytes)
+    for place in places:
+        if len(place.nonce) != NONCE_BYTES or (
+            len(place.associated_data) > MAX_ASSOCIATED_BYTES
+        ):
+            raise _bad_place("nonce or associated data of a wrong length")
+
+
+def _check_ranges(ranges: list[tuple[int, int]], limit: int) -> None:
+    end = 0
+    for start, length in sorted(ranges):
+        if start < end or length < 0:
+            raise _bad_place("two records overlap, or begin before the memory")
+        end = start + length
+    if end > limit:
+        raise _bad_place(f"a record ends at {end}, the memory at {limit}")
+
+
+def _bad_place(why: str) -> UsageError:
+    return UsageError(
+        "a record does not lie in the device's memory",
+        why=why,
+        code="bad-record-place",
+    )
+
+
+def device_lost(why: str) -> UnavailableError:
+    """The device failed, or was unplugged, in the middle of work."""
+    return UnavailableError(
+        "the device stopped working",
+        why=why,
+        fix="Check the machine's log, then start the job again: it goes on from its "
+        "last checkpoint",
+        code="device-lost",
+    )
+
+
+def device_out_of_memory(nbytes: int, why: str = "") -> UnavailableError:
+    """There is no room for ``nbytes`` more."""
+    return UnavailableError(
+        f"the device has no room for {nbytes} bytes",
+        why=why,
+        fix="Free some of its memory, or ask for smaller batches",
+        code="device-out-of-memory",
+    )
