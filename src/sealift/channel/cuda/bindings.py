@@ -1,0 +1,304 @@
+"""The real driver, through ``cuda.bindings`` (NVIDIA's public interface).
+
+The first context is the GPU's primary one, which torch uses as well: memory and streams
+of torch are valid here by their pointers. Every call makes its context current and
+restores the one before, so torch never finds another than its own.
+Source: CUDA driver API reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from sealift.channel.cuda.door import driver_bindings
+from sealift.channel.cuda.driver import Argument, GpuFacts, Grid, Residence
+from sealift.channel.cuda.faults import (
+    NEEDED_DRIVER,
+    NOT_READY,
+    CudaError,
+    too_old,
+)
+from sealift.errors import UnavailableError
+
+_PORTABLE: Final = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
+_NON_BLOCKING: Final = 1
+_DISABLE_TIMING: Final = 2
+_NAME_BYTES: Final = 256
+_HOST, _DEVICE = 1, 2  # CUmemorytype
+_MOST_PLAIN_SHARED: Final = 48 << 10
+
+
+def open_driver(ordinal: int = 0) -> CudaDriver:
+    """The primary context of a GPU.
+
+    Raises:
+        UnavailableError: without package, driver or GPU, or if the driver is too old;
+            the line says what is needed and what was found.
+    """
+    cu = driver_bindings()
+    try:
+        _check(cu, "cuInit", 0)
+        _require_version(cu)
+        device = _check(cu, "cuDeviceGet", ordinal)
+        context = _check(cu, "cuDevicePrimaryCtxRetain", device)
+        return CudaDriver(cu, device, context, primary=True)
+    except CudaError as fault:
+        raise fault.to_error() from None
+
+
+class CudaDriver:
+    """One context of one GPU (see ``driver.Driver``)."""
+
+    def __init__(self, cu: Any, device: Any, context: Any, *, primary: bool) -> None:
+        self._cu = cu
+        self._device = device
+        self._context = context
+        self._primary = primary
+        self._closed = False
+        self.facts = self._read_facts()
+
+    def allocate(self, nbytes: int) -> int:
+        """Device memory."""
+        try:
+            return int(self._ask("cuMemAlloc", nbytes))
+        except CudaError as fault:
+            fault.asked_bytes = nbytes
+            raise
+
+    def free(self, address: int) -> None:
+        """Give device memory back."""
+        self._ask("cuMemFree", self._cu.CUdeviceptr(address))
+
+    def allocate_host(self, nbytes: int) -> int:
+        """Host memory that the driver says is pinned."""
+        return int(self._ask("cuMemHostAlloc", nbytes, _PORTABLE))
+
+    def free_host(self, address: int) -> None:
+        """Give it back."""
+        self._ask("cuMemFreeHost", address)
+
+    def residence(self, address: int) -> Residence:
+        """Where the driver knows this address to lie."""
+        names = self._cu.CUpointer_attribute
+        try:
+            managed = self._pointer(names.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)
+            kind = self._pointer(names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        except CudaError as fault:
+            if fault.ends_context:
+                raise
+            return Residence.UNKNOWN  # ordinary host memory: invalid value
+        if managed:
+            return Residence.MANAGED
+        known = {_HOST: Residence.PINNED, _DEVICE: Residence.DEVICE}
+        return known.get(kind, Residence.UNKNOWN)
+
+    def free_bytes(self) -> int:
+        """Device memory that is free now."""
+        return int(self._ask("cuMemGetInfo")[0])
+
+    def stream(self) -> Any:
+        """A new stream that does not wait for the default stream."""
+        return self._ask("cuStreamCreate", _NON_BLOCKING)
+
+    def foreign_stream(self, pointer: int) -> Any:
+        """Somebody else's stream, by its pointer."""
+        return self._cu.CUstream(pointer)
+
+    def event(self, *, timed: bool = False) -> Any:
+        """A new event."""
+        return self._ask("cuEventCreate", 0 if timed else _DISABLE_TIMING)
+
+    def copy_to_device(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
+        """Queue a copy from host memory."""
+        target = self._cu.CUdeviceptr(to)
+        self._ask("cuMemcpyHtoDAsync", target, origin, nbytes, stream)
+
+    def copy_to_host(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
+        """Queue a copy to host memory."""
+        source = self._cu.CUdeviceptr(origin)
+        self._ask("cuMemcpyDtoHAsync", to, source, nbytes, stream)
+
+    def copy_on_device(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
+        """Queue a copy inside the device."""
+        place = self._cu.CUdeviceptr
+        self._ask("cuMemcpyDtoDAsync", place(to), place(origin), nbytes, stream)
+
+    def copy_from_context(
+        self, to: int, other: Any, origin: int, nbytes: int, stream: Any
+    ) -> None:
+        """Queue a copy out of memory that another context of this GPU allocated."""
+        place = self._cu.CUdeviceptr
+        self._ask(
+            "cuMemcpyPeerAsync",
+            place(to), self._context, place(origin), other.context, nbytes, stream,
+        )  # fmt: skip
+
+    def zero(self, address: int, nbytes: int, stream: Any) -> None:
+        """Queue overwriting device memory with zeroes."""
+        self._ask("cuMemsetD8Async", self._cu.CUdeviceptr(address), 0, nbytes, stream)
+
+    def record(self, event: Any, stream: Any) -> None:
+        """Queue ``event`` behind what ``stream`` was given so far."""
+        self._ask("cuEventRecord", event, stream)
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """What ``stream`` is given from now on waits for ``event``."""
+        self._ask("cuStreamWaitEvent", stream, event, 0)
+
+    def is_done(self, event: Any) -> bool:
+        """Whether what ``event`` stands behind has finished."""
+        try:
+            self._ask("cuEventQuery", event)
+        except CudaError as fault:
+            if fault.number == NOT_READY:
+                return False
+            raise
+        return True
+
+    def synchronize(self, event: Any) -> None:
+        """Return when what ``event`` stands behind has finished; the GIL is free."""
+        self._ask("cuEventSynchronize", event)
+
+    def seconds_between(self, first: Any, second: Any) -> float:
+        """Time on the device between two timed events."""
+        return float(self._ask("cuEventElapsedTime", first, second)) / 1000
+
+    def load(self, code: bytes) -> Any:
+        """A module from the bytes that the compiler made."""
+        return self._ask("cuModuleLoadData", code)
+
+    def kernel(self, module: Any, name: str) -> Any:
+        """One kernel of a module."""
+        return self._ask("cuModuleGetFunction", module, name.encode())
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: Grid,
+        arguments: Sequence[Argument],
+        stream: Any,
+    ) -> None:
+        """Queue a kernel; the driver copies the arguments before it returns."""
+        if grid.shared_bytes > _MOST_PLAIN_SHARED:
+            names = self._cu.CUfunction_attribute
+            most = names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._ask("cuFuncSetAttribute", kernel, most, grid.shared_bytes)
+        pointers = (ctypes.c_void_p * len(arguments))(
+            *(ctypes.addressof(each) for each in arguments)
+        )
+        self._ask(
+            "cuLaunchKernel", kernel, grid.blocks, 1, 1, grid.threads, 1, 1,
+            grid.shared_bytes, stream, ctypes.addressof(pointers), 0,
+        )  # fmt: skip
+
+    def begin_capture(self, stream: Any) -> None:
+        """What ``stream`` is given from now on is noted down, not run."""
+        mode = self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self._ask("cuStreamBeginCapture", stream, mode)
+
+    def end_capture(self, stream: Any) -> Any:
+        """What was noted down, as a graph ready to run."""
+        return self._ask(
+            "cuGraphInstantiate", self._ask("cuStreamEndCapture", stream), 0
+        )
+
+    def replay(self, graph: Any, stream: Any) -> None:
+        """Queue a captured graph."""
+        self._ask("cuGraphLaunch", graph, stream)
+
+    def another_context(self) -> CudaDriver:
+        """Another context of the same GPU, with a channel of its own."""
+        context = _check(self._cu, "cuCtxCreate", None, 0, self._device)
+        _check(self._cu, "cuCtxPopCurrent")  # creation left it current here
+        return CudaDriver(self._cu, self._device, context, primary=False)
+
+    @property
+    def context(self) -> Any:
+        """The driver's handle of this context."""
+        return self._context
+
+    def close(self) -> None:
+        """Give the context back; a GPU that is gone is no reason to fail."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(CudaError):
+            if self._primary:
+                _check(self._cu, "cuDevicePrimaryCtxRelease", self._device)
+            else:
+                _check(self._cu, "cuCtxDestroy", self._context)
+
+    def _pointer(self, attribute: Any, address: int) -> Any:
+        return self._ask(
+            "cuPointerGetAttribute", attribute, self._cu.CUdeviceptr(address)
+        )
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        with self._current():
+            return _check(self._cu, call, *arguments)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        _check(self._cu, "cuCtxPushCurrent", self._context)
+        try:
+            yield
+        finally:
+            _check(self._cu, "cuCtxPopCurrent")
+
+    def _read_facts(self) -> GpuFacts:
+        cu, device = self._cu, self._device
+        name = _check(cu, "cuDeviceGetName", _NAME_BYTES, device)
+        return GpuFacts(
+            name=name.split(b"\0")[0].decode("ascii", "replace"),
+            capability=(
+                self._attribute("COMPUTE_CAPABILITY_MAJOR"),
+                self._attribute("COMPUTE_CAPABILITY_MINOR"),
+            ),
+            multiprocessors=self._attribute("MULTIPROCESSOR_COUNT"),
+            memory_bytes=int(_check(cu, "cuDeviceTotalMem", device)),
+            driver=int(_check(cu, "cuDriverGetVersion")),
+            copy_engines=self._attribute("ASYNC_ENGINE_COUNT"),
+        )
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(self._cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(_check(self._cu, "cuDeviceGetAttribute", attribute, self._device))
+
+
+def _require_version(cu: Any) -> None:
+    found = int(_check(cu, "cuDriverGetVersion"))
+    if found < NEEDED_DRIVER:
+        raise too_old(found)
+
+
+def _check(cu: Any, call: str, *arguments: Any) -> Any:
+    """What the call returned besides its code; ``CudaError`` if that is no success."""
+    try:
+        code, *values = getattr(cu, call)(*arguments)
+    except RuntimeError as error:  # no libcuda, or one without this call
+        raise _no_library(call, error) from None
+    number = int(code)
+    if number:
+        raise CudaError(call, number, getattr(code, "name", str(code)))
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _no_library(call: str, error: RuntimeError) -> UnavailableError:
+    if call == "cuInit":
+        return UnavailableError(
+            "there is no NVIDIA GPU to use here",
+            why="the driver library libcuda.so.1 is not on this machine",
+            fix="Install the NVIDIA driver, or use the CPU engine",
+            code="no-gpu",
+        )
+    return UnavailableError(
+        "the NVIDIA driver is too old",
+        why=f"it has no {call} ({error})",
+        fix="Install a driver for CUDA 13 (R580 or later)",
+        code="gpu-driver-too-old",
+    )
