@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
+from sealift.attest.attesters.tpm.leash import end_leashed, start_leashed
 from sealift.attest.attesters.tpm.software import (
     Maker,
     manufacture,
@@ -125,7 +126,7 @@ class Machine:
             self._line.close()
             self._line = None
         for process in reversed(self._processes):
-            _end(process)
+            end_leashed(process, _END_TIMEOUT_S)
         self._processes.clear()
         for name in ("agent", "control"):
             (self._folder / name).unlink(missing_ok=True)
@@ -133,9 +134,7 @@ class Machine:
     def _start(self, *command: str) -> None:
         with (self._folder / "said").open("ab") as said:
             try:
-                process = subprocess.Popen(  # noqa: S603 - fixed programs
-                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=said
-                )
+                process = start_leashed(command, stdout=said, stderr=said)
             except OSError as error:
                 raise _unavailable(str(error)) from None
         self._processes.append(process)
@@ -189,15 +188,6 @@ def qemu_command(image: GuestImage, folder: Path) -> list[str]:
             "chardev:agent",
         ),
     ]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _unavailable(why: str) -> UnavailableError:

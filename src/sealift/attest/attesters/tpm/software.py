@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sealift.attest.attesters.tpm.leash import end_leashed, start_leashed
 from sealift.crypto.certificate import Certificate
 from sealift.errors import UnavailableError
 
@@ -112,13 +113,12 @@ def running_tpm(state: Path, place: Path) -> Iterator[str]:
         *("swtpm", "socket", "--tpm2", "--tpmstate", f"dir={state}"),
         *("--server", f"type=unixio,path={place}", "--flags", "not-need-init"),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603
+    process = start_leashed(command)
     try:
         _await_socket(place, process)
         yield f"unix:{place}"
     finally:
-        process.terminate()
-        process.wait(_TIMEOUT_S)
+        end_leashed(process, _TIMEOUT_S)
 
 
 def _await_socket(place: Path, process: subprocess.Popen[bytes]) -> None:
