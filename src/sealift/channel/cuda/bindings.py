@@ -209,6 +209,17 @@ class CudaDriver:
         """Queue a captured graph."""
         self._ask("cuGraphLaunch", graph, stream)
 
+    def release(self, thing: Any) -> None:
+        """Give a stream, event, module or graph back."""
+        calls = {
+            self._cu.CUstream: "cuStreamDestroy",
+            self._cu.CUevent: "cuEventDestroy",
+            self._cu.CUmodule: "cuModuleUnload",
+            self._cu.CUgraphExec: "cuGraphExecDestroy",
+        }
+        with suppress(CudaError):  # with its context it is gone anyhow
+            self._ask(calls[type(thing)], thing)
+
     def another_context(self) -> CudaDriver:
         """Another context of the same GPU, with a channel of its own."""
         context = _check(self._cu, "cuCtxCreate", None, 0, self._device)

@@ -146,6 +146,9 @@ class Driver(Protocol):
     def replay(self, graph: Any, stream: Any) -> None:
         """Queue a captured graph."""
 
+    def release(self, thing: Any) -> None:
+        """Give a stream, event, module or graph back."""
+
     def another_context(self) -> Driver:
         """Another context of the same GPU, with a channel of its own."""
 

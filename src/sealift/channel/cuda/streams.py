@@ -1,0 +1,211 @@
+"""Lanes: a stream each, tickets that stand behind what was queued, and who queues it.
+
+A lane queues either in the caller's thread or in a thread of its own. The latter is for
+confidential GPUs, where a copy returns only when everything before it is done (NVIDIA
+says so of CC mode; ``pinned.py`` measures it): nothing but that thread may wait then.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from sealift.channel.cuda.driver import Driver
+from sealift.channel.cuda.faults import CudaError
+from sealift.channel.device import device_lost
+
+Step = Callable[[Any], None]
+"""Queues something on the stream that it is given."""
+
+_END: Final = None
+
+
+class Awaited(Protocol):
+    """What a lane can be told to wait for."""
+
+    def wait(self) -> None:
+        """Wait on the host."""
+
+
+class EventPool:
+    """Events of one context, used again when nobody can wait for them any more."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._free: list[Any] = []
+
+    def take(self) -> Any:
+        """An event."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._driver.event()
+
+    def give_back(self, event: Any) -> None:
+        """No ticket has it now; streams that wait for it keep what they wait for."""
+        self._free.append(event)
+
+    def close(self) -> None:
+        """Give all back to the driver."""
+        while self._free:
+            self._driver.release(self._free.pop())
+
+
+class Ticket:
+    """A point in a lane (see ``channel.device.Event``)."""
+
+    def __init__(
+        self, driver: Driver, pool: EventPool, finish: Callable[[], None] | None = None
+    ) -> None:
+        self._driver = driver
+        self._pool = pool
+        self._event: Any = None
+        self._finish = finish
+        self._queued = threading.Event()
+        self._lock = threading.Lock()
+        self.failed: BaseException | None = None
+
+    def arm(self, stream: Any) -> None:
+        """Stand behind what ``stream`` was given."""
+        self._event = self._pool.take()
+        self._driver.record(self._event, stream)
+        self._queued.set()
+
+    def fail(self, error: BaseException) -> None:
+        """It could not be queued."""
+        self.failed = error
+        self._queued.set()
+
+    def hold_up(self, driver: Driver, stream: Any) -> None:
+        """Let ``stream`` wait for this point.
+
+        Raises:
+            SealiftError: what kept it from being queued.
+        """
+        self._queued.wait()
+        if self.failed is not None:
+            raise self.failed
+        driver.wait(stream, self._event)
+
+    def is_done(self) -> bool:
+        """Whether it is past, without waiting; a failure counts as past."""
+        if not self._queued.is_set():
+            return False
+        try:
+            return self.failed is not None or self._driver.is_done(self._event)
+        except CudaError:
+            return True
+
+    def wait(self) -> None:
+        """Wait until it is past, and finish on the host what belongs to it.
+
+        Raises:
+            UnavailableError: code ``device-lost``, if the device failed meanwhile.
+        """
+        self._queued.wait()
+        with self._lock:
+            if self.failed is None:
+                self._settle()
+            if self.failed is not None:
+                raise self.failed
+
+    def _settle(self) -> None:
+        try:
+            self._driver.synchronize(self._event)
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+        except CudaError as fault:
+            self.failed = fault.to_error()
+
+    def __del__(self) -> None:
+        if self._event is not None:
+            self._pool.give_back(self._event)
+
+
+class Lane:
+    """One stream and who queues on it.
+
+    Args:
+        driver: The context of the stream.
+        pool: Events of that context.
+        name: Of its thread.
+        threaded: Whether it has one.
+    """
+
+    def __init__(
+        self, driver: Driver, pool: EventPool, name: str, *, threaded: bool
+    ) -> None:
+        self.driver = driver
+        self.stream = driver.stream()
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._closed = False
+        self._steps: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._thread.start()
+
+    def submit(
+        self,
+        step: Step,
+        *,
+        after: Sequence[Awaited] = (),
+        finish: Callable[[], None] | None = None,
+    ) -> Ticket:
+        """Queue ``step`` behind everything before and behind ``after``.
+
+        Args:
+            step: Queues work on the stream it is given.
+            after: Tickets that it waits for on the device, others on the host.
+            finish: Run on the host once, by the first who waits for the ticket.
+
+        Raises:
+            UnavailableError: if it cannot be queued; a lane with a thread says so to
+                whoever waits for the ticket.
+        """
+        if self._closed:
+            raise device_lost("the engine was closed")
+        ticket = Ticket(self.driver, self._pool, finish)
+        if self._thread is None:
+            self._queue(ticket, step, after)
+            if (failed := ticket.failed) is not None:
+                raise failed
+        else:
+            self._steps.put(lambda: self._queue(ticket, step, after))
+        return ticket
+
+    def close(self) -> None:
+        """Let what is queued finish, end the thread, give the stream back."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._steps.put(_END)
+            self._thread.join()
+        self.driver.release(self.stream)
+
+    def _queue(self, ticket: Ticket, step: Step, after: Sequence[Awaited]) -> None:
+        try:
+            with self._lock:  # what one step queues stays together
+                for each in after:
+                    self._wait_for(each)
+                step(self.stream)
+                ticket.arm(self.stream)
+        except CudaError as fault:
+            ticket.fail(fault.to_error())
+        except BaseException as error:  # whoever waits for the ticket is told
+            ticket.fail(error)
+
+    def _wait_for(self, each: Awaited) -> None:
+        if isinstance(each, Ticket):
+            each.hold_up(self.driver, self.stream)
+        else:
+            each.wait()
+
+    def _work(self) -> None:
+        while (step := self._steps.get()) is not _END:
+            step()
