@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,9 @@ import pytest
 
 from sealift import codec
 from sealift.attest import Evidence, Level
+from sealift.attest.attesters.azure import AzureAttester
 from sealift.attest.attesters.configfs import TsmReader
+from sealift.attest.azure import parse_body as parse_azure
 from sealift.attest.collateral import pack_bundle
 from sealift.attest.composite import parse_body as parse_composite
 from sealift.attest.gpubinding import read_binding
@@ -32,6 +34,8 @@ from tests.sim.attestedworld import host_words
 from tests.sim.intel_world import IntelWorld
 from tests.sim.nvidia_device import SoftDevice
 from tests.sim.nvml import FakeNvml
+from tests.sim.paravisor import move_in
+from tests.sim.swtpm import software_tpm
 from tests.sim.tpmhost import TpmHost, tpm_host
 from tests.sim.tsm_folder import StandInTsmFolder
 
@@ -229,6 +233,34 @@ def test_a_snp_guest_proves_tee_and_no_gpu_tee() -> None:
     assert made.media_type.endswith("snp-evidence+json")
     with pytest.raises(UnavailableError, match="bind GPUs") as caught:
         open_attester(NO_TPM, Agreed((Level.GPU_TEE,)).setup, platform)
+    assert caught.value.code == "no-evidence"
+
+
+@pytest.mark.swtpm
+def test_an_azure_guest_proves_tee(tmp_path: Path) -> None:
+    with software_tpm() as tpm:
+        platform = replace(no_platform(), azure_host=move_in(tpm))
+        words = vars(NO_TPM) | {"tpm": tpm.name, "tpm_state": tmp_path / "state"}
+        args = argparse.Namespace(**words)
+        made = open_attester(args, Agreed((Level.TEE,)).setup, platform)
+        assert isinstance(made, AzureAttester)
+        with made:
+            body = parse_azure(made.collect(BOUND).body)
+            assert measured_bundle(body.events) == BUNDLE
+
+        out = tmp_path / "azure.json"
+        found = ("--tpm", tpm.name, "--event-log", "none", "--bound", BOUND.hex())
+        state = ("--tpm-state", str(tmp_path / "state"))
+        assert collect(platform, *found, *state, "-o", str(out)) == 0
+        assert read(out).kind == "azure"
+
+
+@pytest.mark.swtpm
+def test_a_host_with_a_tpm_is_no_azure_guest(tmp_path: Path) -> None:
+    with software_tpm() as tpm:
+        args = argparse.Namespace(**vars(NO_TPM) | {"tpm": tpm.name})
+        with pytest.raises(UnavailableError) as caught:
+            open_attester(args, Agreed((Level.TEE,)).setup, no_platform())
     assert caught.value.code == "no-evidence"
 
 

@@ -6,12 +6,13 @@ import argparse
 import secrets
 import sys
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from sealift import __version__, codec
 from sealift.attest.attester import Attester
+from sealift.attest.attesters.azure import AzureAttester
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.attesters.nvidia import gpu_attesters
@@ -28,6 +29,7 @@ from sealift.cli.evidencesources import (
     Platform,
     add_tpm_arguments,
     bind_devices,
+    open_azure,
     open_tdx,
     open_tee,
     open_tpm,
@@ -46,7 +48,8 @@ def add_collect_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "collect",
         help="write evidence of this machine, or what others may expect of it",
-        description="Asks this machine's TPM, TDX or SEV-SNP, or GPUs. With "
+        description="Asks this machine's TPM, TDX, SEV-SNP or Azure's paravisor, or "
+        "GPUs. With "
         "--as-reference the evidence becomes a signed reference set: what the parties "
         "then expect of every machine that is to be like this one.",
     )
@@ -90,8 +93,9 @@ def run_collect(args: argparse.Namespace, platform: Platform | None = None) -> i
 def _collect(args: argparse.Namespace, platform: Platform, bound: bytes) -> Evidence:
     opener = _auto if args.kind == "auto" else _OPENERS[args.kind]
     attester = opener(args, platform)
-    own = closing(attester) if isinstance(attester, TpmAttester) else nullcontext()
-    with own:
+    with ExitStack() as own:
+        if isinstance(attester, TpmAttester | AzureAttester):
+            own.enter_context(attester)
         return attester.collect(bound)
 
 
@@ -111,7 +115,7 @@ def _auto(args: argparse.Namespace, platform: Platform) -> Attester:
 
 
 def _tee(args: argparse.Namespace, platform: Platform) -> Attester:
-    return open_tee(platform)
+    return open_tee(args, platform, STATE)
 
 
 def _tpm(args: argparse.Namespace, platform: Platform) -> Attester:
@@ -124,6 +128,10 @@ def _tdx(args: argparse.Namespace, platform: Platform) -> Attester:
 
 def _snp(args: argparse.Namespace, platform: Platform) -> Attester:
     return SnpAttester(platform.reader)
+
+
+def _azure(args: argparse.Namespace, platform: Platform) -> Attester:
+    return open_azure(args, platform, STATE)
 
 
 def _nvidia(args: argparse.Namespace, platform: Platform) -> Attester:
@@ -163,6 +171,7 @@ _OPENERS: Final[dict[str, Callable[[argparse.Namespace, Platform], Attester]]] =
     "tpm": _tpm,
     "tdx": _tdx,
     "snp": _snp,
+    "azure": _azure,
     "nvidia": _nvidia,
     "composite": _composite,
     "development": _development,

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from sealift.attest.attester import Attester, MeasuringAttester
+from sealift.attest.attesters.azure import AzureAttester, AzureSources
+from sealift.attest.attesters.azurehost import AzureHost, MetadataService
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters, open_nvml
@@ -48,12 +50,14 @@ class Platform:
         register: TDX's register of the runtime log.
         ccel: TDX's firmware log.
         nvml: Opens NVML.
+        azure_host: What an Azure guest asks its host.
     """
 
     reader: TsmReader = field(default_factory=TsmReader)
     register: RuntimeRegister = field(default_factory=KernelRegister)
     ccel: Path = CCEL_FILE
     nvml: Callable[[], Any] = open_nvml
+    azure_host: AzureHost = field(default_factory=MetadataService)
 
 
 @runtime_checkable
@@ -116,15 +120,23 @@ def open_tpm(
     )
 
 
-def open_tee(platform: Platform) -> Attester:
-    """The attester of the TDX or SEV-SNP guest that this process runs in.
+def open_tee(args: argparse.Namespace, platform: Platform, state: Path) -> Attester:
+    """The attester of the TDX, SEV-SNP or Azure guest that this process runs in.
 
     A first report is made at once: a guest that gets none cannot prove anything.
+    Azure's paravisor keeps the hardware's interface to itself: there, the report lies in
+    the virtual TPM.
 
     Raises:
         UnavailableError: in any other machine.
     """
-    provider = platform.reader.report(bytes(INBLOB_BYTES)).provider
+    try:
+        provider = platform.reader.report(bytes(INBLOB_BYTES)).provider
+    except UnavailableError as no_interface:
+        try:
+            return open_azure(args, platform, state)
+        except UnavailableError:
+            raise no_interface from None
     if provider == TDX_PROVIDER:
         return open_tdx(platform)
     if provider == SNP_PROVIDER:
@@ -133,6 +145,24 @@ def open_tee(platform: Platform) -> Attester:
         f"reports of {provider} are not known here",
         fix="Update Sealift, or use another kind of evidence",
         code="tsm-provider",
+    )
+
+
+def open_azure(
+    args: argparse.Namespace, platform: Platform, state: Path
+) -> AzureAttester:
+    """The attester of a confidential guest of Azure; its log lies in ``state``.
+
+    Raises:
+        UnavailableError: ``azure-paravisor`` in any other machine.
+    """
+    return AzureAttester(
+        AzureSources(
+            state=args.tpm_state or state,
+            tpm=args.tpm,
+            event_log=_path(args.event_log),
+            host=platform.azure_host,
+        )
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sealift import __version__
@@ -107,7 +108,7 @@ def _attested_host(host: _Host) -> Attester:
     else:
         attester = open_tpm(
             host.args,
-            host.args.job.resolve().parent / "tpm",
+            _state(host),
             bank=references.bank if references else "sha256",
             register=references.register if references else 15,
         )
@@ -119,9 +120,15 @@ def _attested_host(host: _Host) -> Attester:
     return attester
 
 
+def _state(host: _Host) -> Path:
+    """Where a TPM's keys and log are kept, unless the arguments say."""
+    job: Path = host.args.job
+    return job.resolve().parent / "tpm"
+
+
 def _tee(host: _Host) -> Attester:
     """A guest without a log of its own names its code otherwise (SEV-SNP: HOST_DATA)."""
-    attester = open_tee(host.platform)
+    attester = open_tee(host.args, host.platform, _state(host))
     if isinstance(attester, LoggingAttester):
         measure_bundle_once(attester, host.setup.agreement.agreement.code.digest)
     return attester
@@ -129,7 +136,7 @@ def _tee(host: _Host) -> Attester:
 
 def _gpu_tee(host: _Host) -> Attester:
     """The GPUs are bound before the code is measured (rule E20)."""
-    lead = open_tee(host.platform)
+    lead = open_tee(host.args, host.platform, _state(host))
     join = bind_devices(lead, host.platform)
     if isinstance(lead, LoggingAttester):
         measure_bundle_once(lead, host.setup.agreement.agreement.code.digest)

@@ -6,12 +6,10 @@ was at hand: what only a real one can show (timing, the host's service) is not s
 
 from __future__ import annotations
 
-import contextlib
 import json
-import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,18 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealift.attest.attesters.azure import (
-    ATTESTATION_KEY,
     HCL_REPORT,
-    USER_DATA,
     AzureAttester,
     AzureSources,
 )
 from sealift.attest.attesters.azurehost import MetadataService
-from sealift.attest.attesters.tpm.client import PASSWORD, TpmClient
-from sealift.attest.attesters.tpm.keys import OWNER, create_primary
-from sealift.attest.attesters.tpm.link import open_link
 from sealift.attest.attesters.tpm.nonvolatile import (
-    read_index,
     remove_index,
     write_index,
 )
@@ -44,57 +36,15 @@ from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.tpmstate import REQUIRED_PCRS
-from sealift.crypto.hash import sha256
-from sealift.crypto.rsa import RsaKey
 from sealift.errors import StaleError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim import azure_made, snp_made
-from tests.sim.swtpm import SoftwareTpm, TestCommand, run_command, software_tpm
+from tests.sim.paravisor import Paravisor, move_in, setting_up
+from tests.sim.swtpm import SoftwareTpm, software_tpm
 
 pytestmark = pytest.mark.swtpm
 
 BUNDLE = Digest.of(b"code")
-# Restricted RSA signing key, RSASSA with SHA-256: as Azure's attestation keys are.
-_TEMPLATE = bytes.fromhex("0001 000b 00050072 0000 0010 0014 000b 0800 00000000 0000")
-
-
-@dataclass
-class Paravisor:
-    """Fills the virtual TPM, and renews its report after user data was written."""
-
-    key: RsaKey
-    kind: int = 2
-    asked: int = 0
-
-    def certificates(self) -> tuple[bytes, ...]:
-        self.asked += 1
-        authority = snp_made.authority("Milan")
-        return (self.signer.certificate, authority.der("ask"), authority.der("ark"))
-
-    def td_quote(self, report: bytes) -> bytes:
-        self.asked += 1
-        return b"quote of " + report[:4]
-
-    def __post_init__(self) -> None:
-        self.signer = snp_made.vcek("Milan")
-
-    def write_report(self, client: TpmClient, user_data: bytes) -> None:
-        n = self.key.modulus.to_bytes(256)
-        text = azure_made.claims_text(**{
-            "keys": [{"kid": "HCLAkPub", "kty": "RSA", "e": "AQAB",
-                      "n": azure_made.text_of(int.from_bytes(n))}],
-            "user-data": user_data.hex(),
-        })  # fmt: skip
-        raw = self.signer.sign(snp_made.report(report_data=sha256(text)))
-        report = azure_made.pack_hcl(raw, text, kind=self.kind).rstrip(b"\0")
-        if read_index(client, HCL_REPORT) is not None:
-            remove_index(client, HCL_REPORT)
-        write_index(client, HCL_REPORT, report)
-
-    def renew(self, client: TpmClient) -> None:
-        written = read_index(client, USER_DATA, owner=True)
-        assert written is not None
-        self.write_report(client, written)
 
 
 @pytest.fixture
@@ -103,32 +53,9 @@ def tpm() -> Iterator[SoftwareTpm]:
         yield running
 
 
-@contextlib.contextmanager
-def setting_up(tpm: SoftwareTpm) -> Iterator[TpmClient]:
-    client = TpmClient(open_link(tpm.name))
-    client.begin()
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 @pytest.fixture
 def paravisor(tpm: SoftwareTpm) -> Paravisor:
-    """Puts key and report in their places."""
-    with setting_up(tpm) as client:
-        key = create_primary(client, OWNER, _TEMPLATE)
-        run_command(
-            client,
-            TestCommand.EVICT_CONTROL,
-            (OWNER, key.handle),
-            struct.pack(">I", ATTESTATION_KEY),
-            sessions=(PASSWORD,),
-        )
-        assert isinstance(key.public.key, RsaKey)
-        made = Paravisor(key.public.key)
-        made.write_report(client, bytes(64))
-    return made
+    return move_in(tpm)
 
 
 def sources(

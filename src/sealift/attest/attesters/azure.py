@@ -150,6 +150,11 @@ class AzureAttester:
         with self._lock:
             self._log.measure(event)
 
+    @property
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """The runtime log of this boot."""
+        return self._log.events
+
     def close(self) -> None:
         """Let go of the TPM."""
         self._client.close()
