@@ -16,11 +16,11 @@ from sealift.channel.memfd import MemfdTransport, memfd_pair
 from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
-FILE_BYTES = 2 * NUM_SLOTS * (32 + SLOT_BYTES)
+FILE_BYTES = 4096 + 2 * NUM_SLOTS * (32 + SLOT_BYTES)
 RING = (SLOT_BYTES, NUM_SLOTS)
 
 
-def head(there=RING, back=RING, magic=b"SEALRNG\x03"):
+def head(there=RING, back=RING, magic=b"SEALRNG\x04"):
     return struct.pack(">8sQIQI", magic, *there, *back)
 
 
@@ -94,7 +94,7 @@ def test_something_that_is_not_memory_is_refused(sockets):
 @pytest.mark.parametrize(
     "malformed",
     [
-        head(magic=b"SEALRNG\x02"),
+        head(magic=b"SEALRNG\x03"),
         head(there=(SLOT_BYTES, 0)),
         head(back=(SLOT_BYTES, 0)),
         head(there=(0, NUM_SLOTS)),

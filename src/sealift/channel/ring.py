@@ -1,0 +1,192 @@
+"""One direction of a shared memory file: slots in a ring, and who is where in it.
+
+Writer and reader each keep their own count and show it to the other in a word of shared
+memory. Whoever must wait looks at the other's word for a moment, since a wake-up through
+the kernel takes as long as a tenth of a record, and sleeps on an eventfd only then.
+Counts of the other end are checked: it can stop the ring, not reach outside of it.
+
+The words order memory only on machines that keep stores in order (x86). Elsewhere each
+frame goes with a write to the eventfd, and the kernel orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.channel.transport import Deadline, peer_closed, peer_timeout
+from sealift.errors import MalformedError
+
+SLOT_HEAD_BYTES: Final = 32
+CONTROL_BYTES: Final = 4096  # at the start of the file: the words of both rings
+WORDS_PER_RING: Final = 64
+DEFAULT_SPIN_S: Final = 100e-6
+# Words lie two cache lines apart: processors fetch lines in pairs.
+_WRITTEN, _READ, _READER_SLEEPS, _WRITER_SLEEPS = 0, 16, 32, 48
+_LOOKS_PER_YIELD: Final = 32
+_FIRST_SLEEP_MS: Final = 1
+STORES_IN_ORDER: Final = platform.machine() in ("x86_64", "AMD64")
+
+
+@dataclass(slots=True)
+class RingPlace:
+    """Where a ring lies in the file, and its two eventfds."""
+
+    first_word: int
+    start: int
+    slot_bytes: int
+    num_slots: int
+    full: int  # written to when there are frames
+    free: int  # written to when there is room
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one slot to the next."""
+        return SLOT_HEAD_BYTES + self.slot_bytes
+
+
+class RingEnd:
+    """The writer's or the reader's end of one ring.
+
+    Args:
+        place: Where it lies.
+        words: The file's control area as 64-bit words.
+        sock: Readable once the other end is gone.
+        writes: Which end this is.
+        spin_s: How long to look before sleeping.
+    """
+
+    def __init__(
+        self,
+        place: RingPlace,
+        words: memoryview,
+        sock: socket.socket,
+        *,
+        writes: bool,
+        spin_s: float = DEFAULT_SPIN_S,
+    ) -> None:
+        self.place = place
+        self.position = 0
+        self.closed = False
+        self.spin_s = spin_s if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._words = words
+        self._sock = sock
+        self._in_order = STORES_IN_ORDER
+        first, num_slots = place.first_word, place.num_slots
+        mine, theirs = (_WRITTEN, _READ) if writes else (_READ, _WRITTEN)
+        sleeps = (_WRITER_SLEEPS, _READER_SLEEPS)
+        self._my_word, self._their_word = first + mine, first + theirs
+        self._i_sleep, self._they_sleep = (
+            first + word for word in (sleeps if writes else sleeps[::-1])
+        )
+        self._wake, self._awaited = (
+            (place.full, place.free) if writes else (place.free, place.full)
+        )
+        # The writer may begin with as many frames as there are slots.
+        self._head_start = num_slots if writes else 0
+        self._granted = 0
+
+    def slot_start(self, ahead: int = 0) -> int:
+        """Where the slot begins whose turn it is, or one of those after it."""
+        place = self.place
+        return place.start + (self.position + ahead) % place.num_slots * place.stride
+
+    def advance(self, count: int = 1) -> None:
+        """Hand ``count`` slots over to the other end."""
+        if self.closed:
+            raise peer_closed()
+        self.position += count
+        if self._in_order:
+            self._words[self._my_word] = self.position
+            if self._words[self._they_sleep]:
+                os.eventfd_write(self._wake, 1)
+        else:
+            os.eventfd_write(self._wake, count)
+
+    def wait(self, count: int, timeout_s: float | None) -> None:
+        """Wait until ``count`` slots are this end's.
+
+        Raises:
+            PeerError: if the other end is gone, or too slow.
+            MalformedError: if the other end's count cannot be.
+        """
+        if self.closed:
+            raise peer_closed()
+        if self._available() < count and not self._seen(count):
+            self._sleep(count, Deadline(timeout_s))
+            if self.closed:
+                raise peer_closed()
+
+    def release(self) -> None:
+        """Close this end's descriptors."""
+        self._words.release()
+        for descriptor in (self.place.full, self.place.free):
+            os.close(descriptor)
+
+    def _available(self) -> int:
+        found = self._theirs() + self._head_start - self.position
+        if not 0 <= found <= self.place.num_slots:
+            raise MalformedError(
+                "the other end of a memory file counts frames that cannot be",
+                code="bad-ring",
+            )
+        return found
+
+    def _theirs(self) -> int:
+        if self._in_order:
+            return int(self._words[self._their_word])
+        with contextlib.suppress(BlockingIOError):
+            self._granted += os.eventfd_read(self._awaited)
+        return self._granted
+
+    def _seen(self, count: int) -> bool:
+        """Look again and again for a moment."""
+        if self.spin_s <= 0 or not self._in_order:
+            return False
+        words, theirs = self._words, self._their_word
+        wanted = self.position + count - self._head_start
+        until = time.perf_counter() + self.spin_s
+        while time.perf_counter() < until and not self.closed:
+            for _ in range(_LOOKS_PER_YIELD):
+                if words[theirs] >= wanted:
+                    return self._available() >= count
+            time.sleep(0)  # other threads, and other processes on a full machine
+        return False
+
+    def _sleep(self, count: int, deadline: Deadline) -> None:
+        # The other end may have looked just before the flag was set: look once more
+        # after a millisecond, by when it must see it.
+        longest_ms: int | None = _FIRST_SLEEP_MS
+        if self._in_order:
+            self._words[self._i_sleep] = 1
+        try:
+            while not self.closed and self._available() < count:
+                self._poll(count, deadline, longest_ms)
+                longest_ms = None
+        finally:
+            if self._in_order and not self.closed:
+                self._words[self._i_sleep] = 0
+
+    def _poll(self, count: int, deadline: Deadline, longest_ms: int | None) -> None:
+        left_ms = deadline.remaining_ms()
+        waits = [ms for ms in (left_ms, longest_ms) if ms is not None]
+        poller = select.poll()
+        poller.register(self._awaited, select.POLLIN)
+        poller.register(self._sock, select.POLLIN)
+        ready = dict(poller.poll(min(waits, default=None)))
+        if self._awaited in ready:
+            if self._in_order:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._awaited)
+        elif ready:
+            # Frames sent before the peer closed are read first.
+            if self._available() < count:
+                raise peer_closed("the peer ended it")
+        elif left_ms == 0:
+            raise peer_timeout()
