@@ -10,6 +10,7 @@ cores gains nothing, since each call keeps a core busy outside the interpreter.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -85,28 +86,39 @@ class HostKey:
 
 
 class Work:
-    """What one call queued: an event, and for ``open`` the verdicts."""
+    """What one call queued: an event, and for ``open`` the verdicts.
+
+    Args:
+        parts: What runs in the engine's threads.
+        failed: What went wrong already, if it ran at once.
+        undo: Scrubs what the call wrote.
+    """
 
     def __init__(
-        self, parts: Iterable[Future[None]], undo: Callable[[], None] | None = None
+        self,
+        parts: Iterable[Future[None]] = (),
+        failed: BaseException | None = None,
+        undo: Callable[[], None] | None = None,
     ) -> None:
         self._parts = list(parts)
         self._undo = undo
-        self._failed: BaseException | None = None
+        self._failed = failed
 
     def wait(self) -> None:
         """Wait for all parts; when one failed, undo all and raise what it raised."""
-        # Every part is waited for: none may write after the memory was scrubbed.
-        errors = [error for part in self._parts if (error := part.exception())]
-        self._parts = []
-        if errors and self._failed is None:
-            if self._undo is not None:
-                self._undo()
-            self._failed = _worst(errors)
+        if self._parts:
+            # All of them: none may write after the memory was scrubbed.
+            errors = [error for part in self._parts if (error := part.exception())]
+            self._parts = []
+            self._failed = _worst(errors) if errors else None
+        if self._failed is None:
+            return
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
         if isinstance(self._failed, AuthenticationError):
             raise AuthenticationError
-        if self._failed is not None:
-            raise self._failed
+        raise self._failed
 
 
 class HostDevice:
@@ -114,6 +126,7 @@ class HostDevice:
 
     Args:
         threads: Records opened or sealed at once; the cores of this process if None.
+        cores: Where those threads run, in turn; wherever they may if None.
         memory_bytes: What may be allocated altogether, None for no limit.
         backend: Who computes the AEAD.
     """
@@ -124,16 +137,20 @@ class HostDevice:
         self,
         *,
         threads: int | None = None,
+        cores: Sequence[int] | None = None,
         memory_bytes: int | None = None,
         backend: AeadBackend | None = None,
     ) -> None:
         count = threads or len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(
-            min(count, MAX_THREADS), thread_name_prefix="sealift-device"
+            min(count, MAX_THREADS),
+            thread_name_prefix="sealift-device",
+            initializer=_pin_in_turn(cores) if cores else None,
         )
         self._backend = backend or CpuBackend()
         self._free_bytes = memory_bytes
         self._memories: list[HostMemory] = []
+        self._closed = False
 
     def suites(self) -> tuple[Suite, ...]:
         """What the processor computes."""
@@ -175,8 +192,8 @@ class HostDevice:
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Work:
         """Copy from the host."""
         source = memoryview(host).cast("B")
-        target = _range(to, offset, source.nbytes)
-        return self._queue([lambda: _copy(target, source)])
+        _range(to, offset, source.nbytes)[:] = source
+        return _DONE
 
     def download(
         self,
@@ -187,9 +204,11 @@ class HostDevice:
         after: Sequence[Event] = (),
     ) -> Work:
         """Copy to the host."""
+        for event in after:
+            event.wait()
         target = memoryview(out).cast("B")
-        found = _range(source, offset, target.nbytes)
-        return self._queue([lambda: _copy(target, found)], after)
+        target[:] = _range(source, offset, target.nbytes)
+        return _DONE
 
     def open(
         self,
@@ -202,20 +221,22 @@ class HostDevice:
     ) -> Work:
         """Open the records, several at once."""
         check_places(places, sealed, plain)
-        cipher = _own(key).cipher()
+        cipher, source, target = _own(key).cipher(), _view(sealed), _view(plain)
 
-        def opened(place: RecordPlace) -> Callable[[], None]:
-            record = _sealed_range(sealed, place)
-            room = _plain_range(plain, place)
-            return lambda: _discard(
-                cipher.open_into(place.nonce, record, place.associated_data, room)
+        def open_one(place: RecordPlace) -> None:
+            nonce, associated_data, start, to, length = place
+            cipher.open_into(
+                nonce,
+                source[start : start + length + TAG_BYTES],
+                associated_data,
+                target[to : to + length],
             )
 
         def undo() -> None:
             for place in places:
-                scrub(_plain_range(plain, place))
+                scrub(target[place.plain_offset :][: place.plaintext_bytes])
 
-        return self._queue([opened(place) for place in places], after, undo)
+        return self._run(open_one, places, after, undo)
 
     def seal(
         self,
@@ -228,36 +249,55 @@ class HostDevice:
     ) -> Work:
         """Seal the records, several at once."""
         check_places(places, sealed, plain)
-        cipher = _own(key).cipher()
+        cipher, source, target = _own(key).cipher(), _view(plain), _view(sealed)
 
-        def sealing(place: RecordPlace) -> Callable[[], None]:
-            source = _plain_range(plain, place)
-            room = _sealed_range(sealed, place)
-            return lambda: _discard(
-                cipher.seal_into(place.nonce, source, place.associated_data, room)
+        def seal_one(place: RecordPlace) -> None:
+            nonce, associated_data, to, start, length = place
+            cipher.seal_into(
+                nonce,
+                source[start : start + length],
+                associated_data,
+                target[to : to + length + TAG_BYTES],
             )
 
-        return self._queue([sealing(place) for place in places], after)
+        return self._run(seal_one, places, after)
 
     def close(self) -> None:
         """Wait for what is queued, scrub all memory. Idempotent."""
+        self._closed = True
         self._pool.shutdown(wait=True)
         for memory in self._memories:
             memory.close()
         self._memories = []
 
-    def _queue(
+    def _run(
         self,
-        steps: Sequence[Callable[[], None]],
-        after: Sequence[Event] = (),
+        step: Callable[[RecordPlace], None],
+        places: Sequence[RecordPlace],
+        after: Sequence[Event],
         undo: Callable[[], None] | None = None,
     ) -> Work:
         for event in after:
             event.wait()
-        try:
-            return Work([self._pool.submit(step) for step in steps], undo)
-        except RuntimeError as error:
-            raise device_lost("it was closed") from error
+        if self._closed:
+            raise device_lost("it was closed")
+        if len(places) > 1:
+            parts = [self._pool.submit(step, place) for place in places]
+            return Work(parts, undo=undo)
+        try:  # one alone is not worth a thread
+            for place in places:
+                step(place)
+        except Exception as error:  # what went wrong is for whoever waits
+            return Work(failed=error, undo=undo)
+        return _DONE
+
+
+_DONE: Final = Work()
+
+
+def _pin_in_turn(cores: Sequence[int]) -> Callable[[], None]:
+    turn = itertools.cycle(cores)
+    return lambda: os.sched_setaffinity(0, {next(turn)})  # 0: this thread alone
 
 
 def _mapped(nbytes: int) -> mmap.mmap:
@@ -274,31 +314,20 @@ def _own(key: DeviceKey) -> HostKey:
     return key
 
 
-def _range(memory: DeviceMemory, start: int, nbytes: int) -> memoryview:
+def _view(memory: DeviceMemory) -> memoryview:
     if not isinstance(memory, HostMemory):
         raise UsageError("this memory is another device's")
-    if start < 0 or start + nbytes > memory.nbytes:
+    return memory.view
+
+
+def _range(memory: DeviceMemory, start: int, nbytes: int) -> memoryview:
+    view = _view(memory)
+    if start < 0 or start + nbytes > len(view):
         raise UsageError(
-            f"{nbytes} bytes at {start} do not lie in {memory.nbytes} bytes",
+            f"{nbytes} bytes at {start} do not lie in {len(view)} bytes",
             code="bad-record-place",
         )
-    return memory.view[start : start + nbytes]
-
-
-def _sealed_range(memory: DeviceMemory, place: RecordPlace) -> memoryview:
-    return _range(memory, place.sealed_offset, place.plaintext_bytes + TAG_BYTES)
-
-
-def _plain_range(memory: DeviceMemory, place: RecordPlace) -> memoryview:
-    return _range(memory, place.plain_offset, place.plaintext_bytes)
-
-
-def _copy(target: memoryview, source: memoryview) -> None:
-    target[:] = source
-
-
-def _discard(_written: int) -> None:
-    """The length is known beforehand."""
+    return view[start : start + nbytes]
 
 
 def _worst(errors: list[BaseException]) -> BaseException:

@@ -34,7 +34,7 @@ from sealift.channel.header import (
 from sealift.crypto.aead import NONCE_BYTES, Suite
 from sealift.crypto.hash import sha256, verify_equal
 from sealift.crypto.kdf import Label, derive, derive_bytes
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import UsageError
 
 SEGMENT_BYTES: Final = 64 << 30  # plaintext under one AEAD key (rule C8)
@@ -142,6 +142,34 @@ class RecordKeys:
         """Header hash, index, final bit and context hash: 73 bytes."""
         return self._prefix + _INDEX.pack(index, final) + self._context_hash
 
+    def crossing(
+        self, index: int, sequence: int, lane: int, final: bool
+    ) -> tuple[RecordCipher, bytes, bytes]:
+        """Cipher, nonce and associated data of one record, looked up once."""
+        _, cipher, mask = self._segment_of(index)
+        nonce = (mask ^ lane << 64 ^ sequence).to_bytes(NONCE_BYTES, "big")
+        return (
+            cipher,
+            nonce,
+            self._prefix + _INDEX.pack(index, final) + (self._context_hash),
+        )
+
+    def segment_number(self, index: int) -> int:
+        """Which segment record ``index`` is in: records of one share a key."""
+        return index * self._record_bytes // self._segment_bytes
+
+    def segment_secret(self, number: int) -> tuple[SecretKey, int]:
+        """Key and nonce mask of a segment, for an engine that keeps keys elsewhere."""
+        self._check_alive()
+        material = derive_bytes(
+            self._secret,
+            Label.SEGMENT,
+            number.to_bytes(8, "big"),
+            length=KEY_BYTES + NONCE_BYTES,
+        )
+        mask = int.from_bytes(material[KEY_BYTES:], "big")
+        return SecretKey(material[:KEY_BYTES]), mask
+
     def trailer_key(self) -> SecretKey:
         """The key of the root over header and tags."""
         self._check_alive()
@@ -158,20 +186,15 @@ class RecordKeys:
         self.wipe()
 
     def _segment_of(self, index: int) -> tuple[int, RecordCipher, int]:
-        number = index * self._record_bytes // self._segment_bytes
+        number = self.segment_number(index)
         segment = self._segment  # another thread may wipe meanwhile
         if segment is None or segment[0] != number:
             segment = self._segment = self._derive_segment(number)
         return segment
 
     def _derive_segment(self, number: int) -> tuple[int, RecordCipher, int]:
-        self._check_alive()
-        context = number.to_bytes(8, "big")
-        material = derive_bytes(
-            self._secret, Label.SEGMENT, context, length=32 + NONCE_BYTES
-        )
-        cipher = self._backend.cipher(self._suite, SecretKey(material[:32]))
-        return number, cipher, int.from_bytes(material[32:], "big")
+        key, mask = self.segment_secret(number)
+        return number, self._backend.cipher(self._suite, key), mask
 
     def _check_alive(self) -> None:
         if self._forked:
