@@ -153,4 +153,3 @@ class RawSealedFile:
             fix="Copy it again, or seal it again at its owner's",
             code="bad-sealed-file",
         )
-
