@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -231,7 +232,7 @@ def test_while_a_worker_is_at_work_the_scan_finds_rows_and_activations(
     ) as job:
         visit = threading.Thread(target=lambda: job.provision(job.grant("ada")))
         visit.start()
-        found = scan_until_found(job.process.pid, canary.needles(), visit.is_alive)
+        found = scan_until_found(job.process.pid, canary.needles())
         visit.join()
     workers = {hit.split()[0] for hit in found["activation"]}
     assert found["row"]
@@ -240,11 +241,12 @@ def test_while_a_worker_is_at_work_the_scan_finds_rows_and_activations(
 
 
 def scan_until_found(
-    process: int, needles: Mapping[str, bytes], going_on: Callable[[], bool]
+    process: int, needles: Mapping[str, bytes]
 ) -> dict[str, list[str]]:
     """Scan again until both were seen: a worker may end under the scan's eyes."""
     seen: dict[str, list[str]] = {name: [] for name in needles}
-    while going_on():
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
         for name, hits in scan_family(process, needles).items():
             seen[name] += hits
         if seen["activation"] and seen["row"]:

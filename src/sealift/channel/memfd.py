@@ -46,7 +46,7 @@ DEFAULT_SLOT_BYTES: Final = (1 << 20) + 64
 class MemfdTransport:
     """One end of a private memory file; make it with ``offer`` or ``accept``."""
 
-    _private: Final = True
+    _private = True
 
     def __init__(
         self, memory: mmap.mmap, sock: socket.socket, ends: tuple[RingEnd, RingEnd]
@@ -198,9 +198,16 @@ class MemfdTransport:
 
     def peek(self, count: int, timeout_s: float | None = None) -> list[memoryview]:
         """The next ``count`` frames where they lie, until ``skip`` gives them back."""
+        ranges = self.ranges(count, timeout_s)
+        return [self.memory[start : start + length] for start, length in ranges]
+
+    def ranges(
+        self, count: int, timeout_s: float | None = None
+    ) -> list[tuple[int, int]]:
+        """Where the next ``count`` frames lie in ``memory``: start and length."""
         with self._receive_lock:
             self._incoming.wait(count, timeout_s)
-        return [self._frame(ahead) for ahead in range(count)]
+        return [self._range(ahead) for ahead in range(count)]
 
     def skip(self, count: int) -> None:
         """Let the other end write to the next ``count`` slots again."""
@@ -238,12 +245,11 @@ class MemfdTransport:
     def _longest(self, end: RingEnd) -> int:
         return min(end.place.slot_bytes, self.max_frame_bytes)
 
-    def _frame(self, ahead: int) -> memoryview:
+    def _range(self, ahead: int) -> tuple[int, int]:
         start = self._incoming.slot_start(ahead)
         length = int.from_bytes(self.memory[start : start + 4], "big")
         check_announced_bytes(length, self._longest(self._incoming))
-        start += SLOT_HEAD_BYTES
-        return self.memory[start : start + length]
+        return start + SLOT_HEAD_BYTES, length
 
 
 def memfd_pair(

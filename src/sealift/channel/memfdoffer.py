@@ -11,6 +11,7 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Final
 
@@ -104,8 +105,14 @@ def aligned(slot_bytes: int) -> int:
     return -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def make_descriptors(shape: MemoryShape) -> list[int]:
-    """A sealed memory file of that shape, and the eventfds of its rings.
+def make_descriptors(
+    shape: MemoryShape, make_file: Callable[[int], int] | None = None
+) -> list[int]:
+    """A memory file of that shape, and the eventfds of its rings.
+
+    Args:
+        shape: Its rings.
+        make_file: Makes a file of so many bytes; a private memory file by default.
 
     Raises:
         UnavailableError: if this system has no memory files, or no memory.
@@ -118,10 +125,7 @@ def make_descriptors(shape: MemoryShape) -> list[int]:
         )
     made: list[int] = []
     try:
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        made.append(os.memfd_create("sealift", flags))
-        os.posix_fallocate(made[0], 0, shape.file_bytes)
-        fcntl.fcntl(made[0], fcntl.F_ADD_SEALS, _SEALS)
+        made.append((make_file or _private_file)(shape.file_bytes))
         mode = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         made.extend(os.eventfd(0, mode) for _ in range(_NUM_DESCRIPTORS - 1))
     except OSError as error:
@@ -133,6 +137,17 @@ def make_descriptors(shape: MemoryShape) -> list[int]:
             code="no-memfd",
         ) from error
     return made
+
+
+def _private_file(file_bytes: int) -> int:
+    descriptor = os.memfd_create("sealift", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(descriptor, 0, file_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[int]]:

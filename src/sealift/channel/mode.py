@@ -38,6 +38,7 @@ class ModeShape:
         sealed: Ciphertext crosses, not plaintext.
         reencrypts: A host between owner and device opens and seals again.
         records: Every record has its own tag; otherwise one tag covers all.
+        parallel: Several records are verified at once.
         overlaps: A record is opened while the next one crosses.
         ahead: Sealed before the device asks.
     """
@@ -45,6 +46,7 @@ class ModeShape:
     sealed: bool = True
     reencrypts: bool = False
     records: bool = False
+    parallel: bool = False
     overlaps: bool = False
     ahead: bool = False
 
@@ -59,9 +61,11 @@ _SHAPE: Final = {
     LinkMode.REENCRYPT: ModeShape(reencrypts=True),
     LinkMode.REENCRYPT_CHUNK: ModeShape(reencrypts=True, records=True),
     LinkMode.DIRECT: ModeShape(),
-    LinkMode.DIRECT_PARALLEL: ModeShape(records=True),
-    LinkMode.DIRECT_OVERLAP: ModeShape(records=True, overlaps=True),
-    LinkMode.SEAL_AHEAD: ModeShape(records=True, overlaps=True, ahead=True),
+    LinkMode.DIRECT_PARALLEL: ModeShape(records=True, parallel=True),
+    LinkMode.DIRECT_OVERLAP: ModeShape(records=True, parallel=True, overlaps=True),
+    LinkMode.SEAL_AHEAD: ModeShape(
+        records=True, parallel=True, overlaps=True, ahead=True
+    ),
 }
 PLANNABLE: Final = tuple(mode for mode in LinkMode if _SHAPE[mode].protects)
 

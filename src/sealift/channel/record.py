@@ -16,7 +16,7 @@ import struct
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NoReturn
 
 from sealift.channel.backend import AeadBackend, RecordCipher
 from sealift.channel.cpu import CpuBackend
@@ -179,6 +179,13 @@ class RecordKeys:
         """Forget the keys; every later use raises."""
         self._segment = None
         self._secret.wipe()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "keys of a sealed stream are not copied or saved",
+            why="both copies would use the same nonces",
+            fix="Start a fresh stream",
+        )
 
     def poison(self) -> None:
         """Forget the keys in a forked child, where the parent goes on using them."""

@@ -1,0 +1,69 @@
+"""Records that their owner sealed at home, opened on a device (rule C6).
+
+They cross unopened. The announcement, fresh and sealed for this link, names their stream
+and how many follow; each must be exactly the next record of that stream, so nothing of
+another file or place gets in.
+"""
+
+from __future__ import annotations
+
+from sealift.channel.announcement import Announcement
+from sealift.channel.device import DeviceEngine, DeviceKey, RecordPlace
+from sealift.channel.devicekeys import DeviceKeys
+from sealift.channel.header import StreamHeader
+from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
+from sealift.channel.record import RecordKeys, verify_header_key
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError
+
+
+class HomeOpener:
+    """Says where the next record of a stream at rest stands.
+
+    Raises:
+        AuthenticationError: if the header belongs to another key.
+        MalformedError: if the announcement does not fit the stream.
+    """
+
+    def __init__(
+        self, key: SecretKey, announcement: Announcement, engine: DeviceEngine
+    ) -> None:
+        self._header = StreamHeader.parse(announcement.header_bytes)
+        verify_header_key(key, self._header)
+        self._check(announcement)
+        self._keys = RecordKeys(key, self._header)
+        self._device_keys = DeviceKeys(self._keys, self._header.suite, engine)
+        self._index = announcement.first_index
+
+    def expect(
+        self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int
+    ) -> tuple[DeviceKey, RecordPlace]:
+        """Where the next record is opened; its prefix says nothing."""
+        if len(frame) != unit_bytes + FRAME_EXTRA_BYTES:
+            raise wrong_length(len(frame), unit_bytes + FRAME_EXTRA_BYTES)
+        index = self._index
+        self._index += 1
+        return self._device_keys.place(
+            index,
+            index,
+            final=self._header.is_final(index),
+            sealed_offset=sealed_offset,
+            plain_offset=plain_offset,
+            plaintext_bytes=unit_bytes,
+        )
+
+    def close(self) -> None:
+        """Forget the owner's key, here and on the device."""
+        self._device_keys.close()
+        self._keys.wipe()
+
+    def _check(self, announcement: Announcement) -> None:
+        header, first = self._header, announcement.first_index
+        if header.carries_messages or announcement.unit_bytes != header.record_bytes:
+            raise MalformedError("the transfer is not laid out as its stream is")
+        left = header.total_bytes - first * header.record_bytes
+        whole = announcement.total_bytes % header.record_bytes == 0
+        if announcement.total_bytes > left or not (
+            whole or announcement.total_bytes == left
+        ):
+            raise MalformedError("the transfer is not whole records of its stream")

@@ -1,0 +1,188 @@
+"""The device's end of a link: opens each transfer into the device's memory.
+
+Strict by default: nobody is shown a record before its tag verified, and nothing is said
+to the sender before all did. When one fails, the memory is overwritten whole and the link
+is dead; whatever else goes wrong before a verdict is reported as a failed one (rule M3).
+Whoever works on records earlier holds them behind a gate (``verdict.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sealift.channel.announcement import Announcement, TransferKind
+from sealift.channel.device import DeviceEngine, DeviceMemory
+from sealift.channel.homerecords import HomeOpener
+from sealift.channel.life import Life
+from sealift.channel.linkkeys import LinkKeys, LinkOpener
+from sealift.channel.linkopening import Arriving, PlainOpener, opening_for
+from sealift.channel.linksend import (
+    DEFAULT_TIMEOUT_S,
+    VERDICT,
+    VERDICT_MAGIC,
+    link_context,
+)
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.mode import DEFAULT_MODE, LinkMode, check_mode, shape_of
+from sealift.channel.sealer import StreamSealer
+from sealift.crypto.keys import SecretKey
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    RefusedError,
+    UsageError,
+)
+
+Sink = Callable[[int, int], None]
+HomeKey = Callable[[bytes], SecretKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A transfer that verified."""
+
+    number: int
+    total_bytes: int
+
+
+class LinkReceiver:
+    """Receives transfers on a device, in one mode.
+
+    Args:
+        transport: The memory file; owned from now on.
+        keys: Base keys of both directions.
+        engine: The device; not owned.
+        mode: As the sender was told.
+        home_key: Finds the owner's key for the header of a stream sealed at home.
+        context: As the sender was told.
+        development: Weak modes need it (rule M8).
+        timeout_s: How long the sender may take for one step.
+
+    Raises:
+        PolicyError: code ``weak-link-mode``.
+    """
+
+    def __init__(
+        self,
+        transport: MemfdTransport,
+        keys: LinkKeys,
+        engine: DeviceEngine,
+        *,
+        mode: LinkMode = DEFAULT_MODE,
+        home_key: HomeKey | None = None,
+        context: bytes = b"",
+        development: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._shape = shape_of(check_mode(mode, development=development))
+        self._transport = transport
+        self._engine = engine
+        self._home_key = home_key
+        self._timeout_s = timeout_s
+        self._life = Life()
+        self._number = 0
+        context = link_context(mode, context)
+        try:
+            self._opener = self._take_header(keys, context)
+            self._opening = opening_for(transport, engine, self._shape)
+            self._answers = StreamSealer(
+                keys.from_device, total_bytes=None, record_bytes=64, context=context
+            )
+            transport.send(self._answers.header_bytes)
+        except BaseException:
+            transport.close()
+            raise
+
+    def receive(
+        self, into: DeviceMemory, offset: int = 0, *, sink: Sink | None = None
+    ) -> Arrival:
+        """Receive the next transfer into device memory.
+
+        Args:
+            into: Where to; overwritten whole if anything fails.
+            offset: Where in it.
+            sink: Told start and length of every range that verified, in order.
+
+        Raises:
+            AuthenticationError: if a record is not exactly the next one.
+            PeerError: if the sender is gone.
+            UsageError: code ``transfer-too-long``, if it does not fit.
+        """
+        try:
+            with self._life:
+                announcement = self._next()
+                room = into.nbytes - offset
+                if announcement.total_bytes > room:
+                    raise _too_long(announcement.total_bytes, room)
+                self._open_all(Arriving(announcement, into, offset, sink))
+                self._answer(announcement)
+        except BaseException as error:
+            into.scrub()
+            self.close()
+            reported = _reported(error)
+            if reported is error:
+                raise
+            raise reported from None
+        return Arrival(announcement.number, announcement.total_bytes)
+
+    def close(self) -> None:
+        """Forget the keys, end the connection. Idempotent."""
+        self._life.dead = True
+        self._opening.close()
+        self._opener.close()
+        self._answers.close()
+        self._transport.close()
+
+    def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener | PlainOpener:
+        header = self._transport.receive(self._timeout_s)
+        if not self._shape.sealed:
+            return PlainOpener()
+        return LinkOpener(keys.to_device, header, self._engine, context=context)
+
+    def _next(self) -> Announcement:
+        frame = self._transport.receive(self._timeout_s)
+        announcement = Announcement.parse(self._opener.open_message(frame))
+        if announcement.number != self._number:
+            raise MalformedError("transfers are out of order", code="bad-announcement")
+        self._number += 1
+        return announcement
+
+    def _open_all(self, arriving: Arriving) -> None:
+        if arriving.announcement.kind is TransferKind.LIVE:
+            self._opening.open_all(self._opener, arriving, self._timeout_s)
+            return
+        home = self._open_home(arriving.announcement)
+        try:
+            self._opening.open_all(home, arriving, self._timeout_s)
+        finally:
+            home.close()
+
+    def _open_home(self, announcement: Announcement) -> HomeOpener:
+        if self._home_key is None or not self._shape.sealed:
+            raise UsageError(
+                "records sealed at home came, and nobody here has their key",
+                code="no-home-key",
+            )
+        key = self._home_key(announcement.header_bytes)
+        return HomeOpener(key, announcement, self._engine)
+
+    def _answer(self, announcement: Announcement) -> None:
+        answer = VERDICT.pack(VERDICT_MAGIC, announcement.number)
+        self._transport.send(self._answers.seal_frame(answer))
+
+
+def _reported(error: BaseException) -> BaseException:
+    """What a caller is told: of bytes that are not exactly right, nothing but that.
+
+    A sender that is gone, a device that failed and a caller's mistake are themselves.
+    """
+    wrong = isinstance(error, MalformedError | RefusedError)
+    return AuthenticationError() if wrong else error
+
+
+def _too_long(total_bytes: int, room: int) -> UsageError:
+    return UsageError(
+        f"a transfer of {total_bytes} bytes does not fit the {room} bytes for it",
+        code="transfer-too-long",
+    )

@@ -1,0 +1,211 @@
+"""The sending end of a link: an owner's process, or the host beside the device.
+
+One transfer after another crosses: its announcement, its units, and the device's verdict
+back. ``send`` returns when the device has opened everything. In every mode the records
+are sealed straight into memory that only the two ends have mapped (rule H3).
+Not here: plaintext that the host makes on the way (``reencrypt.py``), and transfers that
+were sealed before they were asked for (``ahead.py``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from sealift.channel.announcement import Announcement, TransferKind
+from sealift.channel.frame import PREFIX_BYTES
+from sealift.channel.header import (
+    DEFAULT_RECORD_BYTES,
+    StreamHeader,
+    check_record_bytes,
+)
+from sealift.channel.life import Life
+from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.mode import DEFAULT_MODE, LinkMode, ModeShape, check_mode, shape_of
+from sealift.channel.stream import StreamOpener
+from sealift.crypto.aead import Suite
+from sealift.errors import MalformedError, UsageError
+from sealift.ids import Buffer
+
+VERDICT: Final = struct.Struct(">8sQ")
+VERDICT_MAGIC: Final = b"verified"
+MAX_ONE_TAG_BYTES: Final = 1 << 30  # the AEAD library takes less than 2 GiB a call
+MIN_LINK_RECORD_BYTES: Final = 4096
+DEFAULT_TIMEOUT_S: Final = 60.0
+_PREFIX: Final = struct.Struct(">IIQ")
+
+
+class PlainSealer:
+    """What stands in a sealer's place in mode ``plain``: a copy, and a prefix."""
+
+    header_bytes = b"plain"
+
+    def seal(self, plaintext: Buffer, frame: memoryview) -> None:
+        """Copy."""
+        frame[PREFIX_BYTES:-16] = plaintext
+        _PREFIX.pack_into(frame, 0, len(frame) - PREFIX_BYTES, 0, 0)
+
+    def close(self) -> None:
+        """Nothing to forget."""
+
+
+class LinkSender:
+    """Sends transfers to a device, in one mode.
+
+    Args:
+        transport: A memory file whose other end is the device; owned from now on.
+        keys: Base keys of both directions.
+        mode: How transfers are laid out; the device is told the same.
+        record_bytes: Plaintext per record: 4 KiB to 4 MiB, a multiple of 32.
+        context: What both ends know: job, agreement.
+        development: Weak modes need it (rule M8).
+        timeout_s: How long the device may take for one step.
+
+    Raises:
+        PolicyError: code ``weak-link-mode``.
+        MalformedError: if the record size is not allowed.
+    """
+
+    def __init__(
+        self,
+        transport: MemfdTransport,
+        keys: LinkKeys,
+        *,
+        mode: LinkMode = DEFAULT_MODE,
+        record_bytes: int = DEFAULT_RECORD_BYTES,
+        suite: Suite = Suite.AES_256_GCM,
+        context: bytes = b"",
+        development: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        check_mode(mode, development=development)
+        check_record_bytes(record_bytes)
+        self.mode = mode
+        self.shape: ModeShape = shape_of(mode)
+        self.transport = transport
+        self.timeout_s = timeout_s
+        self.life = Life()
+        self._record_bytes = record_bytes
+        context = link_context(mode, context)
+        self.sealer: LinkSealer | PlainSealer = (
+            LinkSealer(keys.to_device, suite=suite, context=context)
+            if self.shape.sealed
+            else PlainSealer()
+        )
+        self._from_device = (keys.from_device, context)
+        self._verdicts: StreamOpener | None = None
+        self._sent = 0
+        transport.send(self.sealer.header_bytes)
+
+    @property
+    def num_sent(self) -> int:
+        """Transfers that the device verified."""
+        return self._sent
+
+    def send(self, source: Buffer) -> None:
+        """Send one transfer; return when the device's verdict came.
+
+        Raises:
+            UsageError: if it is empty, or does not fit the link.
+            PeerError: if the device is gone, or refused what came.
+        """
+        view = memoryview(source).cast("B")
+        announcement = self.plan(len(view))
+        with self.life:
+            self.announce(announcement)
+            for start in range(0, len(view), announcement.unit_bytes):
+                self._send_unit(view[start : start + announcement.unit_bytes])
+            self.await_verdict(announcement)
+
+    def forward(
+        self, header_bytes: bytes, records: Iterable[Buffer], total_bytes: int
+    ) -> None:
+        """Send all records of a stream sealed at home, unopened (rule C6).
+
+        Args:
+            header_bytes: The stream's header; the device has the owner's key.
+            records: Ciphertext and tag of every record, in order.
+            total_bytes: Their plaintext altogether.
+        """
+        announcement = Announcement(
+            TransferKind.HOME,
+            self._sent,
+            total_bytes,
+            StreamHeader.parse(header_bytes).record_bytes,
+            header_bytes=header_bytes,
+        )
+        with self.life:
+            self.announce(announcement)
+            for record in records:
+                view = memoryview(record).cast("B")
+                room = self.transport.reserve(PREFIX_BYTES + len(view), self.timeout_s)
+                room[PREFIX_BYTES:] = view
+                _PREFIX.pack_into(room, 0, len(view), 0, 0)
+                self.transport.commit()
+            self.await_verdict(announcement)
+
+    def plan(self, total_bytes: int, number: int | None = None) -> Announcement:
+        """The announcement of the next transfer (or a later one), if it fits the link.
+
+        Raises:
+            UsageError: if it is empty, or the link's memory is too small for the mode.
+        """
+        unit_bytes = self._record_bytes if self.shape.records else total_bytes
+        if number is None:
+            number = self._sent
+        planned = Announcement(TransferKind.LIVE, number, total_bytes, unit_bytes)
+        if total_bytes == 0 or unit_bytes > MAX_ONE_TAG_BYTES:
+            raise UsageError(
+                f"a transfer of {total_bytes} bytes cannot cross in mode {self.mode}",
+                code="transfer-too-long" if total_bytes else "empty-transfer",
+            )
+        serial = not self.shape.overlaps
+        if serial and planned.num_units > self.transport.outgoing_slots:
+            raise UsageError(
+                f"mode {self.mode} needs a slot for each of {planned.num_units} units",
+                fix=f"Use {DEFAULT_MODE}, or a larger memory file",
+                code="transfer-too-long",
+            )
+        return planned
+
+    def announce(self, announcement: Announcement) -> None:
+        """Announce the next transfer."""
+        message = announcement.encode()
+        frame = self.transport.reserve(len(message) + FRAME_EXTRA_BYTES, self.timeout_s)
+        self.sealer.seal(message, frame)
+        self.transport.commit()
+
+    def await_verdict(self, announcement: Announcement) -> None:
+        """Wait until the device verified everything of a transfer.
+
+        Raises:
+            PeerError: if it is gone; a device that refuses what came goes.
+            AuthenticationError: if somebody else answered.
+        """
+        if self._verdicts is None:
+            header = self.transport.receive(self.timeout_s)
+            key, context = self._from_device
+            self._verdicts = StreamOpener(key, header, context=context)
+        answer = self._verdicts.open_frame(self.transport.receive(self.timeout_s))
+        if answer != VERDICT.pack(VERDICT_MAGIC, announcement.number):
+            raise MalformedError("the device answered another transfer")
+        self._sent += 1
+
+    def close(self) -> None:
+        """Forget the keys, end the connection."""
+        self.life.dead = True
+        self.sealer.close()
+        self.transport.close()
+
+    def _send_unit(self, plaintext: memoryview) -> None:
+        transport = self.transport
+        frame = transport.reserve(len(plaintext) + FRAME_EXTRA_BYTES, self.timeout_s)
+        self.sealer.seal(plaintext, frame)
+        transport.commit()
+
+
+def link_context(mode: LinkMode, context: bytes) -> bytes:
+    """What both ends' associated data names: the mode is part of it."""
+    return b"link " + mode.value.encode() + b"\0" + context

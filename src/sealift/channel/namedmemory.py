@@ -1,0 +1,73 @@
+"""Frames through shared memory that had a name: others may have it open (rule H3).
+
+Everything is copied once more than through a private memory file: frames are made in
+private memory and copied out whole, and copied in before anybody looks at them. It is
+here to show what that costs, and for systems without private memory files.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import socket
+from typing import Final
+
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.memfdoffer import MemoryShape, make_descriptors
+from sealift.channel.ring import SLOT_HEAD_BYTES, RingEnd
+from sealift.errors import UnavailableError
+
+_FOLDER: Final = "/dev/shm"  # noqa: S108 - where POSIX shared memory has its names
+
+
+class NamedMemoryTransport(MemfdTransport):
+    """One end of a shared memory file that is not private; copies every frame."""
+
+    _private = False
+
+    def __init__(
+        self, memory: mmap.mmap, sock: socket.socket, ends: tuple[RingEnd, RingEnd]
+    ) -> None:
+        super().__init__(memory, sock, ends)
+        self._shared = self.memory
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        # Offsets are those of the file, so that frames lie at the same place in both.
+        self.memory = memoryview(mmap.mmap(-1, len(self._shared), flags=flags))
+
+    @classmethod
+    def _make(cls, shape: MemoryShape) -> list[int]:
+        return make_descriptors(shape, _open_named)
+
+    def commit(self) -> None:
+        """Copy the frame out, then let the other end read it."""
+        start = self._outgoing.slot_start()
+        end = start + SLOT_HEAD_BYTES + (self._reserved or 0)
+        head = self._reserved or 0
+        self.memory[start : start + 4] = head.to_bytes(4, "big")
+        self._shared[start:end] = self.memory[start:end]
+        super().commit()
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        super().close()
+        self._shared.release()
+
+    def _range(self, ahead: int) -> tuple[int, int]:
+        start = self._incoming.slot_start(ahead)
+        self.memory[start : start + 4] = self._shared[start : start + 4]
+        found, length = super()._range(ahead)
+        self.memory[found : found + length] = self._shared[found : found + length]
+        return found, length
+
+
+def _open_named(file_bytes: int) -> int:
+    path = f"{_FOLDER}/sealift-{secrets.token_hex(16)}"
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.unlink(path)  # nothing is left behind by a process that was killed
+        os.posix_fallocate(descriptor, 0, file_bytes)
+    except OSError as error:
+        why = error.strerror or ""
+        raise UnavailableError("cannot make shared memory", why=why) from error
+    return descriptor

@@ -1,0 +1,144 @@
+"""The gate: nothing outwardly visible happens before the verdict of what it came from.
+
+Strict is the default: records are used after their verdict, and the gate has nothing to
+hold. Deferred is asked for, batch by batch, and for float inputs of fixed shape only
+(rule M3): work on them is queued at once, and everything outward (optimizer step, copy to
+the host, checkpoint, send) calls ``check`` first. A number from a spoiled record can pick
+a row, a length or a branch; a float can only become another float.
+
+On a failed verdict whatever was made of the batch is undone (gradients dropped, memory
+scrubbed), the gate is dead, and any error that came before it is reported as the failed
+verdict: what a spoiled batch breaks must say nothing about it.
+Pure: what is outward, and what to undo, are callables of the layers above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from sealift.channel.device import Verdicts
+from sealift.errors import AuthenticationError, UsageError
+
+DEFERRABLE: Final = ("bfloat16", "float16", "float32", "float64")
+_BYTES: Final = dict(zip(DEFERRABLE, (2, 2, 4, 8), strict=True))
+
+
+class Gate:
+    """Holds verdicts that are still out, and everything outward until they came.
+
+    Args:
+        undo: What a failed verdict undoes, in this order; each is tried.
+    """
+
+    def __init__(self, undo: Sequence[Callable[[], None]] = ()) -> None:
+        self._undo = list(undo)
+        self._pending: list[tuple[Verdicts, Callable[[], None] | None]] = []
+        self._failed = False
+        self._lock = threading.RLock()
+
+    def on_failure(self, undo: Callable[[], None]) -> None:
+        """Undo this too."""
+        with self._lock:
+            self._undo.append(undo)
+
+    def admit(
+        self,
+        verdicts: Verdicts,
+        *,
+        dtype: str,
+        shape: Sequence[int],
+        nbytes: int,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
+        """Let work begin on a batch whose verdicts are out.
+
+        Args:
+            verdicts: Of the batch's records.
+            dtype: Its element type, as torch or numpy name it.
+            shape: Its shape, known before the batch came.
+            nbytes: Plaintext bytes of the batch.
+            undo: Scrubs what was copied from it, if a verdict fails before the next
+                ``check`` passed.
+
+        Raises:
+            UsageError: code ``deferral-not-allowed``, unless it is floats of that shape.
+            AuthenticationError: if the gate is dead.
+        """
+        check_deferrable(dtype, shape, nbytes)
+        with self._lock:
+            self._check_alive()
+            self._pending.append((verdicts, undo))
+
+    def check(self) -> None:
+        """Pass when everything admitted verified; called before anything outward.
+
+        Raises:
+            AuthenticationError: if something did not, now or before.
+        """
+        with self._lock:
+            self._check_alive()
+            pending, self._pending = self._pending, []
+            try:
+                for verdicts, _ in pending:
+                    verdicts.wait()
+            except BaseException as error:
+                self._fail(pending)
+                if isinstance(error, AuthenticationError):
+                    raise AuthenticationError from None
+                raise
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Work on admitted batches; an error in it waits for the verdict (rule M3).
+
+        Raises:
+            AuthenticationError: instead of the error, if a verdict failed.
+        """
+        try:
+            yield
+        except Exception as error:
+            try:
+                self.check()
+            except AuthenticationError:
+                raise AuthenticationError from None
+            raise error from None
+
+    def _check_alive(self) -> None:
+        if self._failed:
+            raise AuthenticationError
+
+    def _fail(self, pending: list[tuple[Verdicts, Callable[[], None] | None]]) -> None:
+        self._failed = True
+        for verdicts, _ in pending:  # none may write any more when memory is scrubbed
+            with contextlib.suppress(Exception):
+                verdicts.wait()
+        for undo in (*(undo for _, undo in pending), *self._undo):
+            if undo is not None:
+                with contextlib.suppress(Exception):
+                    undo()
+
+
+def check_deferrable(dtype: str, shape: Sequence[int], nbytes: int) -> None:
+    """Whether work may begin on such a batch before its verdict.
+
+    Raises:
+        UsageError: code ``deferral-not-allowed``.
+    """
+    name = dtype.removeprefix("torch.")
+    if name not in DEFERRABLE:
+        raise _not_allowed(f"{name} can decide what is done, a float cannot")
+    if any(size <= 0 for size in shape) or math.prod(shape) * _BYTES[name] != nbytes:
+        raise _not_allowed(f"shape {tuple(shape)} of {name} is not {nbytes} bytes")
+
+
+def _not_allowed(why: str) -> UsageError:
+    return UsageError(
+        "this batch is not used before its verdict",
+        why=why,
+        fix="Leave verdicts strict for it, which is the default",
+        code="deferral-not-allowed",
+    )

@@ -1,0 +1,68 @@
+"""No optimizer step before the verdict of the batches its gradients came from.
+
+The pure gate is ``channel/verdict.py``; here it is hung into torch. On a failed verdict
+the gradients are overwritten and dropped, and the step raises instead of stepping.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sealift.channel.device import Verdicts
+from sealift.channel.verdict import Gate
+
+
+class StepGate:
+    """Every step of ``optimizer`` passes ``gate`` first.
+
+    Args:
+        optimizer: Its parameters' gradients are dropped when a verdict fails.
+        gate: Ask it before anything else that is outward, too: checkpoints, sends,
+            copies to the host.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, gate: Gate) -> None:
+        self.gate = gate
+        self._optimizer = optimizer
+        gate.on_failure(self._drop_gradients)
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def admit(self, batch: Tensor, verdicts: Verdicts) -> Tensor:
+        """Let work begin on ``batch``, of any shape, before its verdicts came.
+
+        It is overwritten if they fail.
+
+        Raises:
+            UsageError: code ``deferral-not-allowed``, if it is not of floats.
+        """
+        nbytes = batch.numel() * batch.element_size()
+        self.gate.admit(
+            verdicts,
+            dtype=str(batch.dtype),
+            shape=batch.shape,
+            nbytes=nbytes,
+            undo=lambda: _overwrite(batch),
+        )
+        return batch
+
+    def close(self) -> None:
+        """Take the gate out of the optimizer again."""
+        self._hook.remove()
+
+    def _before_step(self, *_: Any) -> None:
+        self.gate.check()
+
+    def _drop_gradients(self) -> None:
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    _overwrite(parameter.grad)
+                    parameter.grad = None
+
+
+def _overwrite(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor.detach().zero_()

@@ -1,0 +1,209 @@
+"""No nonce twice under one key: across discards, forks, restarts and restored state."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+
+import pytest
+
+from sealift.channel.ahead import AheadFeeder, SealAhead
+from sealift.channel.cpu import CpuBackend
+from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
+from sealift.channel.linksend import LinkSender
+from sealift.channel.mode import LinkMode
+from sealift.channel.record import StreamOptions
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.errors import AuthenticationError, UsageError
+from tests.sim.linkworld import RECORD_BYTES, LinkWorld
+
+AHEAD = LinkMode.SEAL_AHEAD
+BATCHES = [os.urandom(2 * RECORD_BYTES + n) for n in (0, 1, 0, 7)]
+
+
+class Recording(CpuBackend):
+    """Notes every key and nonce that something was sealed under."""
+
+    def __init__(self):
+        self.used = []
+
+    def cipher(self, suite, key):
+        inner, used, name = super().cipher(suite, key), self.used, key.reveal(TOKEN)
+
+        class Noting:
+            def seal_into(self, nonce, plaintext, associated_data, out):
+                used.append((name, nonce))
+                return inner.seal_into(nonce, plaintext, associated_data, out)
+
+        return Noting()
+
+
+def seal_some(sealer, count=3):
+    for _ in range(count):
+        sealer.seal(bytes(64), memoryview(bytearray(64 + FRAME_EXTRA_BYTES)))
+
+
+def repeats(used):
+    return len(used) - len(set(used))
+
+
+def test_what_is_sealed_again_after_a_discard_has_new_nonces():
+    backend = Recording()
+    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend))
+    seal_some(sealer)
+    sealer.rewind(1)
+    seal_some(sealer)
+    assert len(backend.used) == 6
+    assert repeats(backend.used) == 0
+
+
+def test_a_sealer_that_rewinds_its_sequence_too_is_caught():
+    # The mutant: what rewinding both counters would do.
+    backend = Recording()
+    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend))
+    seal_some(sealer)
+    sealer.rewind(1)
+    sealer._sequence = 1
+    seal_some(sealer)
+    assert repeats(backend.used) == 2
+
+
+def test_a_restart_never_goes_on_where_it_was():
+    # The base key is stored (a checkpoint, a session export); the stream's key is not.
+    backend, base = Recording(), SecretKey.generate()
+    for _ in range(3):
+        seal_some(LinkSealer(base, options=StreamOptions(backend)))
+    assert repeats(backend.used) == 0
+    fixed = StreamOptions(backend, random_bytes=bytes)
+    for _ in range(2):  # the control: without fresh randomness it would
+        seal_some(LinkSealer(base, options=fixed))
+    assert repeats(backend.used) == 3
+
+
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy])
+def test_a_sealer_cannot_be_copied_or_saved(attempt):
+    # Copying and saving ask for the same (``__reduce_ex__``).
+    with pytest.raises(UsageError, match="copied or saved"):
+        attempt(LinkSealer(SecretKey.generate()))
+
+
+def test_in_a_forked_child_nothing_is_sealed():
+    world = LinkWorld()
+    world.cross(lambda: world.sender.send(bytes(100)))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            seal_some(world.sender.sealer, 1)
+            os.write(writing, b"sealed")
+        except UsageError as error:
+            os.write(writing, error.code.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with io.FileIO(reading) as told:
+        assert told.read() == b"forked-stream"
+    # The parent goes on.
+    assert world.cross(lambda: world.sender.send(bytes(100))).number == 1
+    world.close()
+
+
+def test_batches_sealed_ahead_arrive_in_order():
+    world = LinkWorld(AHEAD)
+    ahead = SealAhead(world.sender)
+    waiting = [ahead.seal(batch) for batch in BATCHES[:2]]
+    for sealed, batch in zip(waiting, BATCHES, strict=False):
+        assert not world.cross(lambda sealed=sealed: ahead.send(sealed)).number > 1
+        assert world.content()[: len(batch)] == batch
+    world.close()
+
+
+def test_a_batch_that_is_not_wanted_is_overwritten_and_the_next_arrives():
+    world = LinkWorld(AHEAD)
+    ahead = SealAhead(world.sender)
+    unwanted = [ahead.seal(batch) for batch in BATCHES[:2]]
+    assert ahead.discard() == 2
+    assert not any(any(batch.memory) for batch in unwanted)
+    wanted = ahead.seal(BATCHES[3])
+    assert world.cross(lambda: ahead.send(wanted)).number == 0
+    assert world.content()[: len(BATCHES[3])] == BATCHES[3]
+    world.close()
+
+
+def test_a_sealed_batch_leaves_once_and_in_turn():
+    world = LinkWorld(AHEAD)
+    ahead = SealAhead(world.sender)
+    first, second = (ahead.seal(batch) for batch in BATCHES[:2])
+    with pytest.raises(UsageError) as caught:
+        ahead.seal(BATCHES[2])
+    assert caught.value.code == "too-far-ahead"
+    world.cross(lambda: ahead.send(first))
+    for batch, code in ((first, "batch-spent"),):
+        with pytest.raises(UsageError) as caught:
+            ahead.send(batch)
+        assert caught.value.code == code
+    assert second.spent is False
+    world.close()
+
+
+def test_out_of_turn_is_refused():
+    world = LinkWorld(AHEAD)
+    ahead = SealAhead(world.sender)
+    ahead.seal(BATCHES[0])
+    second = ahead.seal(BATCHES[1])
+    with pytest.raises(UsageError) as caught:
+        ahead.send(second)
+    assert caught.value.code == "out-of-turn"
+    world.close()
+
+
+def test_what_was_sealed_ahead_and_discarded_does_not_open_when_replayed():
+    world = LinkWorld(AHEAD)
+    ahead = SealAhead(world.sender)
+    ahead.seal(BATCHES[0])
+    stolen = [bytes(frame) for frame in ahead._waiting[0].frames]
+    ahead.discard()
+    world.cross(lambda: ahead.send(ahead.seal(BATCHES[1])))
+
+    def replay():
+        for frame in stolen:
+            world.sender.transport.send(frame)
+
+    assert isinstance(world.cross(replay), AuthenticationError)
+    world.close()
+
+
+def test_a_thread_seals_ahead_of_what_is_sent():
+    world = LinkWorld(AHEAD)
+    feeder = AheadFeeder(SealAhead(world.sender), BATCHES)
+    for batch in BATCHES:
+        world.cross(feeder.send_next)
+        assert world.content()[: len(batch)] == batch
+    assert feeder.send_next() is False
+    feeder.close()
+    world.close()
+
+
+def test_an_error_of_the_source_is_told_in_its_turn():
+    def source():
+        yield BATCHES[0]
+        raise ValueError("unreadable shard")
+
+    world = LinkWorld(AHEAD)
+    feeder = AheadFeeder(SealAhead(world.sender), source())
+    world.cross(feeder.send_next)
+    with pytest.raises(ValueError, match="unreadable"):
+        feeder.send_next()
+    feeder.close()
+    world.close()
+
+
+def test_other_modes_seal_nothing_ahead():
+    world = LinkWorld()
+    with pytest.raises(UsageError):
+        SealAhead(world.sender)
+    assert isinstance(world.sender, LinkSender)
+    assert isinstance(world.keys, LinkKeys)
+    world.close()

@@ -1,0 +1,245 @@
+"""The link's modes, engines and limits; what is done to it: tests/attacks/test_link_*."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sealift.channel.announcement import Announcement, TransferKind
+from sealift.channel.device import DeviceMemory
+from sealift.channel.hostdevice import HostDevice
+from sealift.channel.linkkeys import LinkKeys
+from sealift.channel.linksend import LinkSender
+from sealift.channel.memfd import memfd_pair
+from sealift.channel.mode import (
+    DEFAULT_MODE,
+    PLANNABLE,
+    LinkMode,
+    check_mode,
+    parse_mode,
+    shape_of,
+)
+from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.sealer import StreamSealer
+from sealift.crypto.keys import SecretKey
+from sealift.errors import (
+    AuthenticationError,
+    MalformedError,
+    PolicyError,
+    UnavailableError,
+    UsageError,
+)
+from tests.sim.linkworld import RECORD_BYTES, SLOT_BYTES, LinkWorld
+
+WEAK = [LinkMode.PLAIN, LinkMode.REENCRYPT, LinkMode.REENCRYPT_CHUNK]
+DIRECT = [LinkMode.DIRECT, LinkMode.DIRECT_PARALLEL, LinkMode.DIRECT_OVERLAP]
+
+
+class Apart:
+    """The host's engine behind a face that shares no memory with the host."""
+
+    def __init__(self):
+        inner = HostDevice(threads=2)
+        self.name = "apart"
+        self._inner = inner
+        self.suites, self.key, self.close = inner.suites, inner.key, inner.close
+        self.upload, self.download, self.open = (
+            inner.upload,
+            inner.download,
+            inner.open,
+        )
+        self.seal = inner.seal
+        self.allocated: list[DeviceMemory] = []
+
+    def allocate(self, nbytes):
+        self.allocated.append(self._inner.allocate(nbytes))
+        return self.allocated[-1]
+
+
+@pytest.fixture(params=[HostDevice, Apart], ids=["in-place", "staged"])
+def engine(request):
+    return request.param()
+
+
+@pytest.mark.parametrize("mode", [LinkMode.PLAIN, *DIRECT])
+@pytest.mark.parametrize("nbytes", [1, RECORD_BYTES, RECORD_BYTES + 1, 13 * 4096 + 7])
+def test_transfers_of_any_length_arrive_whole(engine, mode, nbytes):
+    world = LinkWorld(mode, engine=engine)
+    for number in range(3):
+        plaintext = os.urandom(nbytes)
+        found = world.cross(lambda sent=plaintext: world.sender.send(sent))
+        assert (found.number, found.total_bytes) == (number, nbytes)
+        assert world.content()[:nbytes] == plaintext
+    assert sum(length for _, length in world.seen) == 3 * nbytes
+    world.close()
+
+
+@pytest.mark.parametrize("chunk", [True, False])
+def test_the_vendors_shape_arrives_too(chunk):
+    mode = LinkMode.REENCRYPT_CHUNK if chunk else LinkMode.REENCRYPT
+    world, plaintext = LinkWorld(mode), os.urandom(3 * RECORD_BYTES)
+    unit = RECORD_BYTES if chunk else len(plaintext)
+    records = OwnersRecords(SecretKey.generate(), memoryview(plaintext), unit)
+    host = Reencrypter(world.sender, unit)
+    assert world.cross(lambda: host.send(records)).total_bytes == len(plaintext)
+    assert world.content()[: len(plaintext)] == plaintext
+    # The weakness: the host has seen it.
+    assert bytes(host._clear[:32]) == plaintext[-unit:][:32]
+    host.close()
+    assert not any(host._clear)
+    world.close()
+
+
+def test_named_memory_copies_and_arrives():
+    world = LinkWorld(transport_class=NamedMemoryTransport)
+    plaintext = os.urandom(5 * RECORD_BYTES)
+    assert world.cross(lambda: world.sender.send(plaintext)).number == 0
+    assert world.content()[: len(plaintext)] == plaintext
+    world.close()
+
+
+def home_stream(key, plaintext, context=b""):
+    sealer = StreamSealer(
+        key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES, context=context
+    )
+    records = [
+        sealer.seal(plaintext[start : start + RECORD_BYTES])
+        for start in range(0, len(plaintext), RECORD_BYTES)
+    ]
+    return sealer.header_bytes, records
+
+
+def forward(world, header, records, nbytes):
+    return world.cross(lambda: world.sender.forward(header, records, nbytes))
+
+
+def test_records_sealed_at_home_cross_unopened(engine):
+    key, plaintext = SecretKey.generate(), os.urandom(3 * RECORD_BYTES + 5)
+    world = LinkWorld(engine=engine, home_key=lambda header: key)
+    found = forward(world, *home_stream(key, plaintext), len(plaintext))
+    assert found.total_bytes == len(plaintext)
+    assert world.content()[: len(plaintext)] == plaintext
+    world.close()
+
+
+@pytest.mark.parametrize("change", ["swap", "splice", "flip", "at-home-context"])
+def test_records_of_another_place_or_file_are_refused(change):
+    key, plaintext = SecretKey.generate(), os.urandom(3 * RECORD_BYTES)
+    header, records = home_stream(key, plaintext)
+    other = home_stream(key, plaintext)[1]
+    if change == "swap":
+        records[0], records[1] = records[1], records[0]
+    elif change == "splice":
+        records[1] = other[1]
+    elif change == "flip":
+        records[2] = bytes([records[2][0] ^ 1]) + records[2][1:]
+    else:
+        header, records = home_stream(key, plaintext, context=b"elsewhere")
+    world = LinkWorld(home_key=lambda header: key)
+    assert isinstance(
+        forward(world, header, records, len(plaintext)), AuthenticationError
+    )
+    assert not any(world.content())
+    world.close()
+
+
+def test_a_device_without_the_owners_key_says_so():
+    key, plaintext = SecretKey.generate(), os.urandom(RECORD_BYTES)
+    world = LinkWorld()
+    found = forward(world, *home_stream(key, plaintext), len(plaintext))
+    assert found.code == "no-home-key"
+    world.close()
+
+
+@pytest.mark.parametrize("mode", WEAK)
+def test_weak_modes_need_development_and_are_never_planned(mode):
+    with pytest.raises(PolicyError) as caught:
+        check_mode(mode)
+    assert caught.value.code == "weak-link-mode"
+    assert check_mode(mode, development=True) is mode
+    assert mode not in PLANNABLE
+    assert not shape_of(mode).protects
+
+
+def test_the_other_modes_may_be_planned():
+    assert set(PLANNABLE) == set(LinkMode) - set(WEAK)
+    assert check_mode(DEFAULT_MODE) is LinkMode.DIRECT_OVERLAP
+
+
+def test_modes_have_names_that_people_type():
+    assert parse_mode("seal-ahead") is LinkMode.SEAL_AHEAD
+    with pytest.raises(UsageError, match="seal-ahead"):
+        parse_mode("fast")
+
+
+@pytest.mark.parametrize("record_bytes", [0, 100, 4097, 8 << 20])
+def test_a_record_size_that_is_not_allowed(record_bytes):
+    here, there = memfd_pair()
+    keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
+    with pytest.raises(MalformedError, match="not a multiple of 32 in"):
+        LinkSender(here, keys, record_bytes=record_bytes)
+    here.close()
+    there.close()
+
+
+def test_a_transfer_that_does_not_fit_is_refused_by_whoever_sees_it_first():
+    world = LinkWorld(LinkMode.DIRECT_PARALLEL, num_slots=4)
+    with pytest.raises(UsageError) as caught:
+        world.sender.send(bytes(5 * RECORD_BYTES))
+    assert caught.value.code == "transfer-too-long"
+    # A mistake, not an attack: the link goes on.
+    assert world.cross(lambda: world.sender.send(bytes(100))).number == 0
+    world.close()
+    world = LinkWorld(nbytes=1000)
+    found = world.cross(lambda: world.sender.send(bytes(1001)))
+    assert found.code == "transfer-too-long"
+    world.close()
+    world = LinkWorld()
+    with pytest.raises(UsageError):
+        world.sender.send(b"")
+    world.close()
+
+
+def test_a_device_without_room_is_unavailable():
+    device = HostDevice(memory_bytes=SLOT_BYTES)
+    with pytest.raises(UnavailableError) as caught:
+        LinkWorld(engine=device, nbytes=SLOT_BYTES + 1)
+    assert caught.value.code == "device-out-of-memory"
+
+
+def test_after_an_error_a_link_is_dead():
+    def attacker(count, frame):
+        return [frame[:-1] + bytes([frame[-1] ^ 1])] if count == 1 else [frame]
+
+    world = LinkWorld(attacker=attacker)
+    world.cross(lambda: world.sender.send(bytes(100)))
+    with pytest.raises(UsageError) as caught:
+        world.receiver.receive(world.memory)
+    assert caught.value.code == "dead-stream"
+    with pytest.raises(UsageError):
+        world.sender.send(bytes(100))
+    world.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw[:-1],
+        lambda raw: b"X" + raw[1:],
+        lambda raw: raw[:4] + b"\x03" + raw[5:],
+        lambda raw: raw[:5] + b"\x01" + raw[6:],
+        lambda raw: raw + bytes(120),
+        lambda raw: raw[:16] + bytes(8) + raw[24:],
+        lambda raw: raw[:16] + b"\xff" * 8 + raw[24:],
+        lambda raw: raw[:24] + bytes(8) + raw[32:],
+        lambda raw: raw[:39] + b"\x01",
+    ],
+)
+def test_an_announcement_is_parsed_strictly(change):
+    raw = Announcement(TransferKind.LIVE, 7, 1000, 64).encode()
+    assert Announcement.parse(raw).num_units == 16
+    with pytest.raises(MalformedError) as caught:
+        Announcement.parse(change(raw))
+    assert caught.value.code == "bad-announcement"
