@@ -72,6 +72,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what the machine cannot run; let process-starting tests run one at a time."""
     for item in items:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -232,7 +231,7 @@ def test_while_a_worker_is_at_work_the_scan_finds_rows_and_activations(
     ) as job:
         visit = threading.Thread(target=lambda: job.provision(job.grant("ada")))
         visit.start()
-        found = scan_until_found(job.process.pid, canary.needles())
+        found = scan_until_found(job.process.pid, canary.needles(), visit.is_alive)
         visit.join()
     workers = {hit.split()[0] for hit in found["activation"]}
     assert found["row"]
@@ -241,12 +240,11 @@ def test_while_a_worker_is_at_work_the_scan_finds_rows_and_activations(
 
 
 def scan_until_found(
-    process: int, needles: Mapping[str, bytes]
+    process: int, needles: Mapping[str, bytes], going_on: Callable[[], bool]
 ) -> dict[str, list[str]]:
     """Scan again until both were seen: a worker may end under the scan's eyes."""
     seen: dict[str, list[str]] = {name: [] for name in needles}
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+    while going_on():
         for name, hits in scan_family(process, needles).items():
             seen[name] += hits
         if seen["activation"] and seen["row"]:

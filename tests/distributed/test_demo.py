@@ -133,21 +133,29 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_every_process(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_running_demo_keeps_its_folder_and_ends_on_a_signal(tmp_path: Path) -> None:
     with running_demo(tmp_path) as (demo, children):
-        demo.send_signal(number)
-        assert demo.wait(10) == 128 + number
-        assert all(gone(child) for child in children)
-    assert secrets_in(tmp_path) == set()
-
-
-def test_a_running_demo_keeps_its_folder(tmp_path: Path) -> None:
-    with running_demo(tmp_path) as (demo, _):
         second = sealift("demo", "--output", tmp_path / "world")
         assert (second.returncode, demo.poll()) == (2, None)
         assert "another demo is running in" in second.stderr
         assert "passphrase" in secrets_in(tmp_path)  # control: what a signal must end
+        check_signal(demo, children, signal.SIGINT)
+    assert secrets_in(tmp_path) == set()
+
+
+@pytest.mark.soak
+def test_the_other_signal_ends_every_process(tmp_path: Path) -> None:
+    with running_demo(tmp_path) as (demo, children):
+        check_signal(demo, children, signal.SIGTERM)
+    assert secrets_in(tmp_path) == set()
+
+
+def check_signal(
+    demo: subprocess.Popen[str], children: list[int], number: signal.Signals
+) -> None:
+    demo.send_signal(number)
+    assert demo.wait(10) == 128 + number
+    assert all(gone(child) for child in children)
 
 
 def test_a_process_that_dies_is_named(tmp_path: Path) -> None:

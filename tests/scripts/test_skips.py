@@ -66,3 +66,22 @@ def test_a_lacking_machine_is_accepted_in_ci(tmp_path: Path) -> None:
     has_tpm = os.access("/dev/tpmrm0", os.R_OK | os.W_OK)
     assert status == 0
     assert ("1 passed" if has_tpm else "1 skipped") in summary
+
+
+GROUPED = """
+import os, pathlib, pytest
+@pytest.mark.distributed
+@pytest.mark.parametrize("number", range(12))
+def test_it(number):
+    here = pathlib.Path(__file__).with_name("workers")
+    with here.open("a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+"""
+
+
+def test_tests_that_start_processes_run_one_at_a_time(tmp_path: Path) -> None:
+    """The group is given by a marker in conftest.py; xdist must have seen it."""
+    options = ("-n", "2", "--dist", "loadgroup")
+    status, _ = run_pytest(tmp_path, GROUPED, "", options=options)
+    workers = (tmp_path / "workers").read_text().split()
+    assert (status, len(workers), len(set(workers))) == (0, 12, 1)

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from sealift.codec import encode
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
-from sealift.errors import SealiftError
+from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import References, ReleaseRule
 from sealift.release.brokerserver import Broker
@@ -71,7 +71,7 @@ class LiveJob:
     brokers: Mapping[str, Broker] = field(default_factory=dict)
     works: bool = True
     positions: Iterator[int] = field(default_factory=count)
-    told: queue.SimpleQueue[BufferOffered | VisitLoaded | VisitEnded] = field(
+    told: queue.SimpleQueue[BufferOffered | VisitLoaded | VisitEnded | None] = field(
         default_factory=queue.SimpleQueue
     )
     offers: dict[VisitId, OfferVisit] = field(default_factory=dict)
@@ -86,6 +86,7 @@ class LiveJob:
                     self.work(told.visit)
                 if isinstance(told, (BufferOffered, VisitLoaded, VisitEnded)):
                     self.told.put(told)
+        self.told.put(None)
 
     def work(self, *visits: VisitId) -> None:
         """Ask for work on a group that was loaded."""
@@ -93,9 +94,16 @@ class LiveJob:
         send_message(self.control, WorkVisits(position, visits))
 
     def wait_for(self, kind: type[T]) -> T:
-        """The next thing of this kind that the accelerator tells."""
+        """The next thing of this kind that the accelerator tells.
+
+        Raises:
+            PeerError: if it is gone.
+        """
         while True:
             told = self.told.get(timeout=WAIT_S)
+            if told is None:
+                self.told.put(None)
+                raise PeerError("the accelerator is gone")
             if isinstance(told, kind):
                 return told
 

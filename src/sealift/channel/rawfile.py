@@ -1,34 +1,39 @@
 """A sealed file as those see it who do not have the key: structure and sealed bytes.
 
 Guarantees: the file has exactly the length that its header says, and every byte handed
-out was copied to private memory by ``pread`` (rule H3: never a mapping).
+out was copied to private memory (rule H3: never a mapping; ``bytesource``).
 """
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Self
 
+from sealift.channel.bytesource import ByteSource, FileSource
 from sealift.channel.header import HEADER_BYTES, StreamHeader, sealed_bytes
 from sealift.channel.trailer import TRAILER_BYTES, Trailer
-from sealift.errors import MalformedError, UnavailableError
+from sealift.errors import MalformedError
 
 
 class RawSealedFile:
     """An open sealed file, without a key.
+
+    Args:
+        source: A path, or a source of bytes, which this object owns from now on.
 
     Raises:
         UnavailableError: if the file cannot be read.
         MalformedError: if it is not a whole sealed file; with the offset.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._descriptor = _open(self.path)
-        self._state = self._read_state()
+    def __init__(self, source: str | Path | ByteSource) -> None:
+        if isinstance(source, (str, Path)):
+            source = FileSource(Path(source))
+        self._source = source
+        self.name = source.name
+        self.path = source.path if isinstance(source, FileSource) else Path(self.name)
         try:
+            self._state = source.state()
             self.header_bytes = self._read(0, HEADER_BYTES)
             self.header = StreamHeader.parse(self.header_bytes)
             self._check_size()
@@ -80,11 +85,11 @@ class RawSealedFile:
         Raises:
             MalformedError: code ``file-changed``.
         """
-        size, *_ = now = self._read_state()
+        size, *_ = now = self._source.state()
         if now != self._state:
             longer = size - self._state[0]
             raise MalformedError(
-                f"{self.path.name} was changed while it was in use",
+                f"{self.name} was changed while it was in use",
                 why=f"it is {longer:+d} bytes longer"
                 if longer
                 else "it was written to",
@@ -94,19 +99,13 @@ class RawSealedFile:
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._source.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _read_state(self) -> tuple[int, int]:
-        status = os.fstat(self._descriptor)
-        return status.st_size, status.st_mtime_ns
 
     @property
     def _trailer_offset(self) -> int:
@@ -123,10 +122,7 @@ class RawSealedFile:
     def _read_into(self, offset: int, out: memoryview) -> None:
         filled = 0
         while filled < len(out):
-            try:
-                count = os.preadv(self._descriptor, [out[filled:]], offset + filled)
-            except OSError as error:
-                raise _unreadable(self.path, error) from error
+            count = self._source.read_into(offset + filled, out[filled:])
             if count == 0:
                 raise self._malformed("the file ends too early", offset + filled)
             filled += count
@@ -134,7 +130,7 @@ class RawSealedFile:
     def _check_size(self) -> None:
         if self.header.carries_messages:
             raise self._malformed("a stream of messages is not a file", 9)
-        actual = os.fstat(self._descriptor).st_size
+        actual = self._state[0]
         if actual != self.sealed_file_bytes:
             raise self._malformed(
                 f"the file has {actual} bytes, its header says {self.sealed_file_bytes}",
@@ -151,29 +147,9 @@ class RawSealedFile:
 
     def _malformed(self, why: str, offset: int) -> MalformedError:
         return MalformedError(
-            f"{self.path.name} is not a whole sealed file",
+            f"{self.name} is not a whole sealed file",
             offset=offset,
             why=why,
             fix="Copy it again, or seal it again at its owner's",
             code="bad-sealed-file",
         )
-
-
-def _open(path: Path) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnavailableError(f"cannot read {path}", why="it is not a regular file")
-    return descriptor
-
-
-def _unreadable(path: Path, error: OSError) -> UnavailableError:
-    return UnavailableError(
-        f"cannot read {path}",
-        why=error.strerror or type(error).__name__,
-        fix="Check the path and its permissions",
-        code="cannot-read",
-    )

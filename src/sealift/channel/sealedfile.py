@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from sealift.channel.bytesource import ByteSource
 from sealift.channel.commitment import (
     CommitmentBuilder,
     ContentCommitment,
@@ -22,6 +23,7 @@ from sealift.channel.commitment import (
 from sealift.channel.header import DEFAULT_RECORD_BYTES, StreamHeader, sealed_bytes
 from sealift.channel.opener import Place, RecordOpener
 from sealift.channel.outputfile import OutputFile, open_output
+from sealift.channel.quarantine import Slot
 from sealift.channel.rawfile import RawSealedFile as RawSealedFile
 from sealift.channel.regroup import regroup
 from sealift.channel.sealer import StreamSealer
@@ -131,7 +133,11 @@ def _exact_records(
 
 
 class SealedFileReader:
-    """Reads a sealed file with its key, at random.
+    """Reads a sealed file with its key, at random; for one thread at a time.
+
+    Args:
+        source: A path, or a source of bytes, which this object owns from now on.
+        key: The data key.
 
     Raises:
         UnavailableError: if the file cannot be read.
@@ -139,8 +145,8 @@ class SealedFileReader:
         AuthenticationError: if it was sealed with another key.
     """
 
-    def __init__(self, path: str | Path, key: SecretKey) -> None:
-        self._raw = RawSealedFile(path)
+    def __init__(self, source: str | Path | ByteSource, key: SecretKey) -> None:
+        self._raw = RawSealedFile(source)
         try:
             self._opener = RecordOpener(key, self._raw.header_bytes)
         except BaseException:
@@ -172,6 +178,21 @@ class SealedFileReader:
         released = self._released(index)
         memoryview(out).cast("B")[: len(released)] = released
         return len(released)
+
+    def open_record_in(self, index: int, slot: Slot) -> memoryview:
+        """Open record ``index`` into a quarantine slot; its verified bytes, read-only.
+
+        Raises:
+            AuthenticationError: if the record was changed; the slot is scrubbed.
+        """
+        length = self._raw.record_into(index, self._sealed)
+        place = Place(index, index, self.header.is_final(index))
+        sealed = memoryview(self._sealed)[:length]
+        return self._opener.open_in(slot, place, sealed, private=True)
+
+    def check_unchanged(self) -> None:
+        """The file is the one that was opened; see ``RawSealedFile``."""
+        self._raw.check_unchanged()
 
     def read(self, offset: int, length: int) -> bytes:
         """Plaintext ``[offset, offset + length)``.
@@ -225,14 +246,7 @@ class SealedFileReader:
         return min(self.header.record_bytes, self.header.total_bytes)
 
     def _released(self, index: int) -> memoryview:
-        length = self._raw.record_into(index, self._sealed)
-        place = Place(index, index, self.header.is_final(index))
-        return self._opener.open_in(
-            self._opener.own_slot(self._widest_bytes),
-            place,
-            memoryview(self._sealed)[:length],
-            private=True,
-        )
+        return self.open_record_in(index, self._opener.own_slot(self._widest_bytes))
 
 
 def _wrong_length(expected: int, actual: str) -> MalformedError:

@@ -93,12 +93,20 @@ def read_card(path: Path) -> ResourceCard:
         UnavailableError: if the file cannot be read.
         MalformedError: if it is not a card, or does not fit itself.
     """
-    raw = read_whole(path, MAX_CARD_BYTES)
+    return parse_card(read_whole(path, MAX_CARD_BYTES), source=path.name)
+
+
+def parse_card(raw: bytes, *, source: str) -> ResourceCard:
+    """Parse a resource card; ``source`` names it in errors.
+
+    Raises:
+        MalformedError: if it is not a card, or does not fit itself.
+    """
     try:
         return codec.decode(ResourceCard, raw, max_bytes=MAX_CARD_BYTES)
     except MalformedError as error:
         raise MalformedError(
-            f"{path.name} is not a resource card",
+            f"{source} is not a resource card",
             field=error.field,
             offset=error.offset,
             why=str(error.what),

@@ -1,4 +1,4 @@
-"""A sealed table as a map-style dataset: rows by index, opened as they are needed.
+"""Sealed shards as a map-style dataset: rows by index, opened as they are needed.
 
 ``len(dataset)``, ``dataset[i]`` and the batched ``__getitems__`` are what
 ``torch.utils.data.DataLoader`` asks for; torch itself is not needed. Opened records are
@@ -6,73 +6,87 @@ kept in a small cache and scrubbed when they leave it.
 Guarantees: no row is returned unless its record's tag verified, and, with a card, unless
 the record is the content that was committed to (rule C5).
 Not promised: use in other processes. Data keys neither pickle nor survive a fork, so a
-``DataLoader`` over it has ``num_workers=0``.
+``DataLoader`` over it has ``num_workers=0``; ``SealedDataLoader`` has workers.
 """
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Final, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.channel.commitment import VerifiedLeaves, verify_leaves
-from sealift.channel.sealedfile import SealedFileReader
-from sealift.crypto.hash import labelled
-from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
+from sealift.data.order import EpochOrder, OrderOptions
 from sealift.data.rows import Array, unpack
 from sealift.data.schema import Schema
-from sealift.errors import MalformedError, UsageError
+from sealift.data.shard import ShardReader
+from sealift.data.shardset import Keys, Place, ShardOptions, open_shards
+from sealift.data.urls import StorageOptions
+from sealift.errors import UsageError
+from sealift.release.agreement import Resource
 
 CACHED_RECORDS: Final = 8
+OPEN_SHARDS: Final = 64
 
 Row = dict[str, Array]
 
 
 class SealedDataset:
-    """Random access to the rows of a sealed file.
+    """Random access to the rows of sealed shards.
 
     Args:
-        path: The sealed file.
-        schema: What a row is; a card's own when ``card`` is given.
-        key: The data key.
-        card: The resource's card; every record opened is checked against it.
-        cached_records: How many opened records are kept.
+        shards: A path or URL, one with ``*``, or several of them in their order.
+        keys: The data key; or the keys by resource, or a vault.
+        schema: What a row is. Without it, and without ``card``, the card beside each
+            shard says it; together with a card, both must say the same.
+        card: The card of a single shard; every record is checked against it.
+        agreed: Resources of a signed agreement; every card must be one of them.
+        relocate: Where shards are that moved, by their names.
+        storage_options: For fsspec, if places are URLs.
+        cached_records: How many opened records are kept for access by index.
 
     Raises:
-        UsageError: without a schema or a card.
-        UnavailableError: if the file cannot be read.
+        UsageError: if nothing says what a row is.
+        UnavailableError: if a shard cannot be read; ``extra-missing`` for a URL whose
+            package is not installed.
         MalformedError: if it is not a whole sealed file, or not one of such rows.
         AuthenticationError: if it was sealed with another key.
-        IntegrityError: if it is not the file that the card describes.
+        IntegrityError: if it is not the file that its card describes.
     """
 
     def __init__(
         self,
-        path: Path,
-        key: SecretKey,
+        shards: Place | Sequence[Place],
+        keys: Keys,
         *,
         schema: Schema | None = None,
         card: ResourceCard | None = None,
+        agreed: Sequence[Resource] = (),
+        relocate: Mapping[str, Place] | None = None,
+        storage_options: StorageOptions | None = None,
         cached_records: int = CACHED_RECORDS,
     ) -> None:
-        self.schema = _schema_of(schema, card)
-        self._leaves = leaves_of(card, key)
-        self._cache: OrderedDict[int, bytearray] = OrderedDict()
+        options = ShardOptions(
+            schema=schema,
+            card=card,
+            agreed=agreed,
+            relocate=relocate,
+            storage=storage_options,
+        )
+        self.shards = open_shards(shards, keys, options)
+        self.schema = self.shards.schema
+        self._process = os.getpid()
+        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int], bytearray] = OrderedDict()
         self._cached_records = max(1, cached_records)
-        self._reader = SealedFileReader(path, key)
-        try:
-            self._check_sizes(path, card)
-        except BaseException:
-            self.close()
-            raise
+        self._closed = False
 
     def __len__(self) -> int:
-        return self._reader.total_bytes // self.schema.row_bytes
+        return self.shards.layout.rows
 
     def __getitem__(self, index: int) -> Row:
         """Row ``index``: per field an array of its shape, or a numpy number.
@@ -100,25 +114,22 @@ class SealedDataset:
     def shuffled(self, *, seed: int, epoch: int) -> NDArray[np.int64]:
         """All row indices, shuffled so that reading them opens each record once.
 
-        Records are shuffled, then rows among as many records as the cache holds: a
-        little less random than ``loader.batch_order``, and much faster on large files.
+        Records are shuffled, then rows among as many records as the cache holds.
         """
-        digest = labelled("sealift read order", str(seed).encode(), str(epoch).encode())
-        generator = np.random.Generator(np.random.PCG64(list(digest)))
-        starts = generator.permutation(self._reader.record_count)
-        windows = [
-            generator.permutation(np.concatenate([self._rows_of(r) for r in window]))
-            for window in np.split(
-                starts, range(self._cached_records, len(starts), self._cached_records)
-            )
-        ]
-        return np.concatenate(windows)
+        layout = self.shards.layout
+        record_bytes = max(shard.record_bytes for shard in layout.shards)
+        window_bytes = self._cached_records * record_bytes
+        options = OrderOptions(shuffle=True, seed=seed, window_bytes=window_bytes)
+        order = EpochOrder(layout, options, epoch)
+        return np.concatenate([order.row_numbers(w) for w in order.windows()])
 
     def close(self) -> None:
-        """Close the file, scrub the cache, forget the key."""
+        """Close the files, scrub the cache, forget what was derived from the keys."""
+        self._closed = True
         while self._cache:
             _scrub(self._cache.popitem()[1])
-        self._reader.close()
+        while self._readers:
+            self._readers.popitem()[1].close()
 
     def __enter__(self) -> Self:
         return self
@@ -126,86 +137,69 @@ class SealedDataset:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise _other_process()
+
+    def demand_usable(self) -> None:
+        """Demand that it is open and that this is its process.
+
+        Raises:
+            UsageError: ``dead-dataset`` or ``forked-dataset``.
+        """
+        if os.getpid() != self._process:
+            raise _other_process()
+        if self._closed:
+            raise UsageError("this sealed dataset is closed", code="dead-dataset")
+
     def _row(self, index: int) -> bytearray:
+        self.demand_usable()
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"row {index} of {count}")
-        start = (index % count) * self.schema.row_bytes
+        shard, row = self.shards.layout.place(index % count)
+        record_bytes = self.shards.layout.shards[shard].record_bytes
+        start = row * self.schema.row_bytes
         end = start + self.schema.row_bytes
         raw = bytearray()
         while start < end:
-            record, skip = divmod(start, self._reader.header.record_bytes)
-            part = memoryview(self._record(record))[skip : skip + end - start]
+            record, skip = divmod(start, record_bytes)
+            part = memoryview(self._record(shard, record))[skip : skip + end - start]
             raw += part
             start += len(part)
         return raw
 
-    def _record(self, index: int) -> bytearray:
-        if index in self._cache:
-            self._cache.move_to_end(index)
-            return self._cache[index]
-        opened = bytearray(self._reader.open_record(index))
-        if self._leaves is not None:
-            self._leaves.verify(index, opened)
+    def _record(self, shard: int, index: int) -> bytearray:
+        place = (shard, index)
+        if place in self._cache:
+            self._cache.move_to_end(place)
+            return self._cache[place]
+        reader = self._reader(shard)
+        opened = bytearray(reader.header.plaintext_bytes(index))
+        start = index * reader.header.record_bytes
+        reader.open_range(start, start + len(opened), memoryview(opened))
         if len(self._cache) >= self._cached_records:
             _scrub(self._cache.popitem(last=False)[1])
-        self._cache[index] = opened
+        self._cache[place] = opened
         return opened
 
-    def _rows_of(self, record: int) -> NDArray[np.int64]:
-        """The rows that start in ``record``."""
-        row_bytes, record_bytes = (
-            self.schema.row_bytes,
-            self._reader.header.record_bytes,
-        )
-        first = -(-record * record_bytes // row_bytes)
-        end = -(-(record + 1) * record_bytes // row_bytes)
-        return np.arange(first, min(end, len(self)), dtype=np.int64)
-
-    def _check_sizes(self, path: Path, card: ResourceCard | None) -> None:
-        if self._reader.total_bytes % self.schema.row_bytes:
-            raise MalformedError(
-                f"{path.name} does not hold rows of {self.schema.row_bytes} bytes",
-                fix="Use the schema that it was sealed with",
-                code="bad-rows",
-            )
-        if card is not None:
-            check_card_fits(self._reader, card, path)
+    def _reader(self, shard: int) -> ShardReader:
+        if shard not in self._readers:
+            if len(self._readers) >= OPEN_SHARDS:
+                self._readers.popitem(last=False)[1].close()
+            leaves = self.shards.leaves[shard]
+            self._readers[shard] = ShardReader(self.shards.shards[shard], leaves)
+        self._readers.move_to_end(shard)
+        return self._readers[shard]
 
 
-def check_card_fits(reader: SealedFileReader, card: ResourceCard, path: Path) -> None:
-    """Demand that file and card have the same sizes.
-
-    Raises:
-        MalformedError: if they do not belong together.
-    """
-    header, entry = reader.header, card.resource
-    sizes = (header.total_bytes, header.record_bytes)
-    if sizes != (entry.total_bytes, entry.record_bytes):
-        raise MalformedError(
-            f"{path.name} is not the file that the card of {card.name} describes",
-            fix="Use the card that was written beside it",
-            code="bad-card",
-        )
-
-
-def leaves_of(card: ResourceCard | None, key: SecretKey) -> VerifiedLeaves | None:
-    """The card's leaves, once they hash to its commitment under ``key``.
-
-    Raises:
-        IntegrityError: if they do not.
-    """
-    if card is None:
-        return None
-    return verify_leaves(card.leaves, card.commitment, data_key=key)
-
-
-def _schema_of(schema: Schema | None, card: ResourceCard | None) -> Schema:
-    if card is not None:
-        return card.schema
-    if schema is None:
-        raise UsageError("a sealed dataset needs a schema or a card")
-    return schema
+def _other_process() -> UsageError:
+    return UsageError(
+        "a sealed dataset stays in the process that opened it",
+        why="its keys neither pickle nor survive a fork",
+        fix="Use SealedDataLoader(num_workers=N), or torch's DataLoader with "
+        "num_workers=0",
+        code="forked-dataset",
+    )
 
 
 def _scrub(record: bytearray) -> None:

@@ -14,7 +14,7 @@ from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
-from sealift.data.dataset import check_card_fits, leaves_of
+from sealift.data.shard import Shard, check_card_fits, leaves_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ def verify_table(path: Path, key: SecretKey, card: ResourceCard | None = None) -
         IntegrityError: if the content is not what the card committed to.
     """
     with SealedFileReader(path, key) as reader:
-        if card is not None:
-            check_card_fits(reader, card, path)
+        header = reader.header
+        shard = Shard(str(path), key, card)
+        check_card_fits(header.total_bytes, header.record_bytes, shard)
         reader.verify(leaves_of(card, key))

@@ -4,7 +4,6 @@
 ``check_rows`` is the accelerator's own check of a party's rows: it names the field and
 never a value, because what it says may leave the accelerator (rule H8).
 Guarantee: the order depends on (seed, epoch, scope) and torch's version alone.
-The only file of ``data`` that imports torch.
 """
 
 from __future__ import annotations
@@ -70,6 +69,23 @@ def batch_from_rows(buffer: Tensor, schema: Schema) -> dict[str, Tensor]:
     _check_buffer(buffer, schema)
     return {
         field.name: _view(buffer, field, offset).contiguous()
+        for field, offset in zip(schema.fields, schema.offsets, strict=True)
+    }
+
+
+def column_views(buffer: Tensor, schema: Schema) -> dict[str, Tensor]:
+    """Per field a view of shape ``(rows, *field.shape)``, not contiguous.
+
+    Args:
+        buffer: ``uint8`` of shape ``(rows, row_bytes)``.
+        schema: What a row is.
+
+    Raises:
+        UsageError: if the buffer has another dtype, shape or layout.
+    """
+    _check_buffer(buffer, schema)
+    return {
+        field.name: _view(buffer, field, offset)
         for field, offset in zip(schema.fields, schema.offsets, strict=True)
     }
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from sealift.channel.quarantine import Slot
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
@@ -87,13 +88,13 @@ def test_shuffled_reading_opens_each_record_once(
     sealed: Sealed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[int] = []
-    real = SealedFileReader.open_record
+    real = SealedFileReader.open_record_in
 
-    def count(self: SealedFileReader, index: int) -> bytes:
+    def count(self: SealedFileReader, index: int, slot: Slot) -> memoryview:
         opened.append(index)
-        return real(self, index)
+        return real(self, index, slot)
 
-    monkeypatch.setattr(SealedFileReader, "open_record", count)
+    monkeypatch.setattr(SealedFileReader, "open_record_in", count)
     with sealed.open(cached_records=3) as dataset:
         order = dataset.shuffled(seed=1, epoch=0)
         dataset.rows(order)
@@ -125,11 +126,11 @@ def test_rows_that_cross_records(tmp_path: Path) -> None:
 
 def test_records_are_scrubbed_when_they_leave_the_cache(sealed: Sealed) -> None:
     dataset = sealed.open(cached_records=1)
-    held = dataset._record(0)
+    held = dataset._record(0, 0)
     assert any(held)
-    dataset._record(1)
+    dataset._record(0, 1)
     assert not any(held)
-    held = dataset._record(2)
+    held = dataset._record(0, 2)
     dataset.close()
     assert not any(held)
 
@@ -204,7 +205,9 @@ def test_file_and_schema_must_fit(sealed: Sealed) -> None:
         SealedDataset(
             sealed.path, sealed.key, schema=Schema((Field("x", "float64", (31,)),))
         )
-    with pytest.raises(UsageError):
+    SealedDataset(sealed.path, sealed.key).close()  # the card beside it says it
+    sealed.path.with_suffix(".resource.json").unlink()
+    with pytest.raises(UsageError, match="no card beside it"):
         SealedDataset(sealed.path, sealed.key)
     with pytest.raises(UnavailableError):
         SealedDataset(sealed.path.with_name("no"), sealed.key, schema=SCHEMA)

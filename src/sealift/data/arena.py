@@ -1,0 +1,97 @@
+"""Private memory for windows of opened rows: a few slots of one size.
+
+Anonymous memory that is left out of core dumps; a forked child sees zeroes or nothing.
+Shared with opening processes it is a memory file without a name whose size cannot
+change (rule H3), mapped by this process and by those that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from sealift.channel.quarantine import scrub
+from sealift.errors import UnavailableError
+
+_ALIGNMENT_BYTES: Final = 4096
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_WIPE_ON_FORK: Final = 18  # linux/mman.h
+
+
+class WindowArena:
+    """``num_slots`` slots of at least ``slot_bytes`` bytes.
+
+    Args:
+        num_slots: How many windows are in memory at once.
+        slot_bytes: Bytes of the largest window.
+        shared: Whether other processes get it; ``descriptor`` is then theirs to map.
+
+    Raises:
+        UnavailableError: if there is not as much memory.
+    """
+
+    def __init__(self, num_slots: int, slot_bytes: int, *, shared: bool) -> None:
+        self.num_slots = num_slots
+        self.slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        self.descriptor = -1
+        try:
+            self._memory = self._map(num_slots * self.slot_bytes, shared)
+        except OSError as error:
+            self.close()
+            raise UnavailableError(
+                f"no memory for {num_slots} windows of {slot_bytes} bytes",
+                why=error.strerror or str(error),
+                fix="Use a smaller window_bytes",
+                code="no-memory",
+            ) from error
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.num_slots * self.slot_bytes
+
+    def slot(self, index: int, length: int) -> memoryview:
+        """The first ``length`` bytes of a slot, writable."""
+        return self.part(index * self.slot_bytes, length)
+
+    def part(self, start: int, length: int) -> memoryview:
+        """``length`` bytes from ``start`` on."""
+        if not 0 <= start <= start + length <= self.total_bytes:
+            raise ValueError("outside the arena")
+        return memoryview(self._memory)[start : start + length]
+
+    def scrub(self) -> None:
+        """Overwrite everything."""
+        scrub(memoryview(self._memory))
+
+    def close(self) -> None:
+        """Overwrite everything and give the memory file back. Idempotent."""
+        if hasattr(self, "_memory"):
+            self.scrub()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _map(self, total_bytes: int, shared: bool) -> mmap.mmap:
+        if not shared:
+            memory = mmap.mmap(-1, total_bytes, flags=mmap.MAP_PRIVATE)
+            memory.madvise(mmap.MADV_DONTDUMP)
+            with contextlib.suppress(OSError):  # Linux before 4.14
+                memory.madvise(_WIPE_ON_FORK)
+            return memory
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.descriptor = os.memfd_create("sealift-rows", flags)
+        os.ftruncate(self.descriptor, total_bytes)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        return map_arena(self.descriptor, total_bytes)
+
+
+def map_arena(descriptor: int, total_bytes: int) -> mmap.mmap:
+    """Map an arena's memory file, as its maker and its opening processes do."""
+    memory = mmap.mmap(descriptor, total_bytes, flags=mmap.MAP_SHARED)
+    memory.madvise(mmap.MADV_DONTDUMP)
+    memory.madvise(mmap.MADV_DONTFORK)
+    return memory

@@ -1,0 +1,167 @@
+"""Open parts of shards into memory: here, in threads, or in processes.
+
+An ``Extent`` says which bytes of which shard go where in the arena. Whoever opens them
+verifies every record before it says that it is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sealift.channel.commitment import VerifiedLeaves
+from sealift.data.order import Run
+from sealift.data.shard import Shard, ShardReader
+
+OPEN_SHARDS: Final = 32  # open files per thread or process
+GROUP_BYTES: Final = 2 << 20  # what one call opens, at least
+
+PartOf = Callable[[int, int], memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Plaintext ``[start, end)`` of a shard, and where it goes in the arena."""
+
+    shard: int
+    start: int
+    end: int
+    at: int
+
+
+class Opener(Protocol):
+    """Opens extents, one call at a time."""
+
+    def open(self, extents: Sequence[Extent]) -> None:
+        """Open them all; what is not verified is zero when this raises."""
+
+    def close(self) -> None:
+        """Forget keys and plaintext. Idempotent."""
+
+
+class ShardOpener:
+    """Opens in this thread, with readers of its own.
+
+    Args:
+        shards: The dataset's shards.
+        leaves: Per shard, its verified leaves, or None.
+        part: The arena's memory: ``(start, length)`` to a writable view.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        leaves: Sequence[VerifiedLeaves | None],
+        part: PartOf,
+    ) -> None:
+        self._shards = shards
+        self._leaves = leaves
+        self._part = part
+        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+
+    def open(self, extents: Sequence[Extent]) -> None:
+        """See ``Opener``."""
+        for extent in extents:
+            out = self._part(extent.at, extent.end - extent.start)
+            self._reader(extent.shard).open_range(extent.start, extent.end, out)
+
+    def close(self) -> None:
+        """See ``Opener``."""
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+    def _reader(self, shard: int) -> ShardReader:
+        if shard not in self._readers:
+            if len(self._readers) >= OPEN_SHARDS:
+                self._readers.popitem(last=False)[1].close()
+            leaves = self._leaves[shard]
+            self._readers[shard] = ShardReader(self._shards[shard], leaves)
+        self._readers.move_to_end(shard)
+        return self._readers[shard]
+
+
+class OpenerPool:
+    """Openers at work beside the caller, one per thread; none: in the caller's thread.
+
+    Args:
+        openers: At least one; ``close`` closes them.
+        threaded: False: ``submit`` does the work itself.
+    """
+
+    def __init__(self, openers: Sequence[Opener], *, threaded: bool) -> None:
+        self._openers = list(openers)
+        self._idle = list(openers)
+        self._lock = threading.Lock()
+        self._threads = (
+            ThreadPoolExecutor(len(self._openers), thread_name_prefix="sealift-open")
+            if threaded
+            else None
+        )
+
+    @property
+    def works_ahead(self) -> bool:
+        """Whether work goes on while the caller does something else."""
+        return self._threads is not None
+
+    @property
+    def num_openers(self) -> int:
+        """How many work at once."""
+        return len(self._openers)
+
+    def submit(self, extents: Sequence[Extent]) -> Future[None]:
+        """Open them; the future raises what went wrong."""
+        if self._threads is not None:
+            return self._threads.submit(self._open, extents)
+        done: Future[None] = Future()
+        try:
+            self._openers[0].open(extents)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
+
+    def close(self) -> None:
+        """End the threads, then close every opener. Idempotent."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        for opener in self._openers:
+            opener.close()
+
+    def _open(self, extents: Sequence[Extent]) -> None:
+        with self._lock:
+            opener = self._idle.pop()  # as many threads as openers
+        try:
+            opener.open(extents)
+        finally:
+            with self._lock:
+                self._idle.append(opener)
+
+
+def extents_of(runs: Sequence[Run], row_bytes: int, at: int) -> list[Extent]:
+    """Where the rows of a window lie, and where they go: one after another."""
+    extents = []
+    for run in runs:
+        start, end = run.first * row_bytes, run.end * row_bytes
+        extents.append(Extent(run.shard, start, end, at))
+        at += end - start
+    return extents
+
+
+def grouped(extents: Sequence[Extent], num_openers: int) -> list[list[Extent]]:
+    """Groups of about equal size, some for each opener, none very small."""
+    total_bytes = sum(extent.end - extent.start for extent in extents)
+    wanted_bytes = max(GROUP_BYTES, total_bytes // (4 * num_openers))
+    groups: list[list[Extent]] = [[]]
+    filled_bytes = 0
+    for extent in extents:
+        if filled_bytes >= wanted_bytes:
+            groups.append([])
+            filled_bytes = 0
+        groups[-1].append(extent)
+        filled_bytes += extent.end - extent.start
+    return groups

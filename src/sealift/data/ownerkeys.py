@@ -1,0 +1,54 @@
+"""An owner's data keys, for its own training at home: vault and identity to keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sealift.crypto.identity import load_identity
+from sealift.errors import MalformedError, UsageError
+from sealift.release.files import read_whole
+from sealift.release.vault import Vault
+
+_MAX_PASSPHRASE_BYTES = 4096
+
+
+@contextmanager
+def owner_keys(
+    vault: str | Path,
+    identity: str | Path,
+    *,
+    passphrase: str | None = None,
+    passphrase_file: str | Path | None = None,
+) -> Iterator[Vault]:
+    """An owner's vault, open: give it to ``SealedDataset`` as ``keys``.
+
+    Args:
+        vault: Where ``sealift data seal`` keeps the data keys.
+        identity: The owner's identity file.
+        passphrase: Of the identity; or
+        passphrase_file: a file whose first line it is.
+
+    Raises:
+        UsageError: unless exactly one of both is given.
+        UnavailableError: if a file cannot be read.
+        RefusedError: if the passphrase, or the identity, is another one.
+    """
+    if (passphrase is None) == (passphrase_file is None):
+        raise UsageError("give passphrase= or passphrase_file=")
+    if passphrase_file is not None:
+        passphrase = _first_line(Path(passphrase_file))
+    owner = load_identity(Path(identity), passphrase or "")
+    with closing(Vault.open(Path(vault), owner)) as opened:
+        yield opened
+
+
+def _first_line(file: Path) -> str:
+    line = read_whole(file, _MAX_PASSPHRASE_BYTES).partition(b"\n")[0]
+    try:
+        return line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedError(
+            f"{file} is not UTF-8", code="bad-passphrase-file"
+        ) from None

@@ -1,0 +1,252 @@
+"""All shards of a dataset: found, opened once, and found to hold the same kind of rows.
+
+Guarantees: every shard was opened with its key and is whole; all have one schema. With
+``agreed``, each card is the resource as it stands in the signed agreement.
+Not promised without ``agreed`` and without ``schema``: who writes to the folder can
+change a card's schema, and so the names of the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+from sealift.channel.commitment import VerifiedLeaves
+from sealift.channel.header import StreamHeader
+from sealift.crypto.hash import labelled
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import (
+    CARD_SUFFIX,
+    MAX_CARD_BYTES,
+    SEALED_SUFFIX,
+    ResourceCard,
+    parse_card,
+    schema_of,
+)
+from sealift.data.order import Layout, ShardLayout
+from sealift.data.schema import Schema
+from sealift.data.shard import Shard, ShardReader
+from sealift.data.urls import StorageOptions, exists, expand, name_of, read_place
+from sealift.errors import (
+    IntegrityError,
+    MalformedError,
+    UnavailableError,
+    UsageError,
+)
+from sealift.release.agreement import Resource
+
+NO_OPTIONS: Final[StorageOptions] = {}
+
+
+@runtime_checkable
+class KeySource(Protocol):
+    """Where data keys come from: ``release.vault.Vault`` is one."""
+
+    def fetch(self, resource: str) -> SecretKey:
+        """The key of a resource, by its name in the agreement."""
+
+
+Keys = SecretKey | Mapping[str, SecretKey] | KeySource
+Place = str | Path
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """Shards that were looked into once.
+
+    Attributes:
+        shards: With the headers that they must keep.
+        leaves: Per shard, its verified leaves, if it has a card.
+        schema: What a row of each of them is.
+        layout: Their rows.
+    """
+
+    shards: tuple[Shard, ...]
+    leaves: tuple[VerifiedLeaves | None, ...]
+    schema: Schema
+    layout: Layout
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex; tells these files, in this order, from any others. Public."""
+        headers = [shard.header for shard in self.shards]
+        return labelled("sealift shards", *headers).hex()[:32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions:
+    """How shards are found and what they must be; see ``SealedDataset``."""
+
+    schema: Schema | None = None
+    card: ResourceCard | None = None
+    agreed: Sequence[Resource] = ()
+    relocate: Mapping[str, Place] | None = None
+    storage: StorageOptions | None = None
+
+
+def open_shards(
+    places: Place | Sequence[Place], keys: Keys, options: ShardOptions
+) -> ShardSet:
+    """Find the shards, open each once, and check that they belong together.
+
+    Raises:
+        UsageError: if there is none, or nothing says what a row is.
+        UnavailableError, MalformedError, AuthenticationError, IntegrityError: as
+            ``ShardReader``.
+    """
+    storage = options.storage or NO_OPTIONS
+    found = [
+        each
+        for place in _listed(places)
+        for each in expand(_relocated(str(place), options.relocate), storage)
+    ]
+    if options.card is not None and len(found) != 1:
+        raise UsageError("one card belongs to one shard; leave card= out for several")
+    opened = [_look_into(place, keys, options) for place in found]
+    schema = _one_schema(opened)
+    return ShardSet(
+        tuple(each.shard for each in opened),
+        tuple(each.leaves for each in opened),
+        schema,
+        Layout(schema.row_bytes, tuple(_rows_of(each, schema) for each in opened)),
+    )
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What looking into one shard showed."""
+
+    shard: Shard
+    header: StreamHeader
+    leaves: VerifiedLeaves | None
+    schema: Schema
+
+
+def _look_into(place: str, keys: Keys, options: ShardOptions) -> _Opened:
+    storage = options.storage or NO_OPTIONS
+    card = options.card or _card_beside(place, options, storage)
+    name = card.name if card else name_of(place).removesuffix(SEALED_SUFFIX)
+    _check_agreed(card, options.agreed, name_of(place))
+    schema = _schema_of(place, card, options.schema)
+    shard = Shard(place, _key_of(keys, name), card, storage)
+    with ShardReader(shard) as reader:
+        fixed = replace(shard, header=reader.header.encode())
+        return _Opened(fixed, reader.header, reader.leaves, schema)
+
+
+def _card_beside(
+    place: str, options: ShardOptions, storage: StorageOptions
+) -> ResourceCard | None:
+    """The card beside a shard, where nothing else says what its rows are."""
+    if options.schema is not None and not options.agreed:
+        return None
+    base, mark, query = place.partition("?")
+    beside = base.removesuffix(SEALED_SUFFIX) + CARD_SUFFIX + mark + query
+    if not exists(beside, storage):
+        return None
+    raw = read_place(beside, MAX_CARD_BYTES, storage)
+    return parse_card(raw, source=name_of(beside))
+
+
+def _schema_of(place: str, card: ResourceCard | None, schema: Schema | None) -> Schema:
+    if card is None and schema is None:
+        raise UsageError(
+            f"nothing says what a row of {name_of(place)} is",
+            why="there is no card beside it",
+            fix="Give schema= or card=",
+        )
+    if card is None or schema is None:
+        return schema or schema_of(card.resource)  # type: ignore[union-attr]
+    check_same(card.schema, schema, name=f"the card of {card.name}", other="schema=")
+    return schema
+
+
+def _one_schema(opened: Sequence[_Opened]) -> Schema:
+    first, *others = opened
+    for each in others:
+        name, other = each.shard.name, first.shard.name
+        check_same(each.schema, first.schema, name=name, other=other)
+    return first.schema
+
+
+def check_same(schema: Schema, wanted: Schema, *, name: str, other: str) -> None:
+    """Demand that rows of both are read alike: names, dtypes, shapes, offsets.
+
+    Raises:
+        MalformedError: names the first field that differs, and its offset.
+    """
+    fields = zip(wanted.fields, wanted.offsets, strict=True)
+    for index, (field, offset) in enumerate(fields):
+        there = schema.fields[index] if index < len(schema.fields) else None
+        kind = (field.name, field.dtype, field.shape)
+        if there is None or (there.name, there.dtype, there.shape) != kind:
+            what = there and f"{there.name} {there.dtype} {list(there.shape)}"
+            raise _other_schema(name, other, field.name, offset, what or "nothing")
+    if len(schema.fields) > len(wanted.fields):
+        extra = schema.fields[len(wanted.fields)]
+        raise _other_schema(name, other, extra.name, wanted.row_bytes, "one field more")
+
+
+def _other_schema(
+    name: str, other: str, field: str, offset: int, found: str
+) -> MalformedError:
+    return MalformedError(
+        f"{name} has other rows than {other}",
+        field=field,
+        offset=offset,
+        why=f"there is {found}",
+        fix="Shards of one dataset are sealed with one schema",
+        code="schema-mismatch",
+    )
+
+
+def _rows_of(opened: _Opened, schema: Schema) -> ShardLayout:
+    rows, rest = divmod(opened.header.total_bytes, schema.row_bytes)
+    if rest or not rows:
+        raise MalformedError(
+            f"{opened.shard.name} does not hold rows of {schema.row_bytes} bytes",
+            offset=rows * schema.row_bytes,
+            fix="Use the schema that it was sealed with",
+            code="bad-rows",
+        )
+    return ShardLayout(rows, opened.header.record_bytes)
+
+
+def _check_agreed(
+    card: ResourceCard | None, agreed: Sequence[Resource], shard: str
+) -> None:
+    if not agreed:
+        return
+    if card is None:
+        raise UsageError(f"{shard} has no card to compare with the agreement")
+    entry = next((entry for entry in agreed if entry.name == card.name), None)
+    # Its owner's rule comes with the agreement; a card has none yet.
+    if entry is None or replace(entry, rule=card.resource.rule) != card.resource:
+        raise IntegrityError(
+            f"the card of {card.name} is not the resource of the agreement",
+            fix="Use the card that the agreement was made with",
+            code="content-mismatch",
+        )
+
+
+def _key_of(keys: Keys, name: str) -> SecretKey:
+    if isinstance(keys, SecretKey):
+        return keys
+    if isinstance(keys, Mapping):
+        if name not in keys:
+            raise UnavailableError(f"there is no key for {name}", code="no-key")
+        return keys[name]
+    return keys.fetch(name)
+
+
+def _relocated(place: str, moves: Mapping[str, Place] | None) -> str:
+    return str((moves or {}).get(name_of(place), place))
+
+
+def _listed(places: Place | Sequence[Place]) -> Sequence[Place]:
+    listed = [places] if isinstance(places, (str, Path)) else list(places)
+    if not listed:
+        raise UsageError("a sealed dataset has at least one shard")
+    return listed

@@ -1,0 +1,268 @@
+"""Batches of tensors from sealed shards: ``SealedDataLoader``.
+
+Guarantees: no row reaches the caller before its record verified; the rows come in the
+order that seed, epoch and ranks decide, whatever the workers are; ``state_dict`` says
+exactly which row is next; when iteration ends, also by an error, opened rows that were
+not handed out are overwritten.
+Not promised: what becomes of batches; they are the caller's, in ordinary memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+import torch
+from torch import Tensor
+
+from sealift.data.collate import Columns, Segment, join_segments
+from sealift.data.dataset import SealedDataset
+from sealift.data.loaderstate import LoaderState, parse_state
+from sealift.data.memories import MemoryOptions, Rows, WorkerKind, make_rows
+from sealift.data.order import EpochOrder, OrderOptions
+from sealift.data.windows import WindowStream
+from sealift.errors import SealiftError, UsageError
+
+WINDOW_BYTES: Final = 64 << 20
+
+Batch = dict[str, Tensor] | tuple[Tensor, ...]
+
+
+class SealedDataLoader:
+    """Iterates over a ``SealedDataset`` in batches of tensors.
+
+    Each ``for`` is one epoch: the first is epoch 0, or where ``load_state_dict`` or
+    ``set_epoch`` put it; every further one is the next epoch.
+
+    Args:
+        dataset: What to read; the loader does not close it.
+        batch_size: Rows of a batch; the last one may be shorter.
+        shuffle: Records in random order, and rows among ``window_bytes`` of them.
+        seed: Decides the order, with the epoch's number.
+        drop_last: Leave out a last batch that is shorter, and rows that do not divide
+            among ranks; if not, some rows are repeated so that ranks have as many.
+        fields: Batches are tuples of these fields; dicts of all if None.
+        num_workers: Who opens records besides this thread; 0: this thread.
+        workers: ``"thread"``, or ``"process"`` for processes of their own.
+        window_bytes: Rows in memory at once (twice, with workers); also how many
+            bytes are shuffled together.
+        rank, world_size: torch.distributed's if it is initialised, else 0 of 1.
+        device: Where batches are.
+        engine: Opens records in the memory of its device (``channel.device``).
+
+    Raises:
+        UsageError: for options that mean nothing.
+        UnavailableError: without memory for the windows.
+    """
+
+    def __init__(
+        self,
+        dataset: SealedDataset,
+        batch_size: int = 1,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        fields: Sequence[str] | None = None,
+        num_workers: int = 1,
+        workers: WorkerKind = "thread",
+        window_bytes: int = WINDOW_BYTES,
+        rank: int | None = None,
+        world_size: int | None = None,
+        device: str | torch.device = "cpu",
+        engine: Any = None,
+    ) -> None:
+        if batch_size < 1 or num_workers < 0:
+            raise UsageError(
+                "a batch has at least one row, and workers are not negative"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self._fields = _checked_fields(fields, dataset)
+        self._drop_last = drop_last
+        self._device = torch.device(device)
+        here, ranks = _rank_here()
+        self._order = OrderOptions(
+            shuffle=shuffle,
+            seed=seed,
+            window_bytes=window_bytes,
+            rank=here if rank is None else rank,
+            world_size=ranks if world_size is None else world_size,
+            pad=not drop_last,
+        )
+        self._rows_of_epoch = EpochOrder(dataset.shards.layout, self._order, 0).rows
+        self._memory_options = MemoryOptions(
+            num_workers=num_workers, workers=workers, engine=engine
+        )
+        self._rows: Rows | None = None
+        self._epoch, self._position = 0, 0
+        self._fresh = True  # the position is where the next ``for`` begins
+        self._stream: WindowStream | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        full, rest = divmod(self._rows_of_epoch, self.batch_size)
+        return full + bool(rest and not self._drop_last)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """One epoch; a former iteration ends.
+
+        The iterator raises ``AuthenticationError``, ``IntegrityError``,
+        ``UnavailableError`` or ``MalformedError``, which name the shard: put it right,
+        then go on with ``load_state_dict(state_dict())``.
+        """
+        self._demand_usable()
+        self._end_stream()
+        if not self._fresh:
+            self._epoch, self._position = self._epoch + 1, 0
+        self._fresh = False
+        return self._batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next ``for`` at the start of ``epoch``."""
+        self._end_stream()
+        self._epoch, self._position, self._fresh = epoch, 0, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: after the batch that was handed out last."""
+        return self._state().to_plain()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next ``for`` begin with the row after those of ``state``.
+
+        Raises:
+            MalformedError: if it is not a state.
+            UsageError: code ``loader-state``, if the order here is another one.
+        """
+        parsed = parse_state(state)
+        parsed.demand_same_order(self._state())
+        self._end_stream()
+        self._epoch, self._position, self._fresh = parsed.epoch, parsed.position, True
+
+    def close(self) -> None:
+        """End workers, scrub what is in memory. Idempotent; the dataset stays open."""
+        self._closed = True
+        self._give_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _batches(self) -> Iterator[Batch]:
+        rows = self._opened_rows()
+        order = EpochOrder(self.dataset.shards.layout, self._order, self._epoch)
+        stream = WindowStream(order.windows(self._position), rows.memory)
+        self._stream = stream
+        try:
+            for segments in self._segments(stream, rows.columns):
+                batch = join_segments(segments, self._fields)
+                self._position += sum(len(segment.places) for segment in segments)
+                yield self._handed_out(batch)
+                if self._stream is not stream:
+                    raise UsageError("this iteration was ended by another one")
+        except SealiftError:
+            self._give_up()  # what is open may be what is wrong
+            raise
+        finally:
+            if self._stream is stream:
+                self._end_stream()
+
+    def _segments(
+        self, stream: WindowStream, columns: Callable[[int], Columns]
+    ) -> Iterator[list[Segment]]:
+        """What batches are made of: places in one window, or at the seam of some."""
+        position, last = self._position, self._last_position
+        pending: list[Segment] = []
+        missing = min(self.batch_size, last - position)
+        for loaded in stream:
+            places = torch.from_numpy(loaded.places)
+            taken = position - loaded.window.start
+            fields = columns(loaded.slot)
+            while missing and taken < len(places):
+                part = places[taken : taken + missing]
+                taken, position = taken + len(part), position + len(part)
+                missing -= len(part)
+                pending.append(Segment(fields, part))
+                if not missing:
+                    yield pending
+                    pending, missing = [], min(self.batch_size, last - position)
+            if not missing:
+                return
+            # The window's memory is used again: what is left of it is copied now.
+            pending = [segment.copied(self._fields) for segment in pending]
+
+    @property
+    def _last_position(self) -> int:
+        """Where an epoch ends: without the last batch, if it is left out."""
+        rest = self._rows_of_epoch % self.batch_size if self._drop_last else 0
+        return self._rows_of_epoch - rest
+
+    def _handed_out(self, batch: list[Tensor]) -> Batch:
+        placed = [tensor.to(self._device) for tensor in batch]
+        if self._fields is not None:
+            return tuple(placed)
+        names = [field.name for field in self.dataset.schema.fields]
+        return dict(zip(names, placed, strict=True))
+
+    def _opened_rows(self) -> Rows:
+        if self._rows is None:
+            self._rows = make_rows(self.dataset, self._order, self._memory_options)
+        return self._rows
+
+    def _give_up(self) -> None:
+        """End workers and close files; another iteration begins with fresh ones."""
+        self._end_stream()
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.memory.close()
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _state(self) -> LoaderState:
+        epoch, position = self._epoch, self._position
+        if not self._fresh and self._last_position - position < 1:
+            epoch, position = epoch + 1, 0
+        order = self._order
+        return LoaderState(
+            epoch=epoch,
+            position=position,
+            shards=self.dataset.shards.fingerprint,
+            shuffle=order.shuffle,
+            seed=order.seed,
+            window_bytes=order.window_bytes,
+            world_size=order.world_size,
+            pad=order.pad,
+        )
+
+    def _demand_usable(self) -> None:
+        self.dataset.demand_usable()
+        if self._closed:
+            raise UsageError("this sealed loader is closed", code="dead-dataset")
+
+
+def _checked_fields(
+    fields: Sequence[str] | None, dataset: SealedDataset
+) -> tuple[str, ...] | None:
+    if fields is None:
+        return None
+    known = [field.name for field in dataset.schema.fields]
+    for name in fields:
+        if name not in known:
+            raise UsageError(
+                f"the schema has no field {name!r}", fix=f"Use {', '.join(known)}"
+            )
+    return tuple(fields)
+
+
+def _rank_here() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1

@@ -1,0 +1,182 @@
+"""Windows of verified rows, one after another, the next ones opened meanwhile.
+
+Guarantees: a window is handed out when every record in it verified (strict, rule M3);
+after an error, and at ``close``, nothing is left of any window.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from sealift.data.arena import WindowArena
+from sealift.data.opening import Extent, OpenerPool, extents_of, grouped
+from sealift.data.order import EpochOrder, Indices, OrderOptions, ShardLayout, Window
+from sealift.data.shardset import ShardSet
+
+
+class Pending(Protocol):
+    """A window that is being opened."""
+
+    def wait(self) -> Indices:
+        """Where its rows lie in its memory, in reading order, once all verified.
+
+        Raises what went wrong, when nothing writes to the memory any more.
+        """
+
+
+class WindowMemory(Protocol):
+    """Memory for some windows, and who opens records into it."""
+
+    num_slots: int
+
+    def begin(self, window: Window, slot: int) -> Pending:
+        """Begin to open a window into a slot that nobody reads any more."""
+
+    def scrub(self) -> None:
+        """Overwrite all windows."""
+
+    def close(self) -> None:
+        """Scrub, forget keys, end workers. Idempotent."""
+
+
+@dataclass(frozen=True)
+class LoadedWindow:
+    """Verified rows: ``places`` are rows of the slot's memory, in reading order."""
+
+    window: Window
+    slot: int
+    places: Indices
+
+
+class WindowStream:
+    """The windows of an epoch in turn.
+
+    Args:
+        windows: Which.
+        memory: Where they go. While the window handed out last is read, others are
+            opened into the remaining slots.
+    """
+
+    def __init__(self, windows: Iterator[Window], memory: WindowMemory) -> None:
+        self._windows = windows
+        self._memory = memory
+        self._ahead: deque[tuple[Window, int, Pending]] = deque()
+        self._free = list(range(memory.num_slots))
+        self._read: int | None = None
+
+    def __iter__(self) -> Iterator[LoadedWindow]:
+        return self
+
+    def __next__(self) -> LoadedWindow:
+        """The next window; the one before must not be read any more."""
+        if self._read is not None:
+            self._free.append(self._read)
+            self._read = None
+        self._begin(until=1)
+        if not self._ahead:
+            raise StopIteration
+        window, slot, pending = self._ahead.popleft()
+        self._read = slot
+        try:
+            places = pending.wait()
+        except BaseException:
+            self.close()
+            raise
+        self._begin(until=self._memory.num_slots)
+        return LoadedWindow(window, slot, places)
+
+    def close(self) -> None:
+        """Wait for what was begun, then scrub. Idempotent."""
+        while self._ahead:
+            _, _, pending = self._ahead.popleft()
+            _settle(pending.wait)
+        self._windows = iter(())
+        self._memory.scrub()
+
+    def _begin(self, *, until: int) -> None:
+        while self._free and len(self._ahead) < until:
+            window = next(self._windows, None)
+            if window is None:
+                return
+            slot = self._free.pop()
+            self._ahead.append((window, slot, self._memory.begin(window, slot)))
+
+
+class HostWindows:
+    """Windows in an arena of the host's memory.
+
+    Args:
+        arena: Its slots hold ``window_bytes`` of the order.
+        pool: Who opens.
+        row_bytes: Of a row.
+    """
+
+    def __init__(self, arena: WindowArena, pool: OpenerPool, row_bytes: int) -> None:
+        self._arena = arena
+        self._pool = pool
+        self._row_bytes = row_bytes
+        # What is opened in the caller's thread is opened when it is needed.
+        self.num_slots = arena.num_slots if pool.works_ahead else 1
+
+    def begin(self, window: Window, slot: int) -> Pending:
+        """See ``WindowMemory``."""
+        at = slot * self._arena.slot_bytes
+        extents = extents_of(window.runs, self._row_bytes, at)
+        groups = grouped(extents, self._pool.num_openers)
+        return _Opening(window.order, self._pool.submit, groups)
+
+    def view(self, slot: int, rows: int) -> memoryview:
+        """The first rows of a slot."""
+        return self._arena.slot(slot, rows * self._row_bytes)
+
+    def scrub(self) -> None:
+        """See ``WindowMemory``."""
+        self._arena.scrub()
+
+    def close(self) -> None:
+        """See ``WindowMemory``."""
+        self._pool.close()
+        self._arena.close()
+
+
+class _Opening:
+    """A window whose groups are with the pool."""
+
+    def __init__(
+        self,
+        places: Indices,
+        submit: Callable[[Sequence[Extent]], Future[None]],
+        groups: Sequence[Sequence[Extent]],
+    ) -> None:
+        self._places = places
+        self._futures = [submit(group) for group in groups]
+
+    def wait(self) -> Indices:
+        """See ``Pending``: all of them end before the first error is raised."""
+        wait(self._futures)
+        for future in self._futures:
+            future.result()
+        return self._places
+
+
+def window_bytes(shards: ShardSet, options: OrderOptions) -> int:
+    """Bytes of the largest window of any epoch."""
+    layout = shards.layout
+    order = EpochOrder(layout, options, 0)
+    rows = max(_unit_rows(shard, layout.row_bytes) for shard in layout.shards)
+    return min(order.units_per_window * rows, order.rows) * layout.row_bytes
+
+
+def _unit_rows(shard: ShardLayout, row_bytes: int) -> int:
+    return -(-shard.record_bytes // row_bytes)
+
+
+def _settle(step: Callable[[], object]) -> None:
+    """Wait for something whose outcome nobody wants any more."""
+    with contextlib.suppress(Exception):
+        step()
