@@ -126,14 +126,14 @@ class CudaDriver:
         place = self._cu.CUdeviceptr
         self._ask("cuMemcpyDtoDAsync", place(to), place(origin), nbytes, stream)
 
-    def copy_from_context(
-        self, to: int, other: Any, origin: int, nbytes: int, stream: Any
+    def copy_to_context(
+        self, other: Any, to: int, origin: int, nbytes: int, stream: Any
     ) -> None:
-        """Queue a copy out of memory that another context of this GPU allocated."""
+        """Queue a copy of this context's memory into that of another of this GPU."""
         place = self._cu.CUdeviceptr
         self._ask(
             "cuMemcpyPeerAsync",
-            place(to), self._context, place(origin), other.context, nbytes, stream,
+            place(to), other.context, place(origin), self._context, nbytes, stream,
         )  # fmt: skip
 
     def zero(self, address: int, nbytes: int, stream: Any) -> None:

@@ -99,10 +99,10 @@ class Driver(Protocol):
     def copy_on_device(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
         """Queue a copy inside the device."""
 
-    def copy_from_context(
-        self, to: int, other: Any, origin: int, nbytes: int, stream: Any
+    def copy_to_context(
+        self, other: Any, to: int, origin: int, nbytes: int, stream: Any
     ) -> None:
-        """Queue a copy out of memory that ``other``, a driver, allocated."""
+        """Queue a copy of this context's memory into that of ``other``, a driver."""
 
     def zero(self, address: int, nbytes: int, stream: Any) -> None:
         """Queue overwriting device memory with zeroes."""

@@ -116,9 +116,6 @@ class Kernels(Protocol):
     def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> Plan:
         """Add the bytes of ``target`` that are not zero to the u64 at ``count``."""
 
-    def next_nonces(self, num_records: int) -> Plan:
-        """Write nonces, indices and prefixes from ``sequence``, which then advances."""
-
 
 def to_arguments(launch: Launch, places: Mapping[str, int]) -> tuple[Argument, ...]:
     """The arguments of a launch, addresses filled in."""

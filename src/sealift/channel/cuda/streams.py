@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from sealift.channel.cuda.driver import Driver
 from sealift.channel.cuda.faults import CudaError
 from sealift.channel.device import device_lost
+from sealift.errors import SealiftError
 
 Step = Callable[[Any], None]
 """Queues something on the stream that it is given."""
@@ -23,7 +24,7 @@ _END: Final = None
 
 
 class Awaited(Protocol):
-    """What a lane can be told to wait for."""
+    """What a lane can be told to wait for; tickets on the device, others on the host."""
 
     def wait(self) -> None:
         """Wait on the host."""
@@ -125,6 +126,33 @@ class Ticket:
             self._pool.give_back(self._event)
 
 
+class Joined:
+    """Several tickets as one."""
+
+    def __init__(self, tickets: Sequence[Ticket | Joined]) -> None:
+        self.tickets = tuple(tickets)
+
+    def hold_up(self, driver: Driver, stream: Any) -> None:
+        """Let ``stream`` wait for all."""
+        for ticket in self.tickets:
+            ticket.hold_up(driver, stream)
+
+    def is_done(self) -> bool:
+        """Whether all are past."""
+        return all(ticket.is_done() for ticket in self.tickets)
+
+    def wait(self) -> None:
+        """Wait for all, then raise what one of them raised."""
+        errors = []
+        for ticket in self.tickets:
+            try:
+                ticket.wait()
+            except SealiftError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
 class Lane:
     """One stream and who queues on it.
 
@@ -160,7 +188,7 @@ class Lane:
 
         Args:
             step: Queues work on the stream it is given.
-            after: Tickets that it waits for on the device, others on the host.
+            after: What it waits for.
             finish: Run on the host once, by the first who waits for the ticket.
 
         Raises:
@@ -201,7 +229,7 @@ class Lane:
             ticket.fail(error)
 
     def _wait_for(self, each: Awaited) -> None:
-        if isinstance(each, Ticket):
+        if isinstance(each, Ticket | Joined):
             each.hold_up(self.driver, self.stream)
         else:
             each.wait()

@@ -1,0 +1,262 @@
+"""What an engine is made of: lanes, rings, kernels, and everything it must give back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Final, Protocol, TypeVar
+
+from sealift.channel.cuda.confidential import Crossings
+from sealift.channel.cuda.driver import Driver
+from sealift.channel.cuda.faults import CudaError, told
+from sealift.channel.cuda.memory import CudaMemory
+from sealift.channel.cuda.plan import Kernels, Plan, to_arguments
+from sealift.channel.cuda.staging import Ring, host_block
+from sealift.channel.cuda.streams import EventPool, Lane
+from sealift.channel.cuda.tablering import TableRing
+from sealift.channel.device import device_lost
+from sealift.errors import IntegrityError, SealiftError
+
+_WORD: Final = 8
+_LEAST_ROOM: Final = 1 << 16
+
+
+class _Closing(Protocol):
+    def close(self) -> None: ...
+
+
+Closing = TypeVar("Closing", bound=_Closing)
+
+
+class Upward:
+    """One way to the GPU: a lane, its ring, and but for the first a context of its own."""
+
+    def __init__(
+        self, home: Driver, slots: int, number: int, crossings: Crossings
+    ) -> None:
+        with ExitStack() as made:
+            driver = home
+            if number:
+                driver = _kept(made, home.another_context())
+            pool = _kept(made, EventPool(driver))
+            name = f"sealift-copy-{number}"
+            self.ring = _kept(made, ring_of(driver, home, slots, crossings))
+            self.lane = _kept(
+                made, Lane(driver, pool, name, threaded=crossings.threads)
+            )
+            self._made = made.pop_all()
+
+    def close(self) -> None:
+        """Let it finish and give it back."""
+        self._made.close()
+
+
+def ring_of(driver: Driver, home: Driver, slots: int, crossings: Crossings) -> Ring:
+    """A ring of the usual size."""
+    size = crossings.piece_bytes
+    return Ring(driver, home, slots, size, pinned=crossings.pinned)
+
+
+class Core:
+    """The parts of an engine; ``engine.CudaEngine`` is the outside.
+
+    Args:
+        driver: The GPU's primary context.
+        kernels: What runs on it.
+        crossings: How copies are made.
+        slots: Slots of every ring, and batches that may be under way.
+    """
+
+    def __init__(
+        self, driver: Driver, kernels: Kernels, crossings: Crossings, slots: int
+    ) -> None:
+        self.driver = driver
+        self.kernels = kernels
+        self.crossings = crossings
+        self.lock = threading.RLock()
+        self._handles: dict[str, Any] = {}
+        self._live: list[CudaMemory] = []
+        self._scratch = _Growing(driver)
+        self._landing_room = _Growing(driver)
+        self._closed = False
+        with ExitStack() as made:  # all of it, or nothing is left
+            self._make(made, slots)
+            self._made = made.pop_all()
+
+    def _make(self, made: ExitStack, slots: int) -> None:
+        driver, crossings = self.driver, self.crossings
+        self._module = driver.load(self.kernels.code(driver.facts))
+        made.callback(driver.release, self._module)
+        self._pool = _kept(made, EventPool(driver))
+        self._count = driver.allocate(_WORD)
+        made.callback(driver.free, self._count)
+        self._word = _kept(made, host_block(driver, _WORD, pinned=crossings.pinned))
+        self.tables = _kept(made, TableRing(driver, slots, pinned=crossings.pinned))
+        self.back_ring = _kept(made, ring_of(driver, driver, slots, crossings))
+        made.callback(self._landing_room.free)
+        made.callback(self._scratch.free)
+        self.up = [
+            _kept(made, Upward(driver, slots, number, crossings))
+            for number in range(crossings.contexts)
+        ]
+        self.crypto = _kept(made, self._lane("crypto", threaded=crossings.threads))
+        self.answers = _kept(made, self._lane("answers", threaded=crossings.threads))
+        self.back = _kept(made, self._lane("back", threaded=True))
+
+    def require_open(self) -> None:
+        """Refuse after ``close``."""
+        if self._closed:
+            raise device_lost("the engine was closed")
+
+    def allocate(self, nbytes: int) -> CudaMemory:
+        """Device memory of any content, scrubbed when it is closed.
+
+        Raises:
+            UnavailableError: code ``device-out-of-memory``.
+        """
+        with told():
+            address = self.driver.allocate(max(nbytes, 1))
+        memory = CudaMemory(
+            address, nbytes, scrub=self.scrub, give_back=self._give_back
+        )
+        with self.lock:
+            self._live.append(memory)
+        return memory
+
+    def borrow(self, address: int, nbytes: int, owner: object) -> CudaMemory:
+        """Somebody else's memory."""
+        return CudaMemory(
+            address, nbytes, scrub=self.scrub, give_back=lambda _: None, owner=owner
+        )
+
+    def run(self, plan: Plan, places: Mapping[str, int], stream: Any) -> None:
+        """Queue the kernels of a plan."""
+        room = self._scratch.of(plan.scratch_bytes)
+        for launch in plan.launches:
+            arguments = to_arguments(launch, {**places, "scratch": room})
+            kernel = self._kernel(launch.kernel)
+            self.driver.launch(kernel, launch.grid, arguments, stream)
+
+    def scrub(self, memory: CudaMemory) -> None:
+        """Overwrite after everything queued on it, and read back.
+
+        Raises:
+            IntegrityError: if it does not become zeroes.
+        """
+        self.scrub_ranges(memory, ((0, memory.nbytes),))
+
+    def scrub_ranges(
+        self, memory: CudaMemory, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        """Overwrite some ranges (start, end) of it, and read each back."""
+
+        def zero(stream: Any) -> None:
+            for start, end in ranges:
+                if start < end:
+                    self.driver.zero(memory.address + start, end - start, stream)
+
+        with self.lock:
+            after = [p for r in ranges for p in memory.hazards.before_write(*r)]
+            ticket = self.crypto.submit(zero, after=after)
+            for start, end in ranges:
+                memory.hazards.writes(start, end, ticket)
+        ticket.wait()
+        left = sum(self.count_nonzero(memory, *each) for each in ranges)
+        if left:
+            raise IntegrityError(
+                f"{left} bytes were not zero after a scrub", code="scrub"
+            )
+
+    def count_nonzero(self, memory: CudaMemory, start: int, end: int) -> int:
+        """How many bytes of a range are not zero, counted on the GPU."""
+        if start == end:
+            return 0
+        plan = self.kernels.count_nonzero(end - start, self.driver.facts)
+        places = {"target": memory.address + start, "count": self._count}
+
+        def count(stream: Any) -> None:
+            self.driver.zero(self._count, _WORD, stream)
+            self.run(plan, places, stream)
+            self.driver.copy_to_host(self._word.address, self._count, _WORD, stream)
+
+        with self.lock:
+            self.crypto.submit(count).wait()
+            return int.from_bytes(self._word.view, "little")
+
+    def landing(self, nbytes: int) -> int:
+        """Room on the GPU that the first way up lands packs in, one after the other."""
+        return self._landing_room.of(nbytes)
+
+    def quiesce(self) -> None:
+        """Wait for all that was queued, whatever comes of it."""
+        lanes = (*(way.lane for way in self.up), self.crypto, self.answers, self.back)
+        for lane in lanes:
+            with suppress(SealiftError):
+                lane.submit(lambda _: None).wait()
+
+    def close(self) -> None:
+        """Scrub and give back everything; a GPU that is gone only loses its own."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+        for memory in list(self._live):
+            with suppress(SealiftError):
+                memory.close()
+        with suppress(SealiftError):
+            self.crypto.submit(self._wipe_rooms).wait()
+        with suppress(CudaError):
+            self._made.close()
+        self.driver.close()
+
+    def _wipe_rooms(self, stream: Any) -> None:
+        for room in (self._scratch, self._landing_room):
+            room.zero(stream)
+
+    def _give_back(self, memory: CudaMemory) -> None:
+        with self.lock:
+            self._live = [each for each in self._live if each is not memory]
+        with suppress(CudaError):  # a lost GPU has lost this, too
+            self.driver.free(memory.address)
+
+    def _kernel(self, name: str) -> Any:
+        if name not in self._handles:
+            self._handles[name] = self.driver.kernel(self._module, name)
+        return self._handles[name]
+
+    def _lane(self, name: str, *, threaded: bool) -> Lane:
+        return Lane(self.driver, self._pool, f"sealift-{name}", threaded=threaded)
+
+
+def _kept(made: ExitStack, part: Closing) -> Closing:
+    made.callback(part.close)
+    return part
+
+
+class _Growing:
+    """Device memory that one lane's work shares. It only grows; old room stays."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._blocks: list[tuple[int, int]] = []
+
+    def of(self, nbytes: int) -> int:
+        """Room for ``nbytes``."""
+        if not nbytes:
+            return 0
+        if not self._blocks or self._blocks[-1][1] < nbytes:
+            size = max(_LEAST_ROOM, 1 << (nbytes - 1).bit_length())
+            self._blocks.append((self._driver.allocate(size), size))
+        return self._blocks[-1][0]
+
+    def zero(self, stream: Any) -> None:
+        """Queue overwriting all of it."""
+        for address, nbytes in self._blocks:
+            self._driver.zero(address, nbytes, stream)
+
+    def free(self) -> None:
+        """Give it back."""
+        for address, _ in self._blocks:
+            self._driver.free(address)
+        self._blocks = []

@@ -1,0 +1,140 @@
+"""Memory of a GPU that the engine works in: its own, or borrowed from torch.
+
+Both are told to other libraries by ``__cuda_array_interface__`` (version 3), so that a
+tensor can be made over them without a copy. What is borrowed is never given back here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sealift.channel.cuda.driver import Driver, Residence
+from sealift.channel.cuda.hazards import Hazards
+from sealift.channel.device import DeviceMemory
+from sealift.errors import UsageError
+
+
+class CudaMemory:
+    """A range of device memory (see ``channel.device.DeviceMemory``).
+
+    Args:
+        address: Where it begins.
+        nbytes: How long it is.
+        scrub: Overwrites it and reads that back.
+        give_back: Called once, when it is closed.
+        owner: Kept alive as long as this is.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        nbytes: int,
+        *,
+        scrub: Callable[[CudaMemory], None],
+        give_back: Callable[[CudaMemory], None],
+        owner: object = None,
+    ) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.hazards = Hazards()
+        self._scrub = scrub
+        self._give_back = give_back
+        self._owner = owner
+        self._closed = False
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Bytes, in the GPU's memory; wait for verdicts before reading them."""
+        self.require_open()
+        return {
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+    def require_open(self) -> None:
+        """Refuse to be used after ``close``."""
+        if self._closed:
+            raise UsageError("this memory was given back", code="dead-memory")
+
+    def scrub(self) -> None:
+        """Overwrite it with zeroes after what is queued, and read that back.
+
+        Raises:
+            IntegrityError: if something else than zeroes is read.
+            UnavailableError: code ``device-lost``.
+        """
+        if not self._closed:
+            self._scrub(self)
+
+    def close(self) -> None:
+        """Scrub and give back; borrowed memory is only scrubbed. Idempotent."""
+        if self._closed:
+            return
+        try:
+            self.scrub()
+        finally:
+            self._closed = True
+            self._give_back(self)
+            self._owner = None
+
+
+def array_range(array: Any, driver: Driver) -> tuple[int, int]:
+    """Address and bytes of somebody else's array on this GPU.
+
+    Raises:
+        UsageError: if it is not one, not writable, or has gaps.
+    """
+    told = getattr(array, "__cuda_array_interface__", None)
+    if told is None or told.get("mask") is not None:
+        raise UsageError("this is no array in a GPU's memory", code="not-on-gpu")
+    address, read_only = told["data"]
+    itemsize = int(told["typestr"][2:])
+    nbytes = itemsize
+    for extent in told["shape"]:
+        nbytes *= extent
+    if read_only or not _is_dense(told, itemsize):
+        raise UsageError(
+            "this array is read-only or has gaps",
+            fix="Make it contiguous first",
+            code="not-on-gpu",
+        )
+    if nbytes and driver.residence(address) is Residence.PINNED:
+        raise UsageError("this array lies in the host's memory", code="not-on-gpu")
+    return address, nbytes
+
+
+def own_memory(memory: DeviceMemory) -> CudaMemory:
+    """The memory, if it is one of a GPU and open."""
+    if not isinstance(memory, CudaMemory):
+        raise UsageError("this memory is another device's")
+    memory.require_open()
+    return memory
+
+
+def check_range(memory: CudaMemory, offset: int, nbytes: int) -> None:
+    """The range lies in the memory.
+
+    Raises:
+        UsageError: code ``bad-record-place``.
+    """
+    if offset < 0 or offset + nbytes > memory.nbytes:
+        raise UsageError(
+            f"{nbytes} bytes at {offset} do not lie in {memory.nbytes} bytes",
+            code="bad-record-place",
+        )
+
+
+def _is_dense(told: dict[str, Any], itemsize: int) -> bool:
+    strides = told.get("strides")
+    if strides is None:
+        return True
+    step = itemsize
+    for extent, stride in zip(reversed(told["shape"]), reversed(strides), strict=True):
+        if extent > 1 and stride != step:
+            return False
+        step *= extent
+    return True

@@ -1,0 +1,157 @@
+"""Kernels as models: the same plans and memory layout, computed by the CPU engine.
+
+They make the host's logic testable apart from the real kernels, and are the oracle of
+what a kernel must leave in memory. An "expanded" key is the key itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+
+from sealift.channel.cpu import CpuBackend
+from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
+from sealift.channel.cuda.hostbuffer import view_at
+from sealift.channel.cuda.plan import (
+    BatchShape,
+    Launch,
+    Place,
+    Plan,
+    Word32,
+    Word64,
+)
+from sealift.crypto.aead import Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import AuthenticationError
+
+RECORD = struct.Struct("<QQIIQ12sI")
+STATE = struct.Struct("<QQQII12sI")
+ONE = Grid(1, 128)
+NEVER = 0xFFFFFFFF
+
+
+class ModelKernels:
+    """The plans (`channel.cuda.plan.Kernels`)."""
+
+    origin = "models of the tests"
+
+    def code(self, gpu: GpuFacts) -> bytes:
+        return b"model"
+
+    def suites(self) -> tuple[Suite, ...]:
+        return (Suite.AES_256_GCM, Suite.CHACHA20_POLY1305)
+
+    def key_bytes(self, suite: Suite) -> int:
+        return 64
+
+    def expand(self, suite: Suite) -> Plan:
+        return Plan((Launch("model_expand", ONE, ("raw_key", "key")),))
+
+    def open(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
+        return _plan("model_open", suite, shape, "verdicts", "scratch")
+
+    def seal(self, suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
+        return _plan("model_seal", suite, shape)
+
+    def count_nonzero(self, nbytes: int, gpu: GpuFacts) -> Plan:
+        arguments = ("target", Word64(nbytes), "count")
+        return Plan((Launch("model_count", ONE, arguments),))
+
+
+def _plan(name: str, suite: Suite, shape: BatchShape, *more: Place) -> Plan:
+    count, which = Word32(shape.num_records), Word32(suite)
+    places = ("records", count, "aad", "key", which, "sealed", "plain", *more)
+    return Plan((Launch(name, ONE, places),), scratch_bytes=64)
+
+
+class ModelRunner:
+    """Runs them (`cuda_standin.KernelRunner`)."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[str, Callable[..., None]] = {
+            "model_expand": _expand,
+            "model_open": _open,
+            "model_seal": _seal,
+            "model_count": _count,
+            "sealift_refuse_batch": _refuse,
+            "sealift_sequence": _sequence,
+        }
+
+    def has(self, name: str) -> bool:
+        return name in self._kernels
+
+    def run(self, name: str, grid: Grid, arguments: Sequence[Argument]) -> None:
+        self._kernels[name](*(int(each.value) for each in arguments))
+
+
+def _expand(raw: int, key: int) -> None:
+    view_at(key, 64)[:] = view_at(raw, 32).tobytes() * 2
+
+
+def _records(records: int, count: int) -> list[tuple[int, int, int, int, int, bytes]]:
+    text = view_at(records, RECORD.size * count)
+    return [each[:6] for each in RECORD.iter_unpack(text)]
+
+
+def _open(
+    records: int, count: int, aad: int, key: int, suite: int,
+    sealed: int, plain: int, verdicts: int, scratch: int,
+) -> None:  # fmt: skip
+    cipher = CpuBackend().cipher(Suite(suite), SecretKey(view_at(key, 32)))
+    view_at(scratch, 64)[:] = bytes(range(64))
+    for at, (origin, to, nbytes, aad_bytes, aad_at, nonce) in enumerate(
+        _records(records, count)
+    ):
+        text = ctypes.string_at(aad + aad_at, aad_bytes)
+        out = view_at(plain + to, nbytes) if nbytes else bytearray()
+        try:
+            cipher.open_into(nonce, view_at(sealed + origin, nbytes + 16), text, out)
+            view_at(verdicts + at, 1)[0] = 1
+        except AuthenticationError:
+            view_at(verdicts + at, 1)[0] = 0
+
+
+def _seal(
+    records: int, count: int, aad: int, key: int, suite: int,
+    sealed: int, plain: int,
+) -> None:  # fmt: skip
+    cipher = CpuBackend().cipher(Suite(suite), SecretKey(view_at(key, 32)))
+    for to, origin, nbytes, aad_bytes, aad_at, nonce in _records(records, count):
+        if aad_bytes == NEVER:
+            continue
+        text = ctypes.string_at(aad + aad_at, aad_bytes)
+        source = view_at(plain + origin, nbytes) if nbytes else b""
+        cipher.seal_into(nonce, source, text, view_at(sealed + to, nbytes + 16))
+
+
+def _count(target: int, nbytes: int, count: int) -> None:
+    found = nbytes - ctypes.string_at(target, nbytes).count(0)
+    cell = ctypes.c_uint64.from_address(count)
+    cell.value += found
+
+
+def _refuse(records: int, count: int, verdicts: int, plain: int) -> None:
+    if all(view_at(verdicts, count)):
+        return
+    for _, to, nbytes, *_rest in _records(records, count):
+        ctypes.memset(plain + to, 0, nbytes)
+
+
+def _sequence(records: int, count: int, aad: int, state: int, prefixes: int) -> None:
+    sequence, index, limit, lane, refused, mask, _ = STATE.unpack(view_at(state, 48))
+    if refused or sequence + count > limit:
+        for at in range(count):
+            ctypes.c_uint32.from_address(records + 48 * at + 20).value = NEVER
+            view_at(prefixes + 16 * at, 16)[:] = bytes(16)
+        ctypes.c_uint32.from_address(state + 28).value = 1
+        return
+    for at, (_, _, nbytes, _, aad_at, _) in enumerate(_records(records, count)):
+        told = struct.pack(">IQ", lane, sequence + at)
+        nonce = bytes(a ^ b for a, b in zip(mask, told, strict=True))
+        view_at(records + 48 * at + 32, 12)[:] = nonce
+        view_at(aad + aad_at + 32, 8)[:] = struct.pack(">Q", index + at)
+        final = ctypes.c_uint8.from_address(aad + aad_at + 40).value
+        prefix = struct.pack(">IIQ", nbytes + 16, final << 31 | lane, sequence + at)
+        view_at(prefixes + 16 * at, 16)[:] = prefix
+    view_at(state, 16)[:] = struct.pack("<QQ", sequence + count, index + count)
