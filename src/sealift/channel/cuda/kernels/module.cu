@@ -1,0 +1,4 @@
+// All kernels of the CUDA engine as one module.
+#include "gcm.cu"
+#include "chacha.cu"
+#include "memory.cu"

@@ -1,0 +1,106 @@
+#include "emulator.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "portable.cuh"
+
+sealift_index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
+constexpr unsigned kMostThreads = 1024;
+
+struct Fibre {
+    ucontext_t context;
+    bool done;
+};
+
+std::mutex one_grid;
+unsigned seed;
+std::vector<Fibre> fibres(kMostThreads);
+char* stacks;
+ucontext_t scheduler;
+unsigned current;
+const std::function<void()>* body_of_all;
+
+// Whoever is resumed finds its own numbers.
+void resume(unsigned thread) {
+    current = thread;
+    threadIdx.x = thread;
+    swapcontext(&scheduler, &fibres[thread].context);
+}
+
+void run_one() {
+    (*body_of_all)();
+    fibres[current].done = true;
+}
+
+void start(unsigned thread) {
+    Fibre& fibre = fibres[thread];
+    getcontext(&fibre.context);
+    fibre.context.uc_stack.ss_sp = stacks + kStackBytes * thread;
+    fibre.context.uc_stack.ss_size = kStackBytes;
+    fibre.context.uc_link = &scheduler;
+    fibre.done = false;
+    makecontext(&fibre.context, run_one, 0);
+}
+
+std::vector<unsigned> order(unsigned count, unsigned salt) {
+    std::vector<unsigned> numbers(count);
+    for (unsigned i = 0; i < count; i++) numbers[i] = i;
+    unsigned state = seed * 2654435761u + salt;
+    for (unsigned i = count; seed != 0 && i > 1; i--) {
+        state = state * 1664525u + 1013904223u;
+        std::swap(numbers[i - 1], numbers[(state >> 8) % i]);
+    }
+    return numbers;
+}
+
+void run_block(unsigned threads) {
+    for (unsigned i = 0; i < threads; i++) start(i);
+    const std::vector<unsigned> turns = order(threads, blockIdx.x);
+    for (bool running = true; running;) {
+        running = false;
+        for (unsigned thread : turns) {
+            if (fibres[thread].done) continue;
+            resume(thread);
+            running = running || !fibres[thread].done;
+        }
+    }
+}
+
+void reserve_stacks() {
+    if (stacks) return;
+    void* memory = mmap(nullptr, kStackBytes * kMostThreads, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    stacks = static_cast<char*>(memory);
+}
+
+}  // namespace
+
+void __syncthreads() { swapcontext(&fibres[current].context, &scheduler); }
+
+void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& body) {
+    const std::lock_guard<std::mutex> hold(one_grid);
+    if (threads > kMostThreads) abort();
+    reserve_stacks();
+    body_of_all = &body;
+    blockDim.x = threads;
+    gridDim.x = blocks;
+    for (unsigned block : order(blocks, 77)) {
+        blockIdx.x = block;
+        run_block(threads);
+    }
+}
+
+extern "C" void sealift_host_order(unsigned new_seed) {
+    const std::lock_guard<std::mutex> hold(one_grid);
+    seed = new_seed;
+}
