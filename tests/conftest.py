@@ -62,9 +62,17 @@ def _lacks_guest() -> str | None:
     return lacks()
 
 
+def _lacks_kernel_compiler() -> str | None:
+    compilers = importlib.import_module("sealift.channel.cuda.compilers")
+    found = compilers.installed_compilers()
+    return None if found else "a CUDA compiler (pip install nvidia-cuda-nvrtc)"
+
+
 # Marker -> what the machine lacks for it, or None.
 NEEDS: dict[str, Callable[[], str | None]] = {
+    "gcc": _lacks_program("g++", "g++"),
     "gpu": _lacks_gpu,
+    "kernelcompiler": _lacks_kernel_compiler,
     "guest": _lacks_guest,
     "tpm": _lacks_tpm,
     "swtpm": _lacks_program("swtpm", "swtpm"),

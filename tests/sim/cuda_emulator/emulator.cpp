@@ -1,5 +1,6 @@
 #include "emulator.h"
 
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -16,9 +17,11 @@ namespace {
 constexpr size_t kStackBytes = 256 << 10;
 constexpr unsigned kMostThreads = 1024;
 
+// Contexts only start fibres: switching by them asks the kernel twice each time.
 struct Fibre {
     ucontext_t context;
-    bool done;
+    jmp_buf place;
+    bool started, done;
 };
 
 std::mutex one_grid;
@@ -26,6 +29,7 @@ unsigned seed;
 std::vector<Fibre> fibres(kMostThreads);
 char* stacks;
 ucontext_t scheduler;
+jmp_buf scheduler_place;
 unsigned current;
 const std::function<void()>* body_of_all;
 
@@ -33,12 +37,17 @@ const std::function<void()>* body_of_all;
 void resume(unsigned thread) {
     current = thread;
     threadIdx.x = thread;
-    swapcontext(&scheduler, &fibres[thread].context);
+    Fibre& fibre = fibres[thread];
+    if (_setjmp(scheduler_place)) return;
+    if (fibre.started) _longjmp(fibre.place, 1);
+    fibre.started = true;
+    swapcontext(&scheduler, &fibre.context);
 }
 
 void run_one() {
     (*body_of_all)();
     fibres[current].done = true;
+    _longjmp(scheduler_place, 1);
 }
 
 void start(unsigned thread) {
@@ -46,8 +55,8 @@ void start(unsigned thread) {
     getcontext(&fibre.context);
     fibre.context.uc_stack.ss_sp = stacks + kStackBytes * thread;
     fibre.context.uc_stack.ss_size = kStackBytes;
-    fibre.context.uc_link = &scheduler;
-    fibre.done = false;
+    fibre.context.uc_link = nullptr;
+    fibre.started = fibre.done = false;
     makecontext(&fibre.context, run_one, 0);
 }
 
@@ -85,7 +94,9 @@ void reserve_stacks() {
 
 }  // namespace
 
-void __syncthreads() { swapcontext(&fibres[current].context, &scheduler); }
+void __syncthreads() {
+    if (!_setjmp(fibres[current].place)) _longjmp(scheduler_place, 1);
+}
 
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& body) {
     const std::lock_guard<std::mutex> hold(one_grid);

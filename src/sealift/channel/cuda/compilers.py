@@ -1,0 +1,172 @@
+"""Who compiles kernels: NVRTC, a library that needs no toolkit, or nvcc.
+
+Neither needs a GPU or a driver.
+Source: NVRTC's and nvcc's manuals.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from sealift.channel.cuda.door import nvrtc_bindings
+from sealift.errors import UnavailableError
+
+_OPTIONS: Final = ("--std=c++17",)
+_SECONDS: Final = 300
+_TOOLKIT_NVCC: Final = "/usr/local/cuda/bin/nvcc"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler made.
+
+    Attributes:
+        code: A module for ``cuModuleLoadData``.
+        log: What the compiler said: registers, shared memory and spills of each kernel.
+    """
+
+    code: bytes
+    log: str
+
+
+class Compiler(Protocol):
+    """Compiles one source with headers beside it."""
+
+    version: str
+    """Name and version; modules of different versions are kept apart."""
+
+    def architectures(self) -> frozenset[str]:
+        """The architectures it knows."""
+
+    def compile(
+        self, name: str, sources: Mapping[str, bytes], architecture: str
+    ) -> Compiled:
+        """Compile ``sources[name]``, which may include the others.
+
+        Raises:
+            UnavailableError: code ``kernels-not-compiled``.
+        """
+
+
+def installed_compilers() -> list[Compiler]:
+    """Those of this machine, the preferred first."""
+    return [*_nvrtc(), *_nvcc()]
+
+
+class NvrtcCompiler:
+    """NVIDIA's run-time compiler library, which the extra ``cuda`` brings."""
+
+    def __init__(self, nvrtc: Any) -> None:
+        self._nvrtc = nvrtc
+        major, minor = self._ask("nvrtcVersion")
+        self.version = f"NVRTC {major}.{minor}"
+
+    def architectures(self) -> frozenset[str]:
+        """The architectures it knows."""
+        return frozenset(f"sm_{each}" for each in self._ask("nvrtcGetSupportedArchs"))
+
+    def compile(
+        self, name: str, sources: Mapping[str, bytes], architecture: str
+    ) -> Compiled:
+        """Compile in this process; nothing is read from or written to disk."""
+        headers = [other for other in sources if other != name]
+        program = self._ask(
+            "nvrtcCreateProgram", sources[name], name.encode(), len(headers),
+            [sources[header] for header in headers],
+            [header.encode() for header in headers],
+        )  # fmt: skip
+        try:
+            return self._compile(program, architecture)
+        finally:
+            self._nvrtc.nvrtcDestroyProgram(program)
+
+    def _compile(self, program: Any, architecture: str) -> Compiled:
+        options = [*_OPTIONS, f"--gpu-architecture={architecture}", "-Xptxas", "-v"]
+        encoded = [option.encode() for option in options]
+        (code,) = self._nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        log = self._bytes_of("nvrtcGetProgramLog", program).decode("utf-8", "replace")
+        if int(code):
+            raise _not_compiled(self.version, log)
+        return Compiled(self._bytes_of("nvrtcGetCUBIN", program), log.rstrip("\0"))
+
+    def _bytes_of(self, what: str, program: Any) -> bytes:
+        room = bytearray(self._ask(f"{what}Size", program))
+        self._ask(what, program, room)
+        return bytes(room)
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        code, *values = getattr(self._nvrtc, call)(*arguments)
+        if int(code):
+            raise _not_compiled("NVRTC", f"{call}: {code}")
+        return values[0] if len(values) == 1 else values
+
+
+class NvccCompiler:
+    """The toolkit's compiler."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self.version = _run([program, "--version"]).strip().splitlines()[-1]
+
+    def architectures(self) -> frozenset[str]:
+        """The architectures it knows."""
+        return frozenset(_run([self._program, "--list-gpu-code"]).split())
+
+    def compile(
+        self, name: str, sources: Mapping[str, bytes], architecture: str
+    ) -> Compiled:
+        """Compile in a private temporary folder."""
+        with tempfile.TemporaryDirectory(prefix="sealift-kernels-") as folder:
+            for each, text in sources.items():
+                (Path(folder) / each).write_bytes(text)
+            made = Path(folder) / "module.cubin"
+            options = [
+                *_OPTIONS,
+                f"-arch={architecture}",
+                "--ptxas-options=-v",
+                "-cubin",
+            ]
+            log = _run([self._program, *options, "-o", str(made), f"{folder}/{name}"])
+            return Compiled(made.read_bytes(), log)
+
+
+def _nvrtc() -> Iterator[Compiler]:
+    # The bindings load the library at the first call, and raise if it is not there.
+    with suppress(UnavailableError, RuntimeError, OSError):
+        yield NvrtcCompiler(nvrtc_bindings())
+
+
+def _nvcc() -> Iterator[Compiler]:
+    program = shutil.which("nvcc") or shutil.which(_TOOLKIT_NVCC)
+    if program:
+        with suppress(UnavailableError):
+            yield NvccCompiler(program)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - a compiler that was looked up, our sources
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _not_compiled(command[0], str(error)) from None
+    if done.returncode:
+        raise _not_compiled(command[0], done.stderr or done.stdout)
+    return done.stdout + done.stderr
+
+
+def _not_compiled(compiler: str, log: str) -> UnavailableError:
+    first = next((line for line in log.splitlines() if "error" in line), log[:200])
+    return UnavailableError(
+        "the GPU's kernels could not be compiled",
+        why=f"{compiler}: {first.strip()}",
+        fix="Use the CPU engine, and report this line",
+        code="kernels-not-compiled",
+    )
