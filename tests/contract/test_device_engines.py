@@ -12,15 +12,19 @@ from sealift.channel.hostdevice import HostDevice
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
-from tests.sim.device_engines import ENGINES
+from tests.sim.device_engines import ENGINES, ON_A_GPU
 
 LENGTHS = (0, 1, 15, 16, 17, 511, 4096, 70_001)
 TAG = 16
 
 
-@pytest.fixture(params=list(ENGINES))
+ALL = ENGINES | ON_A_GPU
+GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ON_A_GPU]
+
+
+@pytest.fixture(params=[*ENGINES, *GPU])
 def engine(request):
-    made = ENGINES[request.param]()
+    made = ALL[request.param]()
     yield made
     made.close()
 

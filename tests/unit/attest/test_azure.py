@@ -187,6 +187,7 @@ class TestFormat:
             made.claims_text(**{"user-data": "zz" * 64}),
             json.dumps({"keys": [made.jwk("AK", "HCLAkPub")]}).encode(),
         ],
+        ids=lambda text: f"{len(text)} bytes",  # some hold a random key
     )
     def test_claims_that_do_not_parse(self, text: bytes) -> None:
         with pytest.raises(MalformedError):

@@ -116,16 +116,6 @@ def count_plan(nbytes: int, gpu: GpuFacts) -> Plan:
     return Plan((launch,))
 
 
-def sequence_plan(num_records: int) -> Plan:
-    """Nonces, indices and prefixes from ``sequence``, one thread a record."""
-    grid = Grid(_ceil(num_records, THREADS), THREADS)
-    count = Word32(num_records)
-    launch = Launch(
-        "sealift_sequence", grid, ("records", count, "aad", "sequence", "prefixes")
-    )
-    return Plan((launch,))
-
-
 def segment_tiles(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> int:
     """Tiles of a segment: a power of two that leaves work for every multiprocessor."""
     each = SHAPES[suite]

@@ -98,10 +98,6 @@ class CudaKernels:
         """Add the bytes of ``target`` that are not zero to the u64 at ``count``."""
         return geometry.count_plan(nbytes, gpu)
 
-    def next_nonces(self, num_records: int) -> Plan:
-        """Write nonces, indices and prefixes from ``sequence``."""
-        return geometry.sequence_plan(num_records)
-
     def _compiler(self) -> Compiler:
         if self._compilers is None:
             self._compilers = installed_compilers()

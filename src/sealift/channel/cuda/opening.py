@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 from sealift.channel.cuda.bindings import open_driver
@@ -14,6 +13,7 @@ from sealift.channel.cuda.confidential import (
 from sealift.channel.cuda.driver import Driver
 from sealift.channel.cuda.engine import SLOTS, CudaEngine
 from sealift.channel.cuda.faults import told
+from sealift.channel.cuda.kernels import CudaKernels
 from sealift.channel.cuda.pinned import prove_pinned
 from sealift.channel.cuda.plan import Kernels
 from sealift.channel.cuda.selftest import self_test
@@ -51,7 +51,7 @@ def open_cuda(
     opened = driver(ordinal)
     try:
         _require_supported(opened)
-        engine = _build(opened, kernels or _own_kernels(), protection, slots, sink)
+        engine = _build(opened, kernels or CudaKernels(), protection, slots, sink)
     except BaseException:
         opened.close()
         raise
@@ -99,12 +99,6 @@ def _require_supported(driver: Driver) -> None:
             fix="Use an Ampere or later GPU, or engine host",
             code="gpu-unsupported",
         )
-
-
-def _own_kernels() -> Kernels:
-    module = importlib.import_module("sealift.channel.cuda.kernels")
-    made: Kernels = module.CudaKernels()
-    return made
 
 
 def _say(capability: tuple[int, int]) -> str:

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from sealift.channel.cuda.batches import Batch
+from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.cuda.sequence import DeviceSealer, SealerStart
 from sealift.channel.device import RecordPlace
 from sealift.channel.record import RecordKeys, make_header
@@ -14,7 +15,7 @@ from sealift.channel.stream import StreamOpener
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, StaleError, UsageError
-from tests.sim.cuda_engines import WAYS, engine_on, model_gpu
+from tests.sim.cuda_engines import WAYS, engine_on, gcc_engine, model_gpu
 
 LENGTHS = (4096, 4096, 33)
 TAG = 16
@@ -58,9 +59,16 @@ class Sealing:
         ]
 
 
-@pytest.fixture(params=list(WAYS))
+ENGINES = {
+    **{way: lambda way=way: engine_on(model_gpu(), way) for way in WAYS},
+    "gcc": gcc_engine,
+    "gpu": lambda: open_cuda(test=lambda _: None),
+}
+
+
+@pytest.fixture(params=[*WAYS, "gcc", pytest.param("gpu", marks=pytest.mark.gpu)])
 def engine(request):
-    made = engine_on(model_gpu(), request.param)
+    made = ENGINES[request.param]()
     yield made
     made.close()
 
