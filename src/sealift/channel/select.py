@@ -41,6 +41,11 @@ class DeviceSelection:
     reason: str
 
 
+def shows_gpu() -> bool:
+    """Whether this machine shows an NVIDIA GPU, working or not."""
+    return any(node.exists() for node in GPU_NODES)
+
+
 def select(suite: Suite = Suite.AES_256_GCM, *, prefer: str | None = None) -> Selection:
     """The engine for ``suite``.
 
@@ -66,7 +71,7 @@ def select_device(
     suite: Suite = Suite.AES_256_GCM,
     *,
     prefer: str | None = None,
-    has_gpu: Callable[[], bool] = lambda: any(node.exists() for node in GPU_NODES),
+    has_gpu: Callable[[], bool] = shows_gpu,
     cuda: Callable[..., DeviceEngine] = open_cuda,
     sink: Sink = discard,
 ) -> DeviceSelection:
