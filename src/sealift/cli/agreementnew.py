@@ -201,6 +201,7 @@ def _starter(args: argparse.Namespace) -> Starter:
         veto=veto,
         not_after_s=_until(args.until) if args.until else None,
         max_uses=args.max_uses,
+        serves=any(card.resource.part == "model" for _, card in cards),
     )
 
 

@@ -33,7 +33,7 @@ MAX_CARD_BYTES: Final = 64 << 20  # 1.4 million records: above a terabyte
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceCard:
-    """A sealed table as its owner describes it.
+    """A sealed table, or a sealed model, as its owner describes it.
 
     Attributes:
         resource: What the agreement says about it.
@@ -49,7 +49,7 @@ class ResourceCard:
         entry = self.resource
         check_name(entry.owner, what="owner")
         check_record_bytes(entry.record_bytes)
-        if self.schema.row_bytes != entry.row_bytes:
+        if entry.part != "model" and self.schema.row_bytes != entry.row_bytes:
             raise _inconsistent("resource.row_bytes", "it is not the schema's")
         if len(self.leaves) != count_records(entry.total_bytes, entry.record_bytes):
             raise _inconsistent("leaves", "there is not one per record")

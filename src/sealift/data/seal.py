@@ -35,7 +35,7 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import check_name
 from sealift.release.agreement import Part, Resource
 
-PARTS: Final = get_args(Part)
+PARTS: Final = tuple(part for part in get_args(Part) if part != "model")
 
 Keep = Callable[[ResourceCard], None]
 

@@ -26,6 +26,7 @@ from sealift.crypto.identity import load_card
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import (
+    NO_OUTPUT,
     Agreement,
     Board,
     OutputRule,
@@ -153,6 +154,7 @@ def _parse(path: Path) -> _Document:
     return document
 
 
+NO_TRAVEL: Final = TravelRule(1, 1.0)
 _MAY_BE_LEFT_OUT: Final = (
     "predecessor", "board", "not_before", "not_after", "rehearse",
 )  # fmt: skip
@@ -170,6 +172,9 @@ def _fill_in(plain: dict[str, Any]) -> None:
     for name in _MAY_BE_LEFT_OUT:
         plain.setdefault(name, None)
     _read_times(plain, "")
+    if "output" not in plain and "travel" not in plain:  # it serves a model
+        plain["output"] = to_plain(NO_OUTPUT)
+        plain["travel"] = to_plain(NO_TRAVEL)
     _fill_references(plain.get("references"))
     _fill_defaults(OutputRule, plain.get("output"), only=("model_to", "approved_by"))
     if isinstance(plain["board"], dict):

@@ -6,10 +6,10 @@ nobody is protected from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.release.agreement import Agreement, Audience, Mode, Party, Resource
@@ -97,7 +97,7 @@ def explain(agreement: Agreement) -> Explanation:
 def _for_everybody(agreement: Agreement) -> Iterator[str]:
     for level in agreement.accept:
         yield f"level {level} {KEPT_OUT[level]}"
-    code, output = agreement.code, agreement.output
+    code = agreement.code
     yield f"code: {count(len(code.files), 'file')}, entry {code.entry}, bundle {code.digest}"
     yield (
         "the recipe runs in a sandbox, without network, files and other processes, but "
@@ -106,7 +106,15 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
     )
     if Level.DEVELOPMENT in agreement.accept:
         yield "development may run it without a sandbox, where a machine gives none"
-    travel = agreement.travel
+    yield from _served(agreement) if agreement.serves else _trained(agreement)
+    yield (
+        "a key that was released cannot be called back; leaving ends what is released "
+        "from then on, not what was learned before"
+    )
+
+
+def _trained(agreement: Agreement) -> Iterator[str]:
+    travel, output = agreement.travel, agreement.output
     yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
     yield "the scrub after a visit is reported by the accelerator, not proven"
     yield from (MODE_IN_WORDS[mode] for mode in travel.modes if mode != "at-rest")
@@ -121,14 +129,28 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
         )
     if output.recipe_text:
         yield "prints and exception text of the recipe leave the accelerator"
-    yield (
-        "a key that was released cannot be called back; leaving ends what is released "
-        "from then on, not what was learned before"
-    )
+
+
+def _served(agreement: Agreement) -> Iterator[str]:
+    """What whoever asks a model gets, and what the server's operator sees of it."""
+    yield from _validity(agreement)
+    for resource in agreement.resources:
+        asks = resource.schema.get("clients")
+        who = f"only {', '.join(sorted(asks))}" if asks else "anybody who can reach it"
+        yield f"{resource.name} answers {who}, with {_fields(resource, 'outputs')}"
+        if resource.schema.get("mixed"):
+            yield (
+                f"rows of several clients share a batch of {resource.name}: the recipe "
+                "has them before it at one time"
+            )
+    yield "the operator of a server sees who asks when, and how much: sizes and times"
 
 
 def _sight(agreement: Agreement) -> Iterator[str]:
     """Who can see rows, model and numbers, level by level."""
+    if agreement.serves:
+        yield from _sight_of_served(agreement)
+        return
     owners = ", ".join(agreement.holders)
     for level in agreement.accept:
         yield f"rows of {owners} at {level}: {_seen_at(level, agreement.operator)}"
@@ -145,6 +167,13 @@ def _sight(agreement: Agreement) -> Iterator[str]:
         "names, schemas, numbers of rows and this document: every party; who asked for "
         "which key: every party"
     )
+
+
+def _sight_of_served(agreement: Agreement) -> Iterator[str]:
+    for level in agreement.accept:
+        seen = _seen_at(level, agreement.operator)
+        yield f"models, questions and answers at {level}: {seen}"
+    yield "names, forms of models and this document: every party and every client"
 
 
 def _seen_at(level: Level, operator: str) -> str:
@@ -231,23 +260,37 @@ def _gives(agreement: Agreement, party: Party) -> Iterator[str]:
 
 
 def _resource(resource: Resource) -> str:
-    fields = resource.schema.get("fields", ())
-    names = [str(entry.get("name", "?")) for entry in fields if isinstance(entry, dict)]
+    if resource.part == "model":
+        return (
+            f"{resource.name}: a sealed model of {resource.total_bytes} bytes, to be "
+            "served; its key goes to an accelerator of an accepted level with this "
+            "code, and to nobody else"
+        )
     use = (
         "to train on" if resource.part == "train" else "to evaluate on, not to train on"
     )
     return (
         f"{resource.name}: {count(resource.rows, 'row')} of {resource.row_bytes} bytes "
-        f"({', '.join(names) or 'no fields named'}), {use}; its key goes to an "
+        f"({_names(resource.schema) or 'no fields named'}), {use}; its key goes to an "
         "accelerator of an accepted level with this code, and to nobody else"
     )
+
+
+def _fields(resource: Resource, table: str) -> str:
+    found = resource.schema.get(table)
+    return _names(found if isinstance(found, dict) else {}) or "nothing"
+
+
+def _names(table: Mapping[str, Any]) -> str:
+    fields = table.get("fields", ())
+    return ", ".join(str(e.get("name", "?")) for e in fields if isinstance(e, dict))
 
 
 def _rule(resource: Resource, agreement: Agreement) -> str:
     """The owner's own rule; nobody else can change it."""
     rule = resource.rule
     parts = [f"key at {' or '.join(resource.accepted(agreement.accept))}"]
-    parts += [f"for {' and '.join(resource.purposes)}"]
+    parts += [f"for {' and '.join(resource.purposes) or 'serving'}"]
     uses = f"at most {count(rule.max_uses, 'time')}"
     parts += [uses if rule.max_uses else "any number of times"]
     if rule.not_before is not None:
@@ -265,6 +308,9 @@ def _rule(resource: Resource, agreement: Agreement) -> str:
 
 
 def _receives(agreement: Agreement, party: Party) -> Iterator[str]:
+    if agreement.serves:
+        yield "heads of every owner's log of releases and refusals"
+        return
     if party.name in agreement.model_to:
         yield "the model, with whatever it memorised of the rows"
     if party.name in agreement.output.approved_by:

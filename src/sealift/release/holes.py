@@ -208,6 +208,12 @@ def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
 
 
 def _outputs(agreement: Agreement) -> Iterator[Hole]:
+    if agreement.serves:
+        for each in agreement.resources:
+            if not each.schema.get("clients"):
+                line = f"anybody may ask {each.name}, and learn it answer by answer"
+                yield Hole("open-to-all", line)
+        return
     rule, several = agreement.output, len(agreement.data_owners) > 1
     if rule.min_rows == 1 or rule.min_owner_rows == 1:
         yield Hole(

@@ -44,6 +44,7 @@ class Starter:
         veto: Parties with a veto on the board; all are members.
         not_after_s: When it ends instead, seconds since 1970.
         max_uses: How often each key may be released.
+        serves: Whether it is about models to serve: then nothing is trained.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Starter:
     attesters: Sequence[PublicKey]
     enrollers: Sequence[PublicKey] = ()
     reference_sets: Sequence[SetName] = ()
+    serves: bool = False
 
     def to_toml(self) -> str:
         """The document."""
@@ -75,7 +77,7 @@ class Starter:
             *map(self._party, self.party_cards),
             *map(self._resource, self.resource_cards),
             self._code(),
-            self._output(),
+            *(() if self.serves else (self._output(),)),
         )
         return "\n".join(parts)
 
@@ -144,13 +146,15 @@ roles = {json.dumps(self._roles(name))}
 """
 
     def _roles(self, name: str) -> list[str]:
-        owners = {owner for _, owner in self.resource_cards}
+        owners = {owner for _, owner in self.resource_cards} if not self.serves else ()
         roles = ["data_owner"] if name in owners else []
         roles += ["model_owner", "code_owner"] if name == self.model_owner else []
         return roles + (["operator"] if name == self.operator else [])
 
     def _resource(self, card: tuple[str, str]) -> str:
         path, owner = card
+        purposes = '# purposes = ["train"]    # of "prepare", "train", "heldout"\n'
+        purposes = "" if self.serves else purposes
         return f"""\
 [[resources]]  # of {owner}
 card = {_text(path)}
@@ -158,8 +162,7 @@ card = {_text(path)}
 max_uses = {self.max_uses}             # times that its key may be released in all; 0: any number
 not_after = {_text(self._not_after)}
 # accept = ["gpu-tee"]    # fewer levels than the agreement's
-# purposes = ["train"]    # of "prepare", "train", "heldout"
-# lease_s = 30.0          # fresh evidence is needed to go on; heartbeat_s as well:
+{purposes}# lease_s = 30.0          # fresh evidence is needed to go on; heartbeat_s as well:
 # heartbeat_s = 5.0       # how often it is asked for
 # kbs = false             # also by the KBS protocol
 # policy = "sha256:..."   # of a Rego policy of the owner

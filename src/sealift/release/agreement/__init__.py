@@ -12,6 +12,7 @@ from sealift.release.agreement.resources import (
 )
 from sealift.release.agreement.rules import (
     MAX_DIGITS,
+    NO_OUTPUT,
     Audience,
     Mode,
     OutputRule,
@@ -20,7 +21,7 @@ from sealift.release.agreement.rules import (
 from sealift.release.agreement.whole import MAX_PARTIES, Agreement
 
 __all__ = [
-    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "Agreement", "Audience", "Board",
+    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "Agreement", "Audience", "Board",
     "CodeBundle", "Mode", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule", "TravelRule",
     "bundle_digest", "part_for",

@@ -19,12 +19,13 @@ from sealift.release.agreement.consistency import (
     require_within,
 )
 
-Part = Literal["train", "heldout"]
+Part = Literal["train", "heldout", "model"]
 Purpose = Literal["prepare", "train", "heldout"]  # what one visit is for
 MAX_LEASE_S: Final = 7 * 86_400.0
 PURPOSES: Final[dict[Part, tuple[Purpose, ...]]] = {
     "train": ("prepare", "train"),
     "heldout": ("heldout",),
+    "model": (),  # no visit reads it: it is served
 }
 
 
@@ -74,15 +75,16 @@ class ReleaseRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A sealed table: who owns it, what it holds, and what binds bytes and key.
+    """A sealed table or model: who owns it, what it is, what binds bytes and key.
 
     Attributes:
-        part: ``train``, or ``heldout`` for evaluation only.
-        rows: Number of rows.
+        part: ``train``, ``heldout`` for evaluation only, or ``model`` to be served.
+        rows: Number of rows; 1 for a model.
         row_bytes: Bytes of one row.
         total_bytes: Plaintext bytes, ``rows * row_bytes``.
         record_bytes: Plaintext bytes of one sealed record.
-        schema: The table's schema in its plain form (spec/table.md).
+        schema: The table's schema in its plain form (spec/table.md), or the model's
+            form (spec/serve.md).
         content: Commitment to the plaintext (rule C5).
         key: Commitment to the data key (rule C9).
         rule: When its owner lets the key go.

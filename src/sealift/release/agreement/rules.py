@@ -87,6 +87,22 @@ class OutputRule:
         require_within(self.max_visits, self.min_visits, MAX_INTEGER, "max_visits")
 
 
+# Of an agreement that serves a model: its own form says what answers hold.
+NO_OUTPUT: Final = OutputRule(
+    metrics=(),
+    digits=0,
+    values_per_visit=1,
+    metric_rows=1,
+    audience="owner",
+    min_visits=1,
+    max_visits=1,
+    min_holders=1,
+    min_rows=1,
+    baseline_alone=False,
+    recipe_text=False,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TravelRule:
     """How the accelerator may visit; a job may ask for less, never for more.

@@ -30,7 +30,7 @@ from sealift.release.agreement.consistency import (
 from sealift.release.agreement.parties import Board, Party, PartyRole
 from sealift.release.agreement.references import References
 from sealift.release.agreement.resources import Resource, too_early, too_late
-from sealift.release.agreement.rules import OutputRule, TravelRule
+from sealift.release.agreement.rules import NO_OUTPUT, OutputRule, TravelRule
 
 MAX_PARTIES: Final = 64
 
@@ -140,8 +140,13 @@ class Agreement:
         return tuple(party.name for party in self.parties if party.name in owners)
 
     @property
+    def serves(self) -> bool:
+        """Whether it is about serving models; else it is about training one."""
+        return any(entry.part == "model" for entry in self.resources)
+
+    @property
     def holders(self) -> tuple[str, ...]:
-        """Names of the parties that bring rows, to train or to measure on."""
+        """Names of the parties that bring rows, or models to serve."""
         return tuple(dict.fromkeys(entry.owner for entry in self.resources))
 
     def reference_values(self) -> ReferenceValues:
@@ -216,9 +221,14 @@ class Agreement:
     def _check_resources(self) -> None:
         require_distinct((entry.name for entry in self.resources), "resources.name")
         for index, entry in enumerate(self.resources):
-            self._require_role(entry.owner, "data_owner", f"resources[{index}].owner")
+            role: PartyRole = "model_owner" if entry.part == "model" else "data_owner"
+            self._require_role(entry.owner, role, f"resources[{index}].owner")
             self._check_rule(entry, f"resources[{index}].rule")
-        if not self.data_owners:
+            if (entry.part == "model") is not self.serves:
+                raise inconsistent(
+                    "an agreement is about tables or about models", "resources"
+                )
+        if not self.data_owners and not self.serves:
             raise inconsistent("there is nothing to train on", "resources")
         for index, party in enumerate(self.parties):
             if "data_owner" in party.roles and not self.resources_of(party.name):
@@ -241,6 +251,10 @@ class Agreement:
     def _check_output(self) -> None:
         self._require_parties(self.output.model_to, "output.model_to")
         self._require_parties(self.output.approved_by, "output.approved_by")
+        if self.serves:
+            if self.output != NO_OUTPUT:
+                raise inconsistent("the form of a model says what leaves", "output")
+            return
         owners = len(self.data_owners)
         if self.output.min_holders > owners:
             raise inconsistent(f"there are only {owners}", "output.min_holders")
