@@ -29,6 +29,7 @@ class Role(StrEnum):
     ACCELERATOR = "accelerator"
     HOLDER = "holder"
     BROKER = "broker"
+    CLIENT = "client"
 
 
 def check_name(text: str, *, what: str = "name") -> str:

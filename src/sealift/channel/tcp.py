@@ -73,6 +73,15 @@ class TcpTransport(CopyingSlots):
         """
         return cls(connect_socket(host, port, timeout_s=timeout_s))
 
+    @property
+    def peer_host(self) -> str:
+        """The address at the other end, without a port; empty if it has none."""
+        try:
+            name = self._sock.getpeername()
+        except OSError:
+            return ""
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     def send(self, frame: Buffer) -> None:
         """Send one frame."""
         view = memoryview(frame).cast("B")

@@ -58,6 +58,8 @@ class PeerPolicy:
         appraiser: Decides about its evidence; None takes none.
         enrolling: Whether it may come with nothing at all: only to be enrolled, by a
             caller that gives it nothing else.
+        anonymous: Whether it may come with nothing at all: to a service that is open to
+            anybody, and proves itself.
         names: Names that it may have, or None for any.
         instance: The instance key that it must have, or None for any.
     """
@@ -68,6 +70,7 @@ class PeerPolicy:
     require_evidence: bool = False
     appraiser: Appraiser | None = None
     enrolling: bool = False
+    anonymous: bool = False
     names: frozenset[str] | None = None
     instance: PublicKey | None = None
 
@@ -79,7 +82,7 @@ class PeerPolicy:
         if self.require_evidence and self.appraiser is None:
             raise UsageError("require_evidence needs an appraiser")
         demands = self.require_identity or self.require_evidence or self.instance
-        if not demands and not self.enrolling:
+        if not demands and not self.enrolling and not self.anonymous:
             raise UsageError("a peer policy must demand identity, evidence or instance")
 
 
