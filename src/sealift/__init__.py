@@ -6,6 +6,17 @@ without it. Names that need more are loaded when they are first asked for (PEP 5
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "connect"]
+
+_FOUND_IN = {"connect": "sealift.train.serving.client"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_FOUND_IN[name]), name)

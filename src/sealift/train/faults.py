@@ -43,6 +43,17 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "build() makes another model or optimizer than the one whose state is restored",
         "Every slice builds anew and loads the state: build() must not vary",
     ),
+    "model-differs": (
+        "build() makes another model than the one that is to be served",
+        "Serve a model with the code that it was trained with",
+    ),
+    "no-generate": ("it defines no generate()", ""),
+    "no-stream": ("generate() returns nothing that can be iterated", ""),
+    "answer": (
+        "its answer has not the fields, rows, shapes or kinds of numbers of the "
+        "model's form",
+        "predict() and generate() return tensors by name, one row for each asked",
+    ),
     "state-bytes": ("model and optimizer are larger than the room for them", ""),
 }
 RULES: Final = (

@@ -36,6 +36,7 @@ class Keyring:
         agreement: Verified.
         clock: Seconds that also count while the machine sleeps.
         sink: Where events go.
+        only: The one resource whose key is wanted; empty for all.
 
     Attributes:
         released: Released resources by name.
@@ -51,12 +52,14 @@ class Keyring:
         *,
         clock: Clock,
         sink: Sink,
+        only: str = "",
     ) -> None:
         self._link = link
         self._endpoint = endpoint
         self._agreement = agreement
         self._clock = clock
         self._sink = sink
+        self._only = only
         self.released: dict[str, ReleasedResource] = {}
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
@@ -69,7 +72,7 @@ class Keyring:
             held: Called with each owner whose keys are here.
         """
         deadline = self._clock() + within_s
-        for owner in self._agreement.agreement.holders:
+        for owner in self._owners():
             try:
                 self.heads.show(self._collect_patiently(owner, deadline))
             except PeerError as error:
@@ -77,6 +80,12 @@ class Keyring:
             else:
                 self.owners += (owner,)
                 held(owner)
+
+    def _owners(self) -> tuple[str, ...]:
+        agreement = self._agreement.agreement
+        return (
+            (agreement.resource(self._only).owner,) if self._only else agreement.holders
+        )
 
     def forget(self) -> None:
         """Overwrite every key."""
@@ -99,6 +108,8 @@ class Keyring:
         policy = expect_broker(self._agreement, owner)
         with connect(circuit, self._endpoint, policy) as session:
             for resource in self._agreement.agreement.resources_of(owner):
+                if self._only and resource.name != self._only:
+                    continue
                 key, _head = collect_release(
                     session, self._agreement, resource.name, clock=self._clock
                 )

@@ -5,7 +5,8 @@ returns either an object shaped like a ``LightningModule`` (``training_step``,
 ``configure_optimizers``) or a plain ``nn.Module``, for which the file also defines
 ``loss(model, batch)`` and ``configure_optimizers(model)``. It may define
 ``evaluate(model, batch)``, which returns sums over a batch (see ``Recipe.evaluate``), and
-``prepare(batch)``, which returns sums that ``build(statistics)`` gets.
+``prepare(batch)``, which returns sums that ``build(statistics)`` gets. To be served, it may
+define ``predict(model, batch)`` and ``generate(model, batch)`` (see ``Recipe.predict``).
 
 Every slice loads the recipe anew in a process of its own; between slices nothing of it
 lives on but the state of model and optimizer.
@@ -14,7 +15,7 @@ lives on but the state of model and optimizer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -112,6 +113,23 @@ class Recipe:
         found = self.guard(self._function("prepare"), batch)
         if not isinstance(found, Mapping):
             raise unfit("sums")
+        return found
+
+    def predict(self, model: nn.Module, batch: Batch) -> Any:
+        """Whatever answers one batch: tensors by name, or one; the caller checks.
+
+        Without ``predict`` the model is called with the batch's fields by name.
+        """
+        predict = getattr(self._module, "predict", None)
+        if predict is not None:
+            return self.guard(predict, model, batch)
+        return self.guard(lambda: model(**batch))
+
+    def generate(self, model: nn.Module, batch: Batch) -> Iterator[Any]:
+        """Whatever the recipe's generator makes of one batch, step by step."""
+        found = self.guard(self._function("generate"), model, batch)
+        if not isinstance(found, Iterator):
+            raise unfit("no-stream")
         return found
 
     def _function(self, name: str) -> Callable[..., Any]:

@@ -64,13 +64,35 @@ class TravelTable(_Strict):
     attempts: int = Field(default=5, ge=1, le=1000)
 
 
+class ServingTable(_Strict):
+    """``[serving]``: how a sealed model is served, with ``plan = "serve"``."""
+
+    model: str = ""
+    sealed: str = "."
+    listen: str = "127.0.0.1:7420"
+    max_batch_rows: int = Field(default=64, ge=1, le=1 << 16)
+    max_delay_ms: float = Field(default=2.0, ge=0, le=10_000)
+    max_waiting_rows: int = Field(default=1024, ge=1, le=1 << 24)
+    max_waiting: int = Field(default=8, ge=1, le=1024)
+    max_sessions: int = Field(default=64, ge=1, le=4096)
+    max_sessions_each: int = Field(default=32, ge=1, le=4096)
+    max_request_bytes: int = Field(default=16 << 20, ge=1, le=1 << 30)
+    streams: int = Field(default=4, ge=1, le=1024)
+    request_s: Seconds = 30.0
+    work_s: Seconds = 60.0
+    idle_s: Seconds = 600.0
+    brokers_s: Seconds = 60.0
+    health_s: Seconds = 60.0
+    threads: int = Field(default=1, ge=1, le=1024)
+
+
 class JobTable(_Strict):
     """The whole file.
 
     Attributes:
         name: Of the job.
         agreement: Path of the signed agreement, relative to the file.
-        plan: ``local`` or ``travel``.
+        plan: ``local``, ``travel``, or ``serve`` a model.
         bundle: Path of the code bundle's folder, relative to the file.
         output: Path of the folder that gets the results, relative to the file.
         orchestrator: ``host:port`` that every role dials.
@@ -78,12 +100,13 @@ class JobTable(_Strict):
 
     name: Name
     agreement: str
-    plan: Literal["local", "travel"] = "travel"
+    plan: Literal["local", "travel", "serve"] = "travel"
     bundle: str
     output: str = "run"
     orchestrator: str = "127.0.0.1:7410"
     training: TrainingTable = TrainingTable()
     travel: TravelTable = TravelTable()
+    serving: ServingTable = ServingTable()
 
     def travel_settings(self) -> TravelSettings:
         """The settings in the form that ``travel`` takes."""
@@ -126,8 +149,9 @@ class JobTable(_Strict):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the orchestrator."""
-        return parse_address(self.orchestrator)
+        """Host and port that the other roles dial: the orchestrator's, or the server's."""
+        serves = self.plan == "serve"
+        return parse_address(self.serving.listen if serves else self.orchestrator)
 
 
 def read_job(path: Path) -> JobTable:
@@ -146,7 +170,9 @@ def read_job(path: Path) -> JobTable:
         ) from None
     job = parse_job(plain, name=path.name)
     folder = path.resolve().parent
-    places = {key: str(folder / getattr(job, key)) for key in _PATHS}
+    places: dict[str, Any] = {key: str(folder / getattr(job, key)) for key in _PATHS}
+    sealed = {"sealed": str(folder / job.serving.sealed)}
+    places["serving"] = job.serving.model_copy(update=sealed)
     return job.model_copy(update=places)
 
 

@@ -47,3 +47,11 @@ def evaluate(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, floa
     right = (logits.argmax(dim=1) == batch["label"]).sum()
     loss = F.cross_entropy(logits, batch["label"], reduction="sum")
     return {"accuracy": float(right), "loss": float(loss)}
+
+
+def predict(
+    model: nn.Module, batch: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """When it is served: the likeliest digit, and how likely each one is."""
+    likely = model(batch["pixels"]).softmax(dim=1)
+    return {"digit": likely.argmax(dim=1), "probability": likely}

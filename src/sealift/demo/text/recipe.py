@@ -1,6 +1,7 @@
 """A small GPT that reads and writes bytes: ordinary PyTorch, nothing of Sealift."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -99,3 +100,14 @@ def evaluate(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, floa
         "bits_per_byte": nats / math.log(2),
         "loss": nats,
     }
+
+
+def generate(
+    model: nn.Module, batch: dict[str, torch.Tensor]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """When it is served: the likeliest next byte, and the one after it, and so on."""
+    text = batch["text"].long()
+    while True:
+        byte = model(text)[:, -1].argmax(dim=1)
+        yield {"byte": byte.to(torch.uint8)}
+        text = torch.cat([text[:, 1:], byte[:, None]], dim=1)

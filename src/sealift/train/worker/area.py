@@ -13,6 +13,7 @@ import os
 from typing import Final
 
 from sealift.errors import MalformedError, UnavailableError
+from sealift.train.tensors import parse_tensors
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -64,6 +65,16 @@ def _copy(descriptor: int, start: int, length: int) -> bytes:
         descriptor, start - first + length, prot=mmap.PROT_READ, offset=first
     ) as mapped:
         return mapped[start - first :]
+
+
+def read_bundle_blob(blob: memoryview) -> dict[str, bytes]:
+    """The files of a bundle that ``workshop.pack_bundle`` packed."""
+    return {name: bytes(each.content) for name, each in parse_tensors(blob).items()}
+
+
+def map_shared(descriptor: int, length: int) -> memoryview:
+    """Bytes of a memory file, to read; what its owner writes is seen here."""
+    return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_READ))
 
 
 def map_copy(descriptor: int, length: int) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
 from sealift.codec import encode, from_plain, parse
 from sealift.errors import MalformedError
@@ -130,9 +130,55 @@ class Done:
     statistics: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOrder:
+    """A model to answer with, for as long as the parent asks.
+
+    Attributes:
+        entry: Path of the recipe in the bundle.
+        bundle: Bytes of the bundle's blob.
+        model: Bytes of the model, safetensors.
+        form: Of the model, in its plain form.
+        room: Bytes of the memory that questions come in.
+        area: Bytes of the memory that answers go out in.
+        threads: Of torch.
+    """
+
+    entry: str
+    bundle: int
+    model: int
+    form: dict[str, Any]
+    room: int
+    area: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeStep:
+    """One thing to do with the model.
+
+    Attributes:
+        work: ``predict`` the rows in the room, ``begin`` to generate from them, make
+            the ``next`` step of a generation, or ``drop`` it.
+        stream: Number of the generation.
+        rows: Rows in the room.
+    """
+
+    work: Literal["predict", "begin", "next", "drop"]
+    stream: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeAnswer:
+    """It is done; the rows lie in the area, none if a generation has ended."""
+
+    rows: int
+
+
 _KINDS: Final[tuple[type, ...]] = (
     StartWorker, KillWorker, Waiting, WorkerEnded, Assignment, Handed, Importing,
-    GoOn, Done, Fault,
+    GoOn, Done, Fault, ServeOrder, ServeStep, ServeAnswer,
 )  # fmt: skip
 _KIND_FOR_NAME: Final[Mapping[str, type]] = {kind.__name__: kind for kind in _KINDS}
 

@@ -18,8 +18,7 @@ from sealift.train.sandbox.places import CACHES
 from sealift.train.states import TrainingState
 from sealift.train.tasks import Given, TaskDone
 from sealift.train.taskwork import carry_out
-from sealift.train.tensors import parse_tensors
-from sealift.train.worker.area import map_copy
+from sealift.train.worker.area import map_copy, read_bundle_blob
 from sealift.train.worker.exits import NOT_CONFINED
 from sealift.train.worker.messages import (
     MAX_ORDER_BYTES,
@@ -29,10 +28,12 @@ from sealift.train.worker.messages import (
     GoOn,
     Handed,
     Importing,
+    ServeOrder,
     from_bytes,
     size_of,
     to_bytes,
 )
+from sealift.train.worker.servedmodel import ServedModel
 from sealift.train.worker.wire import read_framed, write_framed
 
 
@@ -56,9 +57,8 @@ def run_worker(
         for place in (1, 2):
             os.dup2(text, place)
         raw = read_framed(talk, max_bytes=MAX_ORDER_BYTES)
-        order = from_bytes(raw, Assignment, max_bytes=MAX_ORDER_BYTES)
-        assert isinstance(order, Assignment)
-        work = Assigned(order, talk, files)
+        order = from_bytes(raw, Assignment, ServeOrder, max_bytes=MAX_ORDER_BYTES)
+        work = _take_order(order, talk, files)
         confine_worker(confinement, places, memory_bytes)
         if "namespaces" in confinement.parts:  # without, no place can be written
             os.environ.update(CACHES)
@@ -71,6 +71,15 @@ def run_worker(
     os._exit(0)
 
 
+def _take_order(
+    order: object, talk: int, files: Sequence[int]
+) -> Assigned | ServedModel:
+    if isinstance(order, ServeOrder):
+        return ServedModel(order, talk, files)
+    assert isinstance(order, Assignment)
+    return Assigned(order, talk, files)
+
+
 class Assigned:
     """An assignment with everything that it needs, mapped while that is possible."""
 
@@ -80,7 +89,7 @@ class Assigned:
         self._talk = talk
         self._turn = threading.Lock()  # a recipe may import in a thread of its own
         self._area = memoryview(mmap.mmap(area, order.area))
-        self._files = _read_files(map_copy(bundle, order.bundle))
+        self._files = read_bundle_blob(map_copy(bundle, order.bundle))
         parts = zip(rows, order.task.parts, strict=True)
         self._given = _read_given(
             order, states, [MappedRows(each, p.rows * p.row_bytes) for each, p in parts]
@@ -139,10 +148,6 @@ class Assigned:
             raise unfit("state-bytes")
         self._area[at : at + len(content)] = content
         return at + len(content)
-
-
-def _read_files(blob: memoryview) -> dict[str, bytes]:
-    return {name: bytes(each.content) for name, each in parse_tensors(blob).items()}
 
 
 def _read_given(order: Assignment, states: int, rows: Sequence[MappedRows]) -> Given:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -24,26 +24,21 @@ from sealift.train.worker.messages import (
     GoOn,
     Handed,
     Importing,
-    KillWorker,
-    StartWorker,
-    WorkerEnded,
-    from_bytes,
     size_of,
     to_bytes,
 )
 from sealift.train.worker.modulelog import ModuleLog
+from sealift.train.worker.process import WorkerProcess
 from sealift.train.worker.text import TextTap
 from sealift.train.worker.wire import (
     GONE,
     TIMED_OUT,
     read_framed,
-    send_with,
     write_framed,
 )
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.sharedbuffer import SharedBuffer
 
-START_S: Final = 120.0
 FAREWELL_S: Final = 5.0
 
 
@@ -101,14 +96,13 @@ class TaskProcess:
         stack: ExitStack,
     ) -> None:
         free = free_memory_bytes()
-        self._control = control
+        self._process = WorkerProcess(control)
         self._equipment = equipment
         self._memory_bytes = limits.memory_bytes or free
         self._work_s = limits.work_s
         self._deadline = equipment.clock() + limits.work_s
         self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
-        self._status: int | None = 0  # None while it runs
 
     def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
@@ -126,11 +120,11 @@ class TaskProcess:
             except MalformedError:
                 raise garbled() from None
             except PeerError as error:
-                self._end(FAREWELL_S if error.code == GONE else 0.0)
+                self._process.end(FAREWELL_S if error.code == GONE else 0.0)
                 raise self._died(error) from None
             finally:
                 theirs.close()
-                self._end(farewell_s)
+                self._process.end(farewell_s)
         return self._read(answers, answer)
 
     def _start(self, theirs: socket.socket, states: SharedBuffer, given: Given) -> None:
@@ -142,9 +136,7 @@ class TaskProcess:
             self._area.descriptor,
             *(each.descriptor for each in given.rows),
         ]
-        order = to_bytes(StartWorker(self._memory_bytes))
-        send_with(self._control, order, descriptors)
-        self._status = None
+        self._process.start(self._memory_bytes, descriptors)
         theirs.close()
 
     def _converse(
@@ -187,27 +179,6 @@ class TaskProcess:
                 raise
             raise garbled() from None
 
-    def _end(self, farewell_s: float) -> None:
-        """Make sure that it is gone, and know how it went.
-
-        Args:
-            farewell_s: How long it may take to end by itself.
-        """
-        if self._status is not None:
-            return
-        self._status = 0
-        self._control.settimeout(farewell_s)
-        raw = read_packet(self._control)
-        if not raw:
-            self._control.settimeout(START_S)
-            with suppress(OSError):
-                self._control.send(to_bytes(KillWorker()))
-            raw = read_packet(self._control)
-        if raw:
-            told = from_bytes(raw, WorkerEnded)
-            assert isinstance(told, WorkerEnded)
-            self._status = told.status
-
     def _died(self, error: PeerError) -> JobError:
         if error.code == TIMED_OUT:
             return JobError(
@@ -215,16 +186,8 @@ class TaskProcess:
                 fix="Raise work_s in the job, or lower buffer_bytes",
                 code="recipe-timeout",
             )
-        status = self._status or 0
+        status = self._process.status or 0
         return killed(f"signal {-status}" if status < 0 else "it ended its process")
-
-
-def read_packet(control: socket.socket) -> bytes:
-    """What the zygote says; empty if it is gone or says nothing in time."""
-    try:
-        return control.recv(4096)
-    except OSError:
-        return b""
 
 
 def _join(given: Given) -> bytes:

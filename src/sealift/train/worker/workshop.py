@@ -13,8 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TextIO
 
 from sealift.attest.attester import Measure, unmeasured
@@ -27,14 +27,13 @@ from sealift.train.tensors import TensorBytes, pack_tensors
 from sealift.train.worker.exits import NO_NAMESPACES
 from sealift.train.worker.messages import Waiting, from_bytes
 from sealift.train.worker.modulelog import ModuleLog
+from sealift.train.worker.process import START_S, read_packet
 from sealift.train.worker.taskprocess import (
     FAREWELL_S,
-    START_S,
     Equipment,
     TaskProcess,
     WorkshopLimits,
     killed,
-    read_packet,
 )
 from sealift.travel.sharedbuffer import SharedBuffer
 
@@ -116,6 +115,18 @@ class Workshop:
             self._verify_bundle()
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
             return process.do(task, given, hand_over)
+
+    @contextmanager
+    def lend(self) -> Iterator[tuple[socket.socket, Equipment]]:
+        """The zygote and the equipment, for a worker that stays; no task meanwhile.
+
+        Raises:
+            JobError: ``recipe-killed``, ``state-changed``.
+        """
+        with self._lock:
+            assert self.sandbox
+            self._verify_bundle()
+            yield self._control, self._equipment
 
     def interrupt(self) -> None:
         """End the work under way, from another thread; what does it raises."""

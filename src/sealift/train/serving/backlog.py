@@ -1,0 +1,263 @@
+"""Which questions wait, and which of them are answered together. Pure: no threads.
+
+Guarantees: what waits is bounded, in rows over all and in questions of each client, and
+whoever is beyond that is told ``busy`` and when to come again; clients take turns, so
+that nobody's many questions keep another's one waiting; without ``mixed`` a batch is of
+one client alone. Time is an argument.
+Source: spec/serve.md section Batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from sealift.errors import PeerError
+from sealift.ids import Buffer
+from sealift.train.serving.packets import Work
+
+WEIGHT: Final = 0.2  # of the newest batch in the running mean of times
+LEAST_RETRY_S: Final = 0.01
+
+
+class Deliver(Protocol):
+    """Takes an answer to a question; never waits."""
+
+    def __call__(self, rows: Buffer, count: int, *, final: bool) -> None:
+        """Hand on ``count`` rows."""
+        ...
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Question:
+    """One question while it is here.
+
+    Attributes:
+        client: Whose it is; batches are not mixed over it.
+        work: What is asked.
+        rows: How many.
+        payload: The rows; emptied once they were handed on.
+        steps: Most steps of a generation.
+        deadline_s: When nobody waits for it any more.
+        deliver: Takes answers.
+        refuse: Takes the error, if there is none.
+        room: Whether the client takes what was delivered.
+        gone: Whether the client cancelled it, or left.
+    """
+
+    client: object
+    work: Work
+    rows: int
+    payload: Buffer
+    deadline_s: float
+    deliver: Deliver
+    refuse: Callable[[Exception], None]
+    steps: int = 0
+    room: Callable[[], bool] = lambda: True
+    gone: bool = False
+    arrived_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may wait, and how batches are made.
+
+    Attributes:
+        max_batch_rows: Most rows of a batch.
+        max_delay_s: Longest that a question waits for others to join it.
+        max_waiting_rows: Most rows that wait in all.
+        max_waiting: Most questions of one client that wait or are worked on.
+        streams: Most generations under way.
+        mixed: Whether a batch may have several clients' rows.
+    """
+
+    max_batch_rows: int = 64
+    max_delay_s: float = 0.002
+    max_waiting_rows: int = 1024
+    max_waiting: int = 8
+    streams: int = 4
+    mixed: bool = False
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Questions of one kind, by client, and whose turn it is."""
+
+    waiting: dict[object, deque[Question]] = field(default_factory=dict)
+
+    def put(self, question: Question) -> None:
+        self.waiting.setdefault(question.client, deque()).append(question)
+
+    def first(self) -> Question | None:
+        return next((queue[0] for queue in self.waiting.values()), None)
+
+    def take(self, question: Question) -> None:
+        """Take the head of a client's queue; the client goes to the end of the turns."""
+        queue = self.waiting.pop(question.client)
+        queue.popleft()
+        if queue:
+            self.waiting[question.client] = queue
+
+    def remove(self, question: Question) -> bool:
+        queue = self.waiting.get(question.client, deque())
+        if question not in queue:
+            return False
+        queue.remove(question)
+        if not queue:
+            del self.waiting[question.client]
+        return True
+
+    def all(self) -> list[Question]:
+        return [each for queue in self.waiting.values() for each in queue]
+
+
+class Backlog:
+    """What waits at a server.
+
+    Args:
+        limits: How much, and how batches are made.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._turns: dict[Work, _Turns] = {"predict": _Turns(), "generate": _Turns()}
+        self._rows = 0
+        self._held: dict[object, int] = {}
+        self._row_s = 0.0  # running mean of the time that a row takes
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that wait now."""
+        return self._rows
+
+    @property
+    def waiting(self) -> int:
+        """Questions that wait now."""
+        return sum(len(turns.all()) for turns in self._turns.values())
+
+    def admit(self, question: Question, now_s: float) -> None:
+        """Let it wait.
+
+        Raises:
+            PeerError: code ``busy``; ``retry_s`` says when to come again.
+        """
+        held = self._held.get(question.client, 0)
+        if held >= self.limits.max_waiting:
+            raise busy(f"{held} of your questions wait", self._retry_s())
+        if self._rows + question.rows > self.limits.max_waiting_rows and self._rows:
+            raise busy("too many rows wait", self._retry_s())
+        question.arrived_s = now_s
+        self._held[question.client] = held + 1
+        self._rows += question.rows
+        self._turns[question.work].put(question)
+
+    def take_batch(self, now_s: float, callers: int) -> list[Question]:
+        """Questions to answer together now; none if others may still join them.
+
+        Args:
+            now_s: Monotonic seconds.
+            callers: Clients that are here; when each of them waits, no other can join.
+        """
+        turns = self._turns["predict"]
+        first = turns.first()
+        if first is None or not self._ripe(now_s, callers):
+            return []
+        taken, rows = [], 0
+        while (each := self._fitting(first, rows)) is not None:
+            turns.take(each)
+            self._rows -= each.rows
+            taken.append(each)
+            rows += each.rows
+        return taken
+
+    def take_stream(self, under_way: int) -> Question | None:
+        """A generation to begin now, if there is one and a place for it."""
+        turns = self._turns["generate"]
+        first = turns.first()
+        if first is None or under_way >= self.limits.streams:
+            return None
+        turns.take(first)
+        self._rows -= first.rows
+        return first
+
+    def wait_s(self, now_s: float, callers: int) -> float | None:
+        """How long until a batch is ripe; None if nothing waits for one."""
+        waiting = self._turns["predict"].all()
+        if not waiting:
+            return None
+        if self._ripe(now_s, callers):
+            return 0.0
+        oldest_s = min(each.arrived_s for each in waiting)
+        return max(0.0, oldest_s + self.limits.max_delay_s - now_s)
+
+    def forget(self, question: Question) -> None:
+        """It was answered, refused, or nobody wants it any more."""
+        if self._turns[question.work].remove(question):
+            self._rows -= question.rows
+        held = self._held.get(question.client, 0) - 1
+        if held > 0:
+            self._held[question.client] = held
+        else:
+            self._held.pop(question.client, None)
+
+    def late(self, now_s: float) -> list[Question]:
+        """Those that wait and that nobody waits for any more."""
+        waiting = (each for turns in self._turns.values() for each in turns.all())
+        return [each for each in waiting if each.gone or each.deadline_s <= now_s]
+
+    def everything(self) -> list[Question]:
+        """All that wait."""
+        return [each for turns in self._turns.values() for each in turns.all()]
+
+    def note_batch(self, rows: int, seconds: float) -> None:
+        """A batch took so long: what ``busy`` tells clients is made of it."""
+        row_s = seconds / max(1, rows)
+        old = self._row_s or row_s
+        self._row_s = (1 - WEIGHT) * old + WEIGHT * row_s
+
+    def _ripe(self, now_s: float, callers: int) -> bool:
+        turns, limits = self._turns["predict"], self.limits
+        waiting = turns.all()
+        if len(turns.waiting) >= callers:
+            return True
+        if sum(each.rows for each in waiting) >= limits.max_batch_rows:
+            return True
+        oldest_s = min(each.arrived_s for each in waiting)
+        return now_s - oldest_s >= limits.max_delay_s
+
+    def _fitting(self, first: Question, rows: int) -> Question | None:
+        """The next one that fits; the first always does."""
+        for client, queue in self._turns["predict"].waiting.items():
+            alone = not self.limits.mixed and client != first.client
+            if not alone and (
+                not rows or rows + queue[0].rows <= self.limits.max_batch_rows
+            ):
+                return queue[0]
+        return None
+
+    def _retry_s(self) -> float:
+        return max(LEAST_RETRY_S, self._rows * self._row_s)
+
+
+class BusyError(PeerError):
+    """The server has enough to do; come again.
+
+    Attributes:
+        retry_s: When.
+    """
+
+    default_code = "busy"
+
+    def __init__(self, why: str, retry_s: float) -> None:
+        self.retry_s = math.ceil(retry_s * 1000) / 1000
+        super().__init__(
+            "the server is busy", why=why, fix=f"Ask again in {self.retry_s:g} s"
+        )
+
+
+def busy(why: str, retry_s: float) -> BusyError:
+    """The refusal of one question too many."""
+    return BusyError(why, retry_s)

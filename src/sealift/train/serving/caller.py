@@ -1,0 +1,283 @@
+"""One client at the server: reads its questions, writes its answers, in its own session.
+
+Nothing is shared between callers but the desk; answers are queued for the session that
+the question came in and for no other. Whoever floods, or sends what does not parse, is
+told why and loses its session; a question that does not fit the form is refused alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sealift.data.rowcheck import demand_rows
+from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.ids import Buffer
+from sealift.release.visible import visible
+from sealift.train.modelform import ModelForm
+from sealift.train.serving.backlog import BusyError, Question
+from sealift.train.serving.desk import Desk
+from sealift.train.serving.packets import (
+    MAX_LINE_CHARACTERS,
+    Answered,
+    Ask,
+    Cancel,
+    Header,
+    Messages,
+    Packet,
+    Refused,
+    Welcome,
+    receive_packet,
+    send_packet,
+    too_large,
+)
+from sealift.train.serving.tally import Tally
+
+OUTBOX: Final = 4  # answers that wait for a client before its generations pause
+# What a client may know of the model's failures: not where, and not of what kind.
+_OF_THE_MODEL: Final = frozenset({
+    "bad-recipe", "recipe-error", "recipe-killed", "recipe-garbled", "answer-refused",
+    "no-memory", "foreign-import", "bundle-hides-module", "state-changed",
+})  # fmt: skip
+
+
+class CallerSession(Messages, Protocol):
+    """The part of ``session.Session`` that a caller needs."""
+
+    def close(self) -> None:
+        """Send the final record and close."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerLimits:
+    """What one client may do.
+
+    Attributes:
+        max_request_bytes: Longest payload.
+        request_s: How long a question may wait to be answered.
+        idle_s: How long a client may say nothing.
+    """
+
+    max_request_bytes: int = 16 << 20
+    request_s: float = 30.0
+    idle_s: float = 600.0
+
+
+class Caller:
+    """Serves one session until its client leaves or the server does.
+
+    Args:
+        session: Established.
+        client: Whose it is, for limits and batches.
+        desk: Works the model.
+        form: Of the model.
+        limits: What it may do.
+        clock: Monotonic seconds.
+        tally: Counts.
+    """
+
+    def __init__(
+        self,
+        session: CallerSession,
+        client: object,
+        desk: Desk,
+        form: ModelForm,
+        *,
+        limits: CallerLimits,
+        clock: Callable[[], float],
+        tally: Tally,
+    ) -> None:
+        self._session = session
+        self._client = client
+        self._desk = desk
+        self._form = form
+        self._limits = limits
+        self._clock = clock
+        self._tally = tally
+        self._open: dict[int, Question] = {}
+        self._outbox: deque[tuple[Header, Buffer, bool]] = deque()
+        self._changed = threading.Condition()
+        self._ending = False
+        self._last_id = 0
+
+    def serve(self, welcome: Welcome) -> None:
+        """Greet, then answer; returns when the session is over."""
+        self._put(welcome)
+        writer = threading.Thread(target=self._write, name="answers", daemon=True)
+        writer.start()
+        try:
+            self._read()
+        finally:
+            self._abandon()
+            self._end()
+            writer.join()
+            self._session.close()
+
+    def dismiss(self, error: SealiftError) -> None:
+        """The server goes away: say so, after the answers that are queued."""
+        self._put(_refusal(0, error))
+        self._end()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._take(
+                    receive_packet(
+                        self._session,
+                        self._limits.idle_s,
+                        max_payload=lambda _: self._limits.max_request_bytes,
+                    )
+                )
+        except PeerError:
+            return
+        except SealiftError as error:  # nothing can be made of what follows
+            self._tally.refused(error.code)
+            self._put(_refusal(0, error))
+
+    def _take(self, packet: Packet) -> None:
+        header = packet.header
+        if isinstance(header, Cancel):
+            with self._changed:
+                question = self._open.get(header.id)
+            if question is not None:
+                self._desk.cancel(question)
+            return
+        if not isinstance(header, Ask):
+            raise MalformedError("a packet that only servers send", code="bad-packet")
+        if header.id <= self._last_id:
+            raise MalformedError("a question was asked twice", code="bad-packet")
+        self._last_id = header.id
+        try:
+            self._ask(header, packet.payload)
+        except SealiftError as error:
+            self._tally.refused(error.code)
+            self._close(header.id)
+            self._put(_refusal(header.id, error))
+
+    def _ask(self, header: Ask, payload: Buffer) -> None:
+        self._check(header, payload)
+        question = Question(
+            client=self._client,
+            work=header.work,
+            rows=header.rows,
+            payload=payload,
+            steps=min(header.steps or self._form.max_steps, self._form.max_steps),
+            deadline_s=self._clock() + self._limits.request_s,
+            deliver=_Delivery(self, header.id, pad=header.pad),
+            refuse=lambda error: self._refuse(header.id, error),
+            room=self._has_room,
+        )
+        with self._changed:
+            self._open[header.id] = question
+        self._tally.add("questions")
+        self._desk.ask(question)
+
+    def _check(self, header: Ask, payload: Buffer) -> None:
+        form = self._form
+        offered = {"predict": form.outputs, "generate": form.tokens}[header.work]
+        if offered is None:
+            raise _bad_request(f"this model does not {header.work}")
+        if not 1 <= header.rows <= form.max_rows:
+            raise _bad_request(f"{header.rows} rows; 1 to {form.max_rows} are taken")
+        wanted = header.rows * form.inputs.row_bytes
+        if wanted > self._limits.max_request_bytes:
+            raise too_large(wanted, self._limits.max_request_bytes)
+        if len(payload) != wanted:
+            raise _bad_request(f"{len(payload)} bytes; these rows have {wanted}")
+        try:
+            demand_rows(payload, form.inputs)
+        except MalformedError as error:
+            raise _bad_request(f"{error.field}: {error.why}") from None
+
+    def _has_room(self) -> bool:
+        with self._changed:
+            return len(self._outbox) < OUTBOX
+
+    def deliver(self, id_: int, answered: Answered, rows: Buffer, *, pad: bool) -> None:
+        """Queue an answer, unless nobody waits for it any more."""
+        with self._changed:
+            if self._open.get(id_) is None:
+                return
+            if answered.final:
+                del self._open[id_]
+        self._put(answered, rows, pad=pad)
+
+    def _refuse(self, id_: int, error: Exception) -> None:
+        assert isinstance(error, SealiftError)
+        if self._close(id_):
+            self._put(_refusal(id_, error))
+
+    def _close(self, id_: int) -> bool:
+        with self._changed:
+            return self._open.pop(id_, None) is not None
+
+    def _abandon(self) -> None:
+        with self._changed:
+            left, self._open = list(self._open.values()), {}
+        for question in left:
+            self._desk.cancel(question)
+
+    def _put(self, header: Header, payload: Buffer = b"", *, pad: bool = False) -> None:
+        with self._changed:
+            if not self._ending:
+                self._outbox.append((header, payload, pad))
+                self._changed.notify_all()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+
+    def _write(self) -> None:
+        with suppress(SealiftError):
+            while (packet := self._next()) is not None:
+                header, payload, pad = packet
+                send_packet(self._session, header, payload, pad=pad)
+                self._desk.wake()
+        # Nobody takes anything any more: the reader ends with the session.
+        self._end()
+        self._session.close()
+
+    def _next(self) -> tuple[Header, Buffer, bool] | None:
+        with self._changed:
+            while not self._outbox and not self._ending:
+                self._changed.wait()
+            return self._outbox.popleft() if self._outbox else None
+
+
+class _Delivery:
+    """Numbers the answers to one question."""
+
+    def __init__(self, caller: Caller, id_: int, *, pad: bool) -> None:
+        self._caller = caller
+        self._id = id_
+        self._pad = pad
+        self._number = 0
+
+    def __call__(self, rows: Buffer, count: int, *, final: bool) -> None:
+        answered = Answered(id=self._id, number=self._number, rows=count, final=final)
+        self._number += 1
+        self._caller.deliver(self._id, answered, rows, pad=self._pad)
+
+
+def _refusal(id_: int, error: SealiftError) -> Refused:
+    """What a client is told; of a failing model only that it failed (rule H8)."""
+    if error.code in _OF_THE_MODEL:
+        return Refused(id=id_, code="model-failed", line="the model failed on it")
+    if error.code == "recipe-timeout":
+        line = "the model took too long"
+        return Refused(id=id_, code="request-timeout", line=line)
+    retry_s = error.retry_s if isinstance(error, BusyError) else 0.0
+    line = visible(error.why or error.what)[:MAX_LINE_CHARACTERS]
+    return Refused(id=id_, code=error.code, line=line, retry_ms=int(retry_s * 1000))
+
+
+def _bad_request(why: str) -> MalformedError:
+    return MalformedError(
+        "the request does not fit the model's form", why=why, code="bad-request"
+    )

@@ -1,0 +1,299 @@
+"""The client of a served model: it appraises the server, then asks.
+
+::
+
+    import sealift
+
+    with sealift.connect(
+        "server:7420", agreement="agreement.json", owner="lab.card.json"
+    ) as model:
+        answer = model.predict({"pixels": pixels})  # numpy or torch, by name
+
+What is trusted is the agreement alone, known by its owner's key or by its digest: the
+server's evidence must satisfy it, its code bundle must be the agreed one, and the model
+that it names must be the agreed one by its commitment. ``development`` protects nobody
+and is refused unless it is asked for. No torch here.
+Source: spec/serve.md section Client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+from sealift.channel.tcp import TcpTransport
+from sealift.channel.transport import Transport
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    SealiftError,
+    UnavailableError,
+)
+from sealift.ids import Role
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect as open_session
+from sealift.session.session import Session
+from sealift.train.modelform import Fields, form_of
+from sealift.train.serving.clientpolicy import (
+    ClientPolicy,
+    load_policy,
+    require_code,
+    require_model,
+    what_was_seen,
+)
+from sealift.train.serving.columns import (
+    Arrays,
+    PackedQuestion,
+    pack_question,
+    unpack_answer,
+)
+from sealift.train.serving.mailbox import Mailbox, unexpected
+from sealift.train.serving.packets import (
+    VERSION,
+    Answered,
+    Refused,
+    Welcome,
+    receive_packet,
+)
+from sealift.train.serving.toldclient import explain_refusal
+from sealift.train.settings import parse_address
+from sealift.travel.peers import expect_accelerator
+
+CONNECT_S: Final = 10.0
+ANSWER_S: Final = 60.0
+
+
+class Client:
+    """One session with a serving accelerator; safe to use from several threads.
+
+    Made by ``connect``.
+
+    Attributes:
+        seen: What the server proved.
+        form: What the model is asked and what it answers.
+    """
+
+    def __init__(
+        self, session: Session, policy: ClientPolicy, welcome: Welcome
+    ) -> None:
+        self._session = session
+        result = session.peer.result
+        assert result is not None, "a session without evidence was refused"
+        self.form = form_of(policy.resource)
+        self._mail = Mailbox(session, self.form, welcome.max_request_bytes)
+        self.seen = what_was_seen(result, policy, welcome)
+
+    def predict(
+        self,
+        rows: Arrays,
+        *,
+        timeout_s: float = ANSWER_S,
+        patience_s: float = 0.0,
+        pad: bool = False,
+    ) -> dict[str, Any]:
+        """The model's answer to some rows.
+
+        Args:
+            rows: An array of shape (rows, ...) by name, numpy or torch; of a model with
+                one input the array alone. More rows than the model takes at once go in
+                parts.
+            timeout_s: How long each part may take.
+            patience_s: How long to come again while the server is busy.
+            pad: Hide lengths but for their power of two.
+
+        Returns:
+            Arrays by name; tensors, if a tensor was given.
+
+        Raises:
+            MalformedError: the rows do not fit the model's form.
+            PeerError: ``busy``, no answer in time, or the server is gone.
+            JobError: the model failed.
+        """
+        outputs = _offered(self.form.outputs, "predict")
+        question = pack_question(rows, self.form)
+        found = bytearray()
+        for start in range(0, question.rows, self.form.max_rows):
+            part = question.part(start, self.form.max_rows)
+            found += self._insist(part, timeout_s, patience_s, pad=pad)
+        return unpack_answer(found, outputs.schema, as_tensors=question.of_tensors)
+
+    def generate(
+        self,
+        rows: Arrays,
+        *,
+        steps: int = 0,
+        timeout_s: float = ANSWER_S,
+        pad: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """The model's tokens, step by step, as they are made.
+
+        Args:
+            rows: As ``predict``; no more than the model takes at once.
+            steps: Most steps; 0 for the model's own most.
+            timeout_s: How long each step may take.
+            pad: Hide lengths but for their power of two.
+
+        Whoever stops iterating (``close`` of the iterator) ends it at the server, too.
+        Raises like ``predict``.
+        """
+        tokens = _offered(self.form.tokens, "generate")
+        question = pack_question(rows, self.form)
+        if question.rows > self.form.max_rows:
+            raise MalformedError(
+                f"{question.rows} rows; {self.form.max_rows} are the most",
+                code="bad-request",
+            )
+        return self._stream(question, tokens, steps, timeout_s, pad=pad)
+
+    def renew(self) -> None:
+        """Demand fresh evidence, and replace all keys (a whole new handshake).
+
+        Raises:
+            RefusedError: the server does not prove itself again; the session is over.
+        """
+        self._mail.renew()
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _insist(
+        self, part: PackedQuestion, timeout_s: float, patience_s: float, *, pad: bool
+    ) -> bytes:
+        until = time.monotonic() + patience_s
+        while True:
+            id_ = self._mail.ask("predict", part, pad=pad)
+            try:
+                return bytes(self._mail.await_answer(id_, timeout_s).payload)
+            except PeerError as error:
+                pause_s = getattr(error, "retry_s", 0.0)
+                late = time.monotonic() + pause_s > until
+                if error.code != "busy" or late:
+                    raise
+            finally:
+                self._mail.forget(id_)
+            time.sleep(pause_s)
+
+    def _stream(
+        self,
+        question: PackedQuestion,
+        tokens: Fields,
+        steps: int,
+        timeout_s: float,
+        *,
+        pad: bool,
+    ) -> Iterator[dict[str, Any]]:
+        id_, number, final = (
+            self._mail.ask("generate", question, steps, pad=pad),
+            0,
+            False,
+        )
+        try:
+            while not final:
+                packet = self._mail.await_answer(id_, timeout_s)
+                header = packet.header
+                assert isinstance(header, Answered)
+                if header.number != number:
+                    raise unexpected("tokens are missing")
+                number, final = number + 1, header.final
+                if header.rows:
+                    yield unpack_answer(
+                        packet.payload,
+                        tokens.schema,
+                        as_tensors=question.of_tensors,
+                    )
+        finally:
+            self._mail.forget(id_)
+            if not final:
+                self._mail.cancel(id_)
+
+
+def connect(
+    address: str | tuple[str, int],
+    policy: ClientPolicy | None = None,
+    *,
+    timeout_s: float = CONNECT_S,
+    **terms: Any,
+) -> Client:
+    """Meet a server, appraise it, and be ready to ask.
+
+    Args:
+        address: ``host:port``.
+        policy: What it must prove; or the arguments of ``load_policy``.
+        timeout_s: For the connection, the handshake and the greeting, each.
+        terms: See ``load_policy``.
+
+    Raises:
+        RefusedError: the server is not what the policy demands.
+        PeerError: nobody answers there, or it refused us.
+        UnavailableError: ``serve-version``: it speaks another version.
+    """
+    policy = policy or load_policy(**terms)
+    policy.require_level(policy.agreement.accept[0])  # before anything is dialled
+    host, port = parse_address(address) if isinstance(address, str) else address
+    transport = TcpTransport.dial(host, port, timeout_s=timeout_s)
+    return meet(transport, policy, timeout_s=timeout_s)
+
+
+def meet(
+    transport: Transport, policy: ClientPolicy, *, timeout_s: float = CONNECT_S
+) -> Client:
+    """``connect`` over a connection that is there already."""
+    identity = policy.identity
+    endpoint = Endpoint(
+        role=Role.CLIENT,
+        name=identity.name if identity else "client",
+        agreement=policy.agreement.digest,
+        identity=identity,
+    )
+    session = open_session(
+        transport, endpoint, expect_accelerator(policy.agreement), timeout_s
+    )
+    try:
+        result = session.peer.result
+        assert result is not None, "the policy demands evidence"
+        policy.require_level(result.level)
+        require_code(result, policy)
+        welcome = _greeting(session, timeout_s)
+        require_model(welcome, policy)
+        return Client(session, policy, welcome)
+    except BaseException:
+        session.close()
+        raise
+
+
+def _greeting(session: Session, timeout_s: float) -> Welcome:
+    header = receive_packet(session, timeout_s, max_payload=lambda _: 0).header
+    if isinstance(header, Refused):
+        raise explain_refusal(header)
+    if not isinstance(header, Welcome):
+        raise unexpected("no greeting")
+    if header.version != VERSION:
+        raise _other_version(header.version)
+    return header
+
+
+def _offered(fields: Fields | None, work: str) -> Fields:
+    if fields is None:
+        raise MalformedError(
+            f"this model does not {work}",
+            fix="Its form says what it does; see `sealift predict --describe`",
+            code="bad-request",
+        )
+    return fields
+
+
+def _other_version(found: int) -> SealiftError:
+    return UnavailableError(
+        "the server speaks another version of the serving protocol",
+        why=f"{found}; this is {VERSION}",
+        fix="Use a client and a server of one version of Sealift",
+        code="serve-version",
+    )

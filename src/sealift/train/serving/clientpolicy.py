@@ -1,0 +1,215 @@
+"""What a client demands of a serving accelerator, and what it saw of it.
+
+The agreement is trusted because the client knows its owner's key, or its digest; all
+else is compared with the agreement.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealift.attest.level import Level
+from sealift.attest.result import AttestationResult
+from sealift.crypto.identity import Identity, load_card
+from sealift.crypto.sign import PublicKey
+from sealift.errors import PolicyError
+from sealift.ids import Digest
+from sealift.release.agreement import Resource
+from sealift.release.audit import verify_head
+from sealift.release.equip import equip
+from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.train.modelform import choose_model
+from sealift.train.serving.packets import Welcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientPolicy:
+    """What a client demands of a server.
+
+    Attributes:
+        agreement: Verified, and known to be the wanted one; equipped.
+        model: Name of the model; empty for the only one.
+        development: Whether evidence that protects nobody will do.
+        levels: Levels that will do, of those of the agreement; empty for all.
+        identity: The client's own, for a model that only some may ask.
+    """
+
+    agreement: VerifiedAgreement
+    model: str = ""
+    development: bool = False
+    levels: tuple[Level, ...] = ()
+    identity: Identity | None = None
+
+    @property
+    def resource(self) -> Resource:
+        """The model's resource."""
+        return choose_model(self.agreement, self.model)
+
+    def require_level(self, level: Level | None) -> None:
+        """Refuse a level that this client does not take.
+
+        Raises:
+            PolicyError: ``development-refused`` or ``level-refused``.
+        """
+        if level is Level.DEVELOPMENT and not self.development:
+            raise PolicyError(
+                "development evidence refused",
+                why="it protects nobody: whoever runs the server can read questions "
+                "and answers",
+                fix="Only development=True (--development) asks for it",
+                code="development-refused",
+            )
+        if level is None or (self.levels and level not in self.levels):
+            wanted = ", ".join(self.levels)
+            raise PolicyError(
+                "the server proves another level",
+                why=f"{level or 'none'}; wanted is {wanted or 'any'}",
+                code="level-refused",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a client saw of a server before it asked anything.
+
+    Attributes:
+        level: What its evidence proved, with what it rehearses.
+        code: The code bundle that it runs.
+        agreement: The agreement that it works under.
+        model: Name of the model.
+        content: Commitment to the model.
+        sandbox: What keeps the recipe in.
+        log_size: Entries in the log of the model's owner; 0 if no head was shown.
+    """
+
+    level: str
+    code: Digest
+    agreement: Digest
+    model: str
+    content: Digest
+    sandbox: str
+    log_size: int
+
+
+def load_policy(
+    agreement: str | Path,
+    *,
+    owner: str | Path | PublicKey | None = None,
+    digest: str = "",
+    model: str = "",
+    development: bool = False,
+    levels: tuple[Level, ...] = (),
+    identity: Identity | None = None,
+) -> ClientPolicy:
+    """A policy from the agreement's file, and from what tells that it is the right one.
+
+    Args:
+        agreement: The signed file.
+        owner: The model owner's key, or its card: it must have signed.
+        digest: The agreement's digest instead, ``sha256:...``.
+        model, development, levels, identity: See ``ClientPolicy``.
+
+    Raises:
+        PolicyError: ``agreement-unknown`` if neither owner nor digest is given;
+            ``other-key`` or ``other-agreement``.
+        SealiftError: if the agreement does not verify.
+    """
+    verified = equip(load_verified(Path(agreement)), clock=time.time)  # noqa: TID251
+    require_known(verified, choose_model(verified, model), owner, digest)
+    return ClientPolicy(
+        agreement=verified,
+        model=model,
+        development=development,
+        levels=levels,
+        identity=identity,
+    )
+
+
+def require_known(
+    verified: VerifiedAgreement,
+    resource: Resource,
+    owner: str | Path | PublicKey | None,
+    digest: str,
+) -> None:
+    """Demand that the agreement is the one that the client means.
+
+    Raises:
+        PolicyError: ``agreement-unknown``, ``other-key`` or ``other-agreement``.
+    """
+    if owner is None and not digest:
+        raise PolicyError(
+            "nothing says that this agreement is the right one",
+            why="anybody can sign one of its own",
+            fix="Give the model owner's card, or the agreement's digest",
+            code="agreement-unknown",
+        )
+    if digest and Digest.from_text(digest) != verified.digest:
+        raise PolicyError(
+            "this is another agreement", why=f"it is {verified.digest}",
+            code="other-agreement",
+        )  # fmt: skip
+    if owner is not None:
+        key = owner if isinstance(owner, PublicKey) else load_card(Path(owner)).sign
+        if verified.require_owner_signed(resource.owner).sign != key:
+            raise PolicyError(
+                f"{resource.owner} of this agreement has another key",
+                fix="Get the agreement from the model's owner",
+                code="other-key",
+            )
+
+
+def require_model(welcome: Welcome, policy: ClientPolicy) -> None:
+    """Demand the agreed model, and the log of its owner.
+
+    Raises:
+        PolicyError: ``other-model`` or ``other-log``.
+        RefusedError: if the log's head is not signed.
+    """
+    resource = policy.resource
+    if (welcome.model, welcome.content) != (resource.name, resource.content):
+        raise PolicyError(
+            "the server serves another model",
+            why=f"{welcome.model}, {welcome.content.short}; the agreement names "
+            f"{resource.name}, {resource.content.short}",
+            fix="Ask the server of that model, or name this one",
+            code="other-model",
+        )
+    if welcome.head is not None:
+        verify_head(welcome.head)
+        if welcome.head.log != policy.agreement.party(resource.owner).sign:
+            raise PolicyError(
+                "the server shows a log of somebody else",
+                why=f"it is not signed by {resource.owner}",
+                code="other-log",
+            )
+
+
+def require_code(result: AttestationResult, policy: ClientPolicy) -> None:
+    """Demand the agreed code.
+
+    Raises:
+        PolicyError: ``code-bundle-differs``.
+    """
+    if result.claims.code_bundle != policy.agreement.agreement.code.digest:
+        raise PolicyError(
+            "the server runs other code than the agreement names",
+            code="code-bundle-differs",
+        )
+
+
+def what_was_seen(
+    result: AttestationResult, policy: ClientPolicy, welcome: Welcome
+) -> Seen:
+    """What stands in evidence and greeting, both compared with the agreement."""
+    assert result.claims.code_bundle is not None, "it was compared"
+    return Seen(
+        level=result.standing,
+        code=result.claims.code_bundle,
+        agreement=policy.agreement.digest,
+        model=welcome.model,
+        content=welcome.content,
+        sandbox=welcome.sandbox,
+        log_size=welcome.head.size if welcome.head else 0,
+    )

@@ -1,0 +1,302 @@
+"""The one thread that works the model: takes batches and generations, routes results.
+
+Guarantees: each answer goes to the question whose rows it was made of, by its place in
+the batch; what a client no longer waits for is not begun, and a generation whose client
+does not take its tokens waits, then ends; batches and steps of generations take turns.
+A batch of several clients that fails is tried again question by question, so that one
+client's rows cannot fail another's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from sealift.errors import PeerError, SealiftError
+from sealift.ids import Buffer
+from sealift.train.serving.backlog import Backlog, Limits, Question
+from sealift.train.serving.tally import Tally
+
+ACTIVE_DELAYS: Final = 10
+LOOK_S: Final = 0.25  # how often late questions and slow clients are looked for
+
+
+class Model(Protocol):
+    """What answers (``hosted.HostedModel``)."""
+
+    def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
+        """The answer's rows."""
+        ...
+
+    def begin(self, stream: int, payload: Buffer, rows: int) -> None:
+        """Begin a generation."""
+        ...
+
+    def next(self, stream: int, rows: int) -> bytearray | None:
+        """Its next tokens; None at its end."""
+        ...
+
+    def drop(self, stream: int) -> None:
+        """End it early."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    number: int
+    question: Question
+    steps: int = 0
+    moved_s: float = 0.0  # when its client last took something
+
+
+class Desk:
+    """Works one model for many clients.
+
+    Args:
+        model: Answers; used by the thread of ``run`` alone.
+        limits: Of what waits, and of batches.
+        clock: Monotonic seconds.
+        tally: Counts.
+        patience_s: How long a generation waits for a client that takes nothing.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        clock: Callable[[], float],
+        tally: Tally,
+        patience_s: float = 30.0,
+    ) -> None:
+        self._model = model
+        self._clock = clock
+        self._tally = tally
+        self._patience_s = patience_s
+        self._backlog = Backlog(limits)
+        self._streams: deque[_Stream] = deque()
+        self._changed = threading.Condition()
+        self._asked_s: dict[object, float] = {}
+        self._stopping: SealiftError | None = None
+        self._numbers = 0
+        self._streams_next = False
+
+    def ask(self, question: Question) -> None:
+        """Let a question wait for its turn.
+
+        Raises:
+            PeerError: ``busy``, or ``server-stopping``.
+        """
+        with self._changed:
+            if self._stopping is not None:
+                raise self._stopping
+            now_s = self._clock()
+            self._backlog.admit(question, now_s)
+            self._asked_s[question.client] = now_s
+            self._changed.notify_all()
+
+    def cancel(self, question: Question) -> None:
+        """Nobody waits for it any more."""
+        with self._changed:
+            question.gone = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """A client took something: a generation may go on."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop(self, reason: SealiftError) -> None:
+        """Take no more questions; refuse those that wait, end after what is under way."""
+        with self._changed:
+            self._stopping = self._stopping or reason
+            self._changed.notify_all()
+
+    def waiting(self) -> tuple[int, int]:
+        """(questions, rows) that wait now."""
+        with self._changed:
+            return self._backlog.waiting, self._backlog.waiting_rows
+
+    def run(self) -> None:
+        """Work until stopped."""
+        while (work := self._next()) is not None:
+            work()
+        for each in self._leftovers():
+            self._refuse(each, self._stopping or stopping())
+
+    def _leftovers(self) -> list[Question]:
+        with self._changed:
+            streams = [each.question for each in self._streams]
+            self._streams.clear()
+            return [*self._backlog.everything(), *streams]
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while self._stopping is None:
+                now_s = self._clock()
+                late = self._backlog.late(now_s)
+                if late:
+                    return partial(self._give_up, late)
+                if (found := self._choose(now_s)) is not None:
+                    return found
+                wait_s = self._backlog.wait_s(now_s, self._callers(now_s))
+                self._changed.wait(LOOK_S if wait_s is None else min(wait_s, LOOK_S))
+            return None
+
+    def _choose(self, now_s: float) -> Callable[[], None] | None:
+        """Batches and steps in turn; a new generation is begun before either."""
+        question = self._backlog.take_stream(len(self._streams))
+        if question is not None:
+            return partial(self._begin, question)
+        stream = self._ready_stream(now_s) if self._streams_next else None
+        if stream is None:
+            batch = self._backlog.take_batch(now_s, self._callers(now_s))
+            if batch:
+                self._streams_next = True
+                return partial(self._predict, batch)
+            stream = self._ready_stream(now_s)
+        self._streams_next = False
+        return partial(self._step, stream) if stream is not None else None
+
+    def _callers(self, now_s: float) -> int:
+        """Clients that asked just now: a batch waits for such, not for silent ones."""
+        since_s = now_s - ACTIVE_DELAYS * self._backlog.limits.max_delay_s
+        self._asked_s = {c: at for c, at in self._asked_s.items() if at >= since_s}
+        return len(self._asked_s)
+
+    def _ready_stream(self, now_s: float) -> _Stream | None:
+        """The next generation that can go on, or has to be ended."""
+        for _ in range(len(self._streams)):
+            stream = self._streams.popleft()
+            self._streams.append(stream)
+            if stream.question.room():
+                return stream
+            late = now_s - stream.moved_s > self._patience_s
+            if stream.question.gone or late:
+                stream.question.gone = True
+                return stream
+        return None
+
+    def _predict(self, batch: list[Question]) -> None:
+        began_s = self._clock()
+        rows = sum(each.rows for each in batch)
+        try:
+            found = memoryview(
+                self._model.predict([each.payload for each in batch], rows)
+            )
+        except SealiftError as error:
+            self._fail(batch, error)
+            return
+        with self._changed:
+            self._backlog.note_batch(rows, self._clock() - began_s)
+        self._tally.add("batches")
+        self._tally.add("rows", rows)
+        self._route(batch, found, len(found) // rows)
+
+    def _route(self, batch: list[Question], found: memoryview, row_bytes: int) -> None:
+        at = 0
+        for each in batch:
+            end = at + each.rows * row_bytes
+            self._finish(each)
+            each.deliver(found[at:end], each.rows, final=True)
+            at = end
+
+    def _fail(self, batch: list[Question], error: SealiftError) -> None:
+        if len(batch) == 1:
+            self._refuse(batch[0], error)
+            return
+        for each in batch:
+            self._predict([each])
+
+    def _begin(self, question: Question) -> None:
+        self._numbers += 1
+        stream = _Stream(self._numbers, question, moved_s=self._clock())
+        try:
+            self._model.begin(stream.number, question.payload, question.rows)
+        except SealiftError as error:
+            self._refuse(question, error)
+            return
+        with self._changed:
+            self._streams.append(stream)
+
+    def _step(self, stream: _Stream) -> None:
+        question = stream.question
+        if question.gone:
+            self._end(stream)
+            with suppress(SealiftError):
+                self._model.drop(stream.number)
+            self._refuse(question, _too_slow())
+            return
+        try:
+            found = self._model.next(stream.number, question.rows)
+        except SealiftError as error:
+            self._end(stream)
+            self._refuse(question, error)
+            return
+        stream.steps += 1
+        stream.moved_s = self._clock()
+        self._tally.add("steps")
+        if found is None or stream.steps >= question.steps:
+            self._close(stream, found)
+        else:
+            question.deliver(found, question.rows, final=False)
+
+    def _close(self, stream: _Stream, found: bytearray | None) -> None:
+        question = stream.question
+        self._end(stream)
+        if found is not None:
+            with suppress(SealiftError):
+                self._model.drop(stream.number)
+        self._finish(question)
+        rows = question.rows if found is not None else 0
+        question.deliver(found or b"", rows, final=True)
+
+    def _end(self, stream: _Stream) -> None:
+        with self._changed:
+            self._streams.remove(stream)
+
+    def _give_up(self, late: list[Question]) -> None:
+        for each in late:
+            self._refuse(each, _too_late())
+
+    def _finish(self, question: Question) -> None:
+        self._forget(question)
+        self._tally.answered(self._clock() - question.arrived_s)
+
+    def _refuse(self, question: Question, error: SealiftError) -> None:
+        self._forget(question)
+        self._tally.refused("cancelled" if question.gone else error.code)
+        question.refuse(error)
+
+    def _forget(self, question: Question) -> None:
+        question.payload = b""
+        with self._changed:
+            self._backlog.forget(question)
+
+
+def stopping() -> PeerError:
+    """The refusal of a server that is going away."""
+    return PeerError(
+        "the server is stopping",
+        fix="Ask another one, or this one when it is back",
+        code="server-stopping",
+    )
+
+
+def _too_late() -> PeerError:
+    return PeerError(
+        "the server did not come to it in time",
+        fix="Ask again when it has less to do, or raise serving.request_s",
+        code="request-timeout",
+    )
+
+
+def _too_slow() -> PeerError:
+    return PeerError(
+        "the tokens were not taken in time, or not wanted", code="request-timeout"
+    )

@@ -1,0 +1,176 @@
+"""The server's one port: clients come in here, and brokers, who get a relay behind it.
+
+The first frame says who comes: a handshake is a client's, an envelope is for the relay.
+Until a session stands, frames are short, and those who came from one address are few.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.channel.transport import Transport
+from sealift.errors import PeerError, SealiftError
+from sealift.events import Sink, discard, emit
+from sealift.ids import Buffer
+from sealift.session.envelope import VERSION as ENVELOPE_VERSION
+from sealift.session.envelope import EnvelopeKind
+from sealift.session.messages import MAX_HELLO_BYTES
+from sealift.session.relay import Relay
+from sealift.train.serving.tally import Tally
+
+FIRST_FRAME_S: Final = 5.0
+SHORT_FRAME_BYTES: Final = MAX_HELLO_BYTES + 64
+LONG_FRAME_BYTES: Final = 8 << 20
+SEND_S: Final = 20.0  # a client that takes nothing for so long is gone
+ACCEPT_PAUSE_S: Final = 0.05
+_REGISTER: Final = bytes([ENVELOPE_VERSION, EnvelopeKind.REGISTER])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorLimits:
+    """How many may be here.
+
+    Attributes:
+        max_sessions: Connections in all, half-open ones included.
+        max_each: Of them from one address.
+    """
+
+    max_sessions: int = 64
+    max_each: int = 32
+
+
+class FirstFrame:
+    """A transport whose first frame was looked at already."""
+
+    def __init__(self, transport: TcpTransport, frame: bytes) -> None:
+        self.max_frame_bytes = LONG_FRAME_BYTES
+        self._transport = transport
+        self._frame: bytes | None = frame
+
+    def send(self, frame: Buffer) -> None:
+        """Send one frame."""
+        self._transport.send(frame)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next frame."""
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            return frame
+        self._transport.max_frame_bytes = self.max_frame_bytes
+        return self._transport.receive(timeout_s)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.close()
+
+
+class Door:
+    """Lets in who comes, a thread each, until closed.
+
+    Args:
+        listener: Listens.
+        relay: For brokers.
+        serve: Handshake and all that follows, with a client.
+        limits: How many may be here.
+        tally: Counts.
+        sink: Gets ``client.refused``.
+    """
+
+    def __init__(
+        self,
+        listener: TcpListener,
+        relay: Relay,
+        serve: Callable[[Transport, str], None],
+        *,
+        limits: DoorLimits,
+        tally: Tally,
+        sink: Sink = discard,
+    ) -> None:
+        self._listener = listener
+        self._relay = relay
+        self._serve = serve
+        self._limits = limits
+        self._tally = tally
+        self._sink = sink
+        self._here: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._open = False
+        self._thread = threading.Thread(target=self._accept, name="door", daemon=True)
+        self._thread.start()
+
+    @property
+    def sessions(self) -> int:
+        """Connections of clients now."""
+        with self._lock:
+            return self._here.total()
+
+    def open(self) -> None:
+        """Let clients in: the model is there."""
+        self._open = True
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._closing.set()
+        self._listener.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                transport = self._listener.accept(None)
+            except PeerError:
+                self._closing.wait(ACCEPT_PAUSE_S)
+                continue
+            threading.Thread(
+                target=self._meet, args=(transport,), name="client", daemon=True
+            ).start()
+
+    def _meet(self, transport: TcpTransport) -> None:
+        address = transport.peer_host
+        if not self._take_place(address):
+            transport.close()
+            return
+        given_back = False
+        try:
+            transport.max_frame_bytes = SHORT_FRAME_BYTES
+            frame = transport.receive(FIRST_FRAME_S)
+            there = FirstFrame(transport, frame)
+            if frame[:2] == _REGISTER:
+                self._give_back(address)
+                given_back = True
+                self._relay.attach(there)
+            elif self._open:
+                self._serve(there, address)
+                transport.close()
+            else:
+                transport.close()
+        except SealiftError as error:
+            self._tally.refused(error.code)
+            emit(self._sink, "client.refused", rule=error.code)
+            with suppress(SealiftError):
+                transport.close()
+        finally:
+            if not given_back:
+                self._give_back(address)
+
+    def _take_place(self, address: str) -> bool:
+        with self._lock:
+            full = self._here.total() >= self._limits.max_sessions
+            if full or self._here[address] >= self._limits.max_each:
+                self._tally.refused("too-many-clients")
+                return False
+            self._here[address] += 1
+            return True
+
+    def _give_back(self, address: str) -> None:
+        with self._lock:
+            self._here[address] -= 1
+            if not self._here[address]:
+                del self._here[address]

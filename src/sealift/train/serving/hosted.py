@@ -1,0 +1,311 @@
+"""The served model seen from its parent: a sandboxed worker that stays, and is not believed.
+
+One thing at a time is asked of it. Questions go into memory that it can only read,
+answers are copied out before they are looked at, rounded and checked. A worker that
+fails in its recipe goes on; one that dies, garbles or takes too long is replaced, with
+the model opened anew. ``close`` ends it, and overwrites what it was given.
+"""
+
+from __future__ import annotations
+
+import mmap
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.channel.quarantine import scrub
+from sealift.errors import JobError, MalformedError, PeerError, SealiftError
+from sealift.events import Sink, discard, emit
+from sealift.ids import Buffer
+from sealift.train.faults import Fault, believable, explain
+from sealift.train.modelform import Fields, ModelForm
+from sealift.train.serving.letout import let_out_rows
+from sealift.train.worker.area import Area
+from sealift.train.worker.messages import (
+    MAX_ANSWER_BYTES,
+    GoOn,
+    Importing,
+    ServeAnswer,
+    ServeOrder,
+    ServeStep,
+    from_bytes,
+    to_bytes,
+)
+from sealift.train.worker.process import WorkerProcess
+from sealift.train.worker.taskprocess import FAREWELL_S, Equipment, garbled, killed
+from sealift.train.worker.text import TextTap
+from sealift.train.worker.wire import TIMED_OUT, read_framed, write_framed
+from sealift.train.worker.workshop import Workshop
+from sealift.travel.capacity import free_memory_bytes
+from sealift.travel.sharedbuffer import SharedBuffer
+
+LOAD_S: Final = 120.0
+MAX_RESTARTS: Final = 20
+FATAL: Final = frozenset({"recipe-killed", "recipe-timeout", "recipe-garbled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLimits:
+    """What the model's process may take.
+
+    Attributes:
+        max_batch_rows: Most rows at one time.
+        work_s: Longest time for one batch, or one step of a generation.
+        threads: Of torch.
+        memory_bytes: Private memory; 0 for what is free when it starts.
+    """
+
+    max_batch_rows: int
+    work_s: float = 60.0
+    threads: int = 1
+    memory_bytes: int = 0
+
+
+class HostedModel:
+    """A model in its sandbox.
+
+    Args:
+        workshop: Starts the worker; runs no task meanwhile.
+        form: Of the model.
+        open_model: Opens the sealed model, again after a restart.
+        limits: Of the process.
+        sink: Gets ``serve.restarted``.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        form: ModelForm,
+        open_model: Callable[[], SharedBuffer],
+        *,
+        limits: HostLimits,
+        sink: Sink = discard,
+    ) -> None:
+        self._workshop = workshop
+        self._form = form
+        self._open_model = open_model
+        self._limits = limits
+        self._sink = sink
+        self._restarts = 0
+        self._worker: _Worker | None = None
+        found = [each for each in (form.outputs, form.tokens) if each is not None]
+        rows = limits.max_batch_rows
+        self._room = SharedBuffer(rows * form.inputs.row_bytes)
+        area_bytes = rows * max(each.schema.row_bytes for each in found)
+        self._terms = _Terms(form, self._room, area_bytes, limits)
+
+    def start(self) -> None:
+        """Load the model.
+
+        Raises:
+            JobError: if the recipe does not load, or builds another model.
+            IntegrityError, UnavailableError: if the model cannot be opened.
+        """
+        self._worker = _Worker(self._workshop, self._open_model, self._terms)
+
+    def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
+        """Answer rows of one or several questions, in order.
+
+        Raises:
+            JobError: what is wrong with the recipe; ``answer-refused``.
+        """
+        assert self._form.outputs is not None
+        self._fill(parts)
+        self._do(ServeStep(work="predict", rows=rows), rows)
+        return self._take(self._form.outputs, rows)
+
+    def begin(self, stream: int, payload: Buffer, rows: int) -> None:
+        """Begin to generate from rows; raises like ``predict``."""
+        self._fill([payload])
+        self._do(ServeStep(work="begin", stream=stream, rows=rows), 0)
+
+    def next(self, stream: int, rows: int) -> bytearray | None:
+        """The next tokens of a generation, or None at its end; raises like ``predict``."""
+        assert self._form.tokens is not None
+        found = self._do(ServeStep(work="next", stream=stream), rows, 0)
+        return self._take(self._form.tokens, rows) if found else None
+
+    def drop(self, stream: int) -> None:
+        """Forget a generation that nobody wants any more."""
+        self._do(ServeStep(work="drop", stream=stream), 0)
+
+    def close(self) -> None:
+        """End the process and overwrite what it read and wrote."""
+        self._end_worker()
+        scrub(self._room.view)
+        self._room.close()
+
+    def _fill(self, parts: Sequence[Buffer]) -> None:
+        at = 0
+        for part in parts:
+            self._room.view[at : at + len(part)] = part
+            at += len(part)
+
+    def _take(self, fields: Fields, rows: int) -> bytearray:
+        assert self._worker is not None
+        content = self._worker.copy(rows * fields.schema.row_bytes)
+        return let_out_rows(content, fields)
+
+    def _do(self, step: ServeStep, *expected: int) -> int:
+        if self._worker is None:
+            self._restart()
+        assert self._worker is not None
+        try:
+            return self._worker.do(step, expected)
+        except SealiftError as error:
+            if error.code in FATAL:
+                self._end_worker()
+            raise
+
+    def _restart(self) -> None:
+        self._restarts += 1
+        if self._restarts > MAX_RESTARTS:
+            raise killed(f"{MAX_RESTARTS} times")
+        emit(self._sink, "serve.restarted", number=self._restarts)
+        self.start()
+
+    def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What every worker gets, also after a restart."""
+
+    form: ModelForm
+    room: SharedBuffer
+    area_bytes: int
+    limits: HostLimits
+
+    def order(self, equipment: Equipment, model: SharedBuffer) -> ServeOrder:
+        return ServeOrder(
+            entry=equipment.entry,
+            bundle=equipment.bundle.length,
+            model=model.length,
+            form=self.form.to_plain(),
+            room=self.room.length,
+            area=self.area_bytes,
+            threads=self.limits.threads,
+        )
+
+
+class _Worker:
+    """One process, from its start to its end."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        open_model: Callable[[], SharedBuffer],
+        terms: _Terms,
+    ) -> None:
+        self._limits = terms.limits
+        with ExitStack() as stack:
+            control, self._equipment = stack.enter_context(workshop.lend())
+            area = stack.enter_context(closing(Area(terms.area_bytes)))
+            self._answers = stack.enter_context(
+                closing(
+                    mmap.mmap(area.descriptor, terms.area_bytes, prot=mmap.PROT_READ)
+                )
+            )
+            text = stack.enter_context(closing(TextTap(self._equipment.text)))
+            self._process = WorkerProcess(control)
+            stack.callback(self._process.end, 0.0)
+            model = stack.enter_context(_scrubbed(open_model()))
+            files = (text, self._equipment.bundle, model, terms.room, area)
+            self._talk = stack.enter_context(
+                _start(
+                    self._process,
+                    [each.descriptor for each in files],
+                    terms.limits.memory_bytes or free_memory_bytes(),
+                )
+            )
+            self._converse(terms.order(self._equipment, model), (0,), LOAD_S)
+            scrub(model.view)  # loaded; the memory itself goes with the process
+            self._stack = stack.pop_all()
+
+    def do(self, step: ServeStep, expected: Sequence[int]) -> int:
+        """Have one step done; the rows of its answer.
+
+        Raises:
+            JobError: see ``HostedModel.predict``.
+        """
+        return self._converse(step, expected, self._limits.work_s)
+
+    def copy(self, length: int) -> bytearray:
+        """The answer, in memory of our own."""
+        return bytearray(self._answers[:length])
+
+    def close(self) -> None:
+        """End the process."""
+        self._stack.close()
+
+    def _converse(self, order: object, expected: Sequence[int], within_s: float) -> int:
+        clock = self._equipment.clock
+        deadline = clock() + within_s
+        try:
+            talk = self._talk.fileno()
+            write_framed(talk, to_bytes(order), lambda: deadline - clock())
+            while True:
+                raw = read_framed(
+                    talk, max_bytes=MAX_ANSWER_BYTES, left_s=lambda: deadline - clock()
+                )
+                found = from_bytes(raw, ServeAnswer, Importing, Fault)
+                if not isinstance(found, Importing):
+                    break
+                self._equipment.modules.note(found.path)
+                write_framed(talk, to_bytes(GoOn()), lambda: deadline - clock())
+        except MalformedError:
+            raise garbled() from None
+        except PeerError as error:
+            raise self._died(error, within_s) from None
+        if isinstance(found, Fault):
+            raise self._explain(found)
+        assert isinstance(found, ServeAnswer)
+        if found.rows not in expected:
+            raise garbled()
+        return found.rows
+
+    def _explain(self, fault: Fault) -> SealiftError:
+        files = self._equipment.files
+        believed = believable(fault, files, fields=frozenset(), steps=range(0))
+        return explain(believed)
+
+    def _died(self, error: PeerError, within_s: float) -> JobError:
+        if error.code == TIMED_OUT:
+            return JobError(
+                f"the recipe took more than {within_s:g} s for one batch",
+                fix="Raise serving.work_s in the job, or ask with fewer rows",
+                code="recipe-timeout",
+            )
+        self._process.end(FAREWELL_S)
+        status = self._process.status or 0
+        return killed(f"signal {-status}" if status < 0 else "it ended its process")
+
+
+def _start(
+    process: WorkerProcess, descriptors: list[int], memory_bytes: int
+) -> socket.socket:
+    """Have it forked; our end of what it talks over."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        try:
+            process.start(memory_bytes, [theirs.fileno(), *descriptors])
+        except PeerError:
+            ours.close()
+            raise killed("nothing starts it any more") from None
+    return ours
+
+
+@contextmanager
+def _scrubbed(shared: SharedBuffer) -> Iterator[SharedBuffer]:
+    """Overwritten before it is closed."""
+    try:
+        yield shared
+    finally:
+        scrub(shared.view)
+        shared.close()

@@ -1,0 +1,216 @@
+"""A client's questions under way: numbered, sent, and each answer sorted to its own.
+
+Of the threads that wait for answers one reads for all. An answer to a question that was
+not asked, or whose bytes do not fit, ends the session: the server is attested, its bugs
+are not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.session.session import Session
+from sealift.train.modelform import ModelForm
+from sealift.train.serving.columns import PackedQuestion
+from sealift.train.serving.packets import (
+    Answered,
+    Ask,
+    Cancel,
+    Header,
+    Packet,
+    Refused,
+    Work,
+    receive_packet,
+    send_packet,
+)
+from sealift.train.serving.toldclient import explain_refusal
+
+
+class Mailbox:
+    """Questions and answers of one session.
+
+    Args:
+        session: With the server.
+        form: Of the model.
+        max_request_bytes: Longest payload that the server takes.
+    """
+
+    def __init__(
+        self, session: Session, form: ModelForm, max_request_bytes: int
+    ) -> None:
+        self._session = session
+        self._form = form
+        self._max_request_bytes = max_request_bytes
+        self._inbox: dict[int, deque[Packet]] = {}
+        self._state = threading.Condition()
+        self._sending = threading.Lock()
+        self._reading = False
+        self._over: SealiftError | None = None
+        self._last_id = 0
+
+    def renew(self) -> None:
+        """A whole new handshake; nobody may be waiting."""
+        with self._sending, self._state:
+            self._session.rekey()
+
+    def ask(
+        self, work: Work, question: PackedQuestion, steps: int = 0, *, pad: bool
+    ) -> int:
+        """Send one question; its number."""
+        if question.rows * self._form.inputs.row_bytes > self._max_request_bytes:
+            raise MalformedError(
+                f"a request of {len(question.payload)} bytes",
+                why=f"the server takes {self._max_request_bytes}",
+                fix="Ask with fewer rows at a time",
+                code="request-too-large",
+            )
+        with self._sending:
+            self._require_open()
+            self._last_id += 1
+            id_ = self._last_id
+            with self._state:
+                self._inbox[id_] = deque()
+            header = Ask(id=id_, work=work, rows=question.rows, steps=steps, pad=pad)
+            try:
+                send_packet(self._session, header, question.payload, pad=pad)
+            except PeerError:
+                self._raise_last_word()
+                raise
+        return id_
+
+    def cancel(self, id_: int) -> None:
+        """No more of this."""
+        with self._sending:
+            try:
+                send_packet(self._session, Cancel(id_))
+            except SealiftError:
+                return  # it is over anyway
+
+    def _raise_last_word(self) -> None:
+        """What the server said before it hung up tells more than a broken pipe."""
+        try:
+            while True:
+                self._sort(self._receive(1.0))
+        except PeerError:
+            return
+
+    def await_answer(self, id_: int, timeout_s: float) -> Packet:
+        """The next packet for a question; one thread reads for all that wait."""
+        until = time.monotonic() + timeout_s
+        while True:
+            with self._state:
+                while not self._inbox[id_] and self._reading and self._over is None:
+                    left_s = until - time.monotonic()
+                    if left_s <= 0 or not self._state.wait(left_s):
+                        raise _no_answer(timeout_s)
+                if self._inbox[id_]:
+                    return _answer(self._inbox[id_].popleft())
+                self._require_open()
+                self._reading = True
+            try:
+                self._sort(self._receive(max(0.0, until - time.monotonic())))
+            except PeerError as error:
+                if error.code == "peer-timeout":
+                    raise _no_answer(timeout_s) from None
+                self._end(_gone(error))
+                raise _gone(error) from None
+            except SealiftError as error:
+                self._end(error)
+                raise
+            finally:
+                with self._state:
+                    self._reading = False
+                    self._state.notify_all()
+
+    def _receive(self, timeout_s: float) -> Packet:
+        return receive_packet(
+            self._session, timeout_s, max_payload=self._longest_answer
+        )
+
+    def _longest_answer(self, header: Header) -> int:
+        found = [
+            e.schema.row_bytes for e in (self._form.outputs, self._form.tokens) if e
+        ]
+        return self._form.max_rows * max(found)
+
+    def _sort(self, packet: Packet) -> None:
+        header = packet.header
+        if isinstance(header, Refused) and header.id == 0:
+            raise explain_refusal(header)
+        if not isinstance(header, Answered | Refused):
+            raise unexpected("a packet that no server sends")
+        if not 1 <= header.id <= self._last_id:
+            raise unexpected("an answer to a question that was not asked")
+        with self._state:
+            waiting = self._inbox.get(header.id)
+            if waiting is not None:  # else: nobody waits for it any more
+                self._check(packet)
+                waiting.append(packet)
+            self._state.notify_all()
+
+    def _check(self, packet: Packet) -> None:
+        """Bytes and rows must fit: the server is attested, its bugs are not."""
+        header = packet.header
+        if isinstance(header, Answered) and header.rows:
+            rows = len(packet.payload) / header.rows
+            found = (self._form.outputs, self._form.tokens)
+            if rows not in [each.schema.row_bytes for each in found if each]:
+                raise unexpected("its bytes do not fit its rows")
+
+    def forget(self, id_: int) -> None:
+        """Nobody waits for it any more."""
+        with self._state:
+            self._inbox.pop(id_, None)
+
+    def _require_open(self) -> None:
+        if self._over is not None:
+            raise _again(self._over)
+
+    def _end(self, error: SealiftError) -> None:
+        with self._state:
+            self._over = self._over or error
+            self._state.notify_all()
+        self._session.close()
+
+
+def _answer(packet: Packet) -> Packet:
+    if isinstance(packet.header, Refused):
+        raise explain_refusal(packet.header)
+    return packet
+
+
+def _again(error: SealiftError) -> SealiftError:
+    """A fresh error for each call, so that tracebacks do not grow."""
+    made = type(error).__new__(type(error))
+    made.__dict__.update(error.__dict__)
+    made.args = error.args
+    return made
+
+
+def _no_answer(timeout_s: float) -> PeerError:
+    return PeerError(
+        f"no answer within {timeout_s:g} s",
+        fix="Give it more time, or ask when the server has less to do",
+        code="peer-timeout",
+    )
+
+
+def _gone(error: PeerError) -> PeerError:
+    if error.code in ("session-closed", "session-ended"):
+        return PeerError("the server closed the session", code="session-closed")
+    return PeerError(
+        "the server is gone",
+        why=error.what,
+        fix="Connect again; what was asked may have to be asked again",
+        code="server-gone",
+    )
+
+
+def unexpected(why: str) -> MalformedError:
+    """The error for an answer that is none."""
+    return MalformedError(
+        "the server answered something else", why=why, code="bad-answer"
+    )

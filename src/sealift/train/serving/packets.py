@@ -1,0 +1,262 @@
+"""What client and server say to each other inside their session (spec/serve.md).
+
+A packet is a header, canonical JSON behind its length, and a payload of whole rows,
+split over messages of a session where it is longer than one. Padding, where the client
+asks for it, hides a payload's length but for its power of two. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from sealift.codec import decode, encode
+from sealift.errors import MalformedError, PeerError
+from sealift.ids import Buffer, Digest
+from sealift.release.audit import SignedTreeHead
+from sealift.session.halves import MAX_MESSAGE_BYTES
+
+VERSION: Final = 1
+MAX_HEADER_BYTES: Final = 64 << 10
+MAX_LINE_CHARACTERS: Final = 400
+LEAST_PADDED_BYTES: Final = 4096
+_PREFIX: Final = struct.Struct(">IQQ")  # bytes of header, payload, padding
+Work = Literal["predict", "generate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Client to server: rows of the model's inputs, in the payload.
+
+    Attributes:
+        id: Counts up from 1 within the session.
+        rows: Rows of the payload.
+        steps: Most steps wanted of a generation; 0 for the model's own most.
+        pad: Whether answers are padded.
+    """
+
+    id: int
+    work: Work
+    rows: int
+    steps: int = 0
+    pad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Client to server: no more of this."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Server to client, once, before anything else.
+
+    Attributes:
+        version: Of this protocol.
+        model: Name of the model's resource.
+        content: Its commitment, which the client compares with the agreement.
+        sandbox: What keeps the recipe in.
+        software: Name and version.
+        max_request_bytes: Longest payload that is taken.
+        max_waiting: Questions that one client may have waiting.
+        head: Of the log of the model's owner; covers the release of its key.
+    """
+
+    version: int
+    model: str
+    content: Digest
+    sandbox: str
+    software: str
+    max_request_bytes: int
+    max_waiting: int
+    head: SignedTreeHead | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """Server to client: rows of the model's outputs or tokens, in the payload.
+
+    Attributes:
+        number: Counts the answers to one question from 0.
+        rows: Rows of the payload; 0 at the end of a stream of tokens.
+        final: Whether it is the last one.
+    """
+
+    id: int
+    number: int
+    rows: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Server to client: there will be no (further) answer.
+
+    Attributes:
+        id: The question; 0 for all, and the end of the session.
+        code: Stable name.
+        line: For people; never of anybody's rows.
+        retry_ms: With ``busy``: after how long to ask again.
+    """
+
+    id: int
+    code: str
+    line: str
+    retry_ms: int = 0
+
+
+Header = Ask | Cancel | Welcome | Answered | Refused
+_KINDS: Final[dict[str, type[Header]]] = {
+    kind.__name__: kind for kind in (Ask, Cancel, Welcome, Answered, Refused)
+}
+_CODES: Final = {name: bytes([code]) for code, name in enumerate(_KINDS)}
+_NAMES: Final = {code: name for name, code in _CODES.items()}
+
+
+class Messages(Protocol):
+    """The part of ``session.Session`` that packets need."""
+
+    def send(self, message: Buffer) -> None:
+        """Send one message of up to 1 MiB."""
+        ...
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A header and its payload."""
+
+    header: Header
+    payload: Buffer = b""
+
+
+def send_packet(
+    session: Messages, header: Header, payload: Buffer = b"", *, pad: bool = False
+) -> None:
+    """Send one packet; nothing else may be sent meanwhile.
+
+    Raises:
+        PeerError: if the peer is gone.
+    """
+    head = _CODES[type(header).__name__] + encode(header)
+    padding = _padding(len(head) + len(payload)) if pad else 0
+    prefix = _PREFIX.pack(len(head), len(payload), padding)
+    room = MAX_MESSAGE_BYTES - len(prefix) - len(head)
+    view = memoryview(payload).cast("B")
+    first = view[:room]
+    left = min(padding, room - len(first))
+    session.send(b"".join((prefix, head, first, bytes(left))))
+    for part in _parts(view[room:], padding - left):
+        session.send(part)
+
+
+def receive_packet(
+    session: Messages,
+    timeout_s: float | None,
+    *,
+    max_payload: Callable[[Header], int],
+) -> Packet:
+    """The next packet.
+
+    Args:
+        session: Delivers messages, in order.
+        timeout_s: Until its first message; and again for each of the others.
+        max_payload: How long the payload behind a header may be.
+
+    Raises:
+        MalformedError: ``bad-packet``, or ``request-too-large`` with the header's limit.
+        PeerError: no message in time, or the peer is gone.
+    """
+    message = memoryview(session.receive(timeout_s))
+    if len(message) < _PREFIX.size:
+        raise _bad("it is shorter than its prefix")
+    head_bytes, payload_bytes, padding = _PREFIX.unpack_from(message)
+    start = _PREFIX.size + head_bytes
+    if head_bytes > MAX_HEADER_BYTES or start > len(message):
+        raise _bad("it is shorter than its header")
+    header = _parse(bytes(message[_PREFIX.size : start]))
+    most = max_payload(header)
+    if payload_bytes > most or padding > 2 * max(most, LEAST_PADDED_BYTES):
+        raise too_large(payload_bytes, most)
+    body = message[start:]
+    if len(body) == payload_bytes:
+        return Packet(header, body)
+    return Packet(header, _collect(session, body, payload_bytes, padding, timeout_s))
+
+
+def too_large(found_bytes: int, most_bytes: int) -> MalformedError:
+    """A payload above the limit."""
+    return MalformedError(
+        f"a request of {found_bytes} bytes",
+        why=f"{most_bytes} are the most that are taken",
+        fix="Ask with fewer rows at a time",
+        code="request-too-large",
+    )
+
+
+def _collect(
+    session: Messages,
+    body: memoryview,
+    payload_bytes: int,
+    padding: int,
+    timeout_s: float | None,
+) -> memoryview:
+    whole, at = bytearray(payload_bytes), 0
+    left = payload_bytes + padding
+    while True:
+        if len(body) > left:
+            raise _bad("it is longer than its prefix says")
+        kept = body[: payload_bytes - at]
+        whole[at : at + len(kept)] = kept
+        at, left = at + len(kept), left - len(body)
+        if not left:
+            return memoryview(whole)
+        body = memoryview(_receive_part(session, timeout_s))
+        if not body:
+            raise _bad("an empty part")
+
+
+def _receive_part(session: Messages, timeout_s: float | None) -> bytes:
+    """After half a packet the next message would be taken for a header."""
+    try:
+        return session.receive(timeout_s)
+    except PeerError as error:
+        if error.code != "peer-timeout":
+            raise
+        raise PeerError(
+            "the peer stopped in the midst of a packet", code="peer-stalled"
+        ) from None
+
+
+def _parse(head: bytes) -> Header:
+    kind = _KINDS.get(_NAMES.get(head[:1], ""))
+    if kind is None:
+        raise _bad("an unknown kind")
+    return decode(kind, head[1:], max_bytes=MAX_HEADER_BYTES)
+
+
+def _parts(view: memoryview, padding: int) -> Iterator[Buffer]:
+    for start in range(0, len(view), MAX_MESSAGE_BYTES):
+        part = view[start : start + MAX_MESSAGE_BYTES]
+        left = min(padding, MAX_MESSAGE_BYTES - len(part))
+        padding -= left
+        yield b"".join((part, bytes(left))) if left else part
+    for start in range(0, padding, MAX_MESSAGE_BYTES):
+        yield bytes(min(MAX_MESSAGE_BYTES, padding - start))
+
+
+def _padding(length: int) -> int:
+    """Up to the next power of two, 4 KiB at least."""
+    padded = max(LEAST_PADDED_BYTES, 1 << (length - 1).bit_length())
+    return padded - length
+
+
+def _bad(why: str) -> MalformedError:
+    return MalformedError("not a packet", why=why, code="bad-packet")

@@ -1,0 +1,169 @@
+"""A model sealed by its owner, to be served: written at home, opened by the accelerator.
+
+NAME.sealed is a sealed file of the model's safetensors, NAME.resource.json its public
+card with the form; the key goes into the owner's vault and never into a file of the
+server. The accelerator checks every record against the commitment in the agreement.
+Source: spec/serve.md section Sealed model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift import codec
+from sealift.channel.commitment import key_commitment, verify_leaves
+from sealift.channel.outputfile import open_output
+from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import CARD_SUFFIX, ResourceCard, commitment_of, read_card
+from sealift.data.seal import SealedPaths, sealed_paths
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+    UnavailableError,
+)
+from sealift.ids import check_name
+from sealift.release.agreement import Resource
+from sealift.train.modelform import ModelForm
+from sealift.train.tensors import parse_tensors
+from sealift.travel.sharedbuffer import SharedBuffer
+
+RECORD_BYTES: Final = 1 << 20
+Keep = Callable[[ResourceCard], None]
+
+
+def seal_model_file(
+    content: bytes,
+    form: ModelForm,
+    *,
+    name: str,
+    owner: str,
+    key: SecretKey,
+    out_dir: Path,
+    keep: Keep = lambda card: None,
+) -> ResourceCard:
+    """Seal a model to ``out_dir``/NAME.sealed and NAME.resource.json, both or neither.
+
+    Args:
+        content: Safetensors.
+        form: What it is asked and what it answers.
+        name: The resource's name in the agreement.
+        owner: The owner's party name.
+        key: A fresh data key.
+        out_dir: A folder that exists.
+        keep: Called before the card is written: the place to store the key.
+
+    Raises:
+        MalformedError: if the content is not safetensors.
+        UsageError: if a file of that name is there.
+        UnavailableError: if the disk is full, or a file cannot be written.
+    """
+    check_name(name, what="resource name")
+    if not parse_tensors(content):
+        raise MalformedError("the model has no tensors", code="bad-tensors")
+    paths = sealed_paths(out_dir, name)
+    with contextlib.ExitStack() as undo, open_output(paths.card) as card_file:
+        sealed = write_sealed_file(
+            paths.sealed,
+            (content,),
+            key=key,
+            total_bytes=len(content),
+            record_bytes=RECORD_BYTES,
+        )
+        # From here the sealed file is ours to remove, also if the card's rename fails.
+        undo.callback(paths.sealed.unlink, missing_ok=True)
+        resource = Resource(
+            name=name,
+            owner=owner,
+            part="model",
+            rows=1,
+            row_bytes=len(content),
+            total_bytes=len(content),
+            record_bytes=RECORD_BYTES,
+            schema=form.to_plain(),
+            content=sealed.content.digest,
+            key=key_commitment(key, name),
+        )
+        card = ResourceCard(resource=resource, leaves=sealed.leaves)
+        card_file.write(codec.encode(card))
+        keep(card)
+        undo.pop_all()
+    return card
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a sealed model lies, its key released.
+
+    Attributes:
+        resource: As the agreement binds it.
+        path: NAME.sealed.
+        leaves: From its card; checked against the agreement's commitment.
+        key: Wiped by whoever collected it.
+    """
+
+    resource: Resource
+    path: Path
+    leaves: tuple[bytes, ...]
+    key: SecretKey
+
+    def open(self) -> SharedBuffer:
+        """The model's bytes; the caller scrubs and closes them.
+
+        Raises:
+            IntegrityError: ``other-resource``, if it is not the agreed one.
+            UnavailableError: if the file cannot be read, or there is no memory.
+        """
+        try:
+            leaves = verify_leaves(
+                self.leaves, commitment_of(self.resource), data_key=self.key
+            )
+            with SealedFileReader(self.path, self.key) as reader:
+                _require_length(reader, self.resource)
+                shared = SharedBuffer(self.resource.total_bytes)
+                at = 0
+                for index in range(reader.record_count):
+                    length = reader.open_record_into(index, shared.view[at:])
+                    leaves.verify(index, shared.view[at : at + length])
+                    at += length
+                return shared
+        except (AuthenticationError, IntegrityError):
+            raise _other_model(self.resource.name) from None
+
+
+def find_model(resource: Resource, folder: Path) -> tuple[SealedPaths, ResourceCard]:
+    """The sealed file and card of an agreement's model, before any key is asked for.
+
+    Raises:
+        UnavailableError: if one is missing.
+        IntegrityError: ``other-resource``: the card is of another model.
+    """
+    card = read_card(folder / f"{resource.name}{CARD_SUFFIX}")
+    if not card.resource.is_table_of(resource):
+        raise _other_model(resource.name)
+    paths = sealed_paths(folder, resource.name)
+    if not paths.sealed.is_file():
+        raise UnavailableError(
+            f"{paths.sealed} is not there",
+            fix="Copy the sealed model to the server; its key is asked for later",
+            code="no-file",
+        )
+    return paths, card
+
+
+def _require_length(reader: SealedFileReader, resource: Resource) -> None:
+    if reader.total_bytes != resource.total_bytes:
+        raise _other_model(resource.name)
+
+
+def _other_model(name: str) -> IntegrityError:
+    return IntegrityError(
+        f"{name} is not the model that the agreement names",
+        fix="Use the files that the agreement was made with",
+        code="other-resource",
+    )

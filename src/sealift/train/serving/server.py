@@ -1,0 +1,352 @@
+"""``sealift serve``'s process put together: key, model, desk, door.
+
+The accelerator proves itself to the broker of the model's owner, who logs the release
+before the key leaves; opens the model, checked against the agreement, into a sandboxed
+worker; and answers clients, each in a session whose evidence the client appraised. When
+it ends, for whatever reason, what waits is refused, keys and memory are overwritten, and
+the worker is gone.
+Source: spec/serve.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift import __version__
+from sealift.channel.transport import Transport
+from sealift.data.card import ResourceCard
+from sealift.data.seal import SealedPaths
+from sealift.errors import SealiftError, UnavailableError
+from sealift.events import Sink, emit
+from sealift.ids import Role
+from sealift.release.agreement import Resource
+from sealift.release.audit import SignedTreeHead
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
+from sealift.session.establish import accept, connect
+from sealift.session.link import Link
+from sealift.session.session import Session
+from sealift.train.enrolling import enrol_where_missing
+from sealift.train.keyring import Keyring
+from sealift.train.leasekeeping import LeaseKeeper, heartbeats
+from sealift.train.modelform import ModelForm, choose_model, form_of
+from sealift.train.sandbox.confine import Confinement
+from sealift.train.serving.backlog import Limits
+from sealift.train.serving.caller import Caller, CallerLimits
+from sealift.train.serving.desk import Desk, stopping
+from sealift.train.serving.hosted import HostedModel, HostLimits
+from sealift.train.serving.packets import VERSION, Welcome
+from sealift.train.serving.sealedmodel import ModelSource, find_model
+from sealift.train.serving.tally import Tally
+from sealift.train.settings import ServingTable
+from sealift.train.worker.workshop import Workshop
+from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.state import Clock
+
+HANDSHAKE_S: Final = 10.0
+FINISH_S: Final = 3.0  # for the batch under way, when the server ends
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is served: the agreement's model, and where it lies.
+
+    Attributes:
+        resource: As the agreement binds it.
+        form: What it is asked, and what it answers.
+        paths: Its sealed file.
+        card: With the leaves of its content.
+    """
+
+    resource: Resource
+    form: ModelForm
+    paths: SealedPaths
+    card: ResourceCard
+
+
+def find_subject(agreement: VerifiedAgreement, settings: ServingTable) -> Subject:
+    """The model to serve, its files looked at before any key is asked for.
+
+    Raises:
+        PolicyError: ``no-such-model`` or ``no-resource``.
+        MalformedError, IntegrityError, UnavailableError: see ``find_model``.
+    """
+    resource = choose_model(agreement, settings.model)
+    paths, card = find_model(resource, Path(settings.sealed))
+    return Subject(resource, form_of(resource), paths, card)
+
+
+class Server:
+    """Serves one model.
+
+    Args:
+        link: To the relay behind the door, under the accelerator's name.
+        endpoint: With the attester.
+        agreement: Verified, equipped.
+        subject: The model.
+        settings: Of the job.
+        workshop: Runs the recipe.
+        clock: Seconds that also count while the machine sleeps.
+        sink: Where events go.
+
+    Attributes:
+        tally: Numbers.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        subject: Subject,
+        *,
+        settings: ServingTable,
+        workshop: Workshop,
+        clock: Clock,
+        sink: Sink,
+    ) -> None:
+        self._link = link
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._subject = subject
+        self._settings = settings
+        self._workshop = workshop
+        self._clock = clock
+        self._sink = sink
+        self.tally = Tally()
+        self._desk: Desk | None = None
+        self._head: SignedTreeHead | None = None
+        self._callers: set[Caller] = set()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._lost: BaseException | None = None
+
+    def serve(self, ready: Callable[[], None]) -> None:
+        """Collect the key, load the model, answer until ``end``.
+
+        Args:
+            ready: Called when clients can be let in.
+
+        Raises:
+            PolicyError: ``release-refused``, ``lease-lost``.
+            UnavailableError: ``key-missing``: the broker did not come.
+            IntegrityError, JobError: the model or its recipe does not fit.
+        """
+        with ExitStack() as stack:
+            keyring = self._collect(stack)
+            model = stack.enter_context(closing(self._load(keyring)))
+            self._desk = self._make_desk(model)
+            worker = threading.Thread(target=self._work, name="desk", daemon=True)
+            worker.start()
+            stack.callback(self._close, worker)
+            ready()
+            emit(self._sink, "serve.ready", model=self._subject.resource.name)
+            while not self._ended.wait(self._settings.health_s):
+                emit(self._sink, "serve.health", **self.health())
+        if self._lost is not None:
+            raise self._lost
+
+    def _work(self) -> None:
+        assert self._desk is not None
+        try:
+            self._desk.run()
+        except BaseException as error:  # a bug of ours: nobody would be answered
+            self._lost = error
+            self._ended.set()
+
+    def end(self) -> None:
+        """Stop serving; from another thread."""
+        self._ended.set()
+
+    def health(self) -> dict[str, int | float]:
+        """Numbers, for people and programs: nothing of anybody's rows."""
+        waiting, rows = self._desk.waiting() if self._desk else (0, 0)
+        with self._lock:
+            clients = len(self._callers)
+        found = {"clients": clients, "waiting": waiting, "waiting_rows": rows}
+        return {**found, **self.tally.numbers()}
+
+    def meet(self, transport: Transport, address: str) -> None:
+        """Serve one client, from handshake to end.
+
+        Raises:
+            SealiftError: if the handshake fails.
+        """
+        with accept(
+            transport, self._endpoint, self._expect_client(), HANDSHAKE_S
+        ) as session:
+            self.serve_session(session, self._client_of(session.peer, session))
+
+    def serve_session(self, session: Session, client: object) -> None:
+        """Answer a client in its established session."""
+        assert self._desk is not None, "the door is open once the model is there"
+        settings = self._settings
+        caller = Caller(
+            session,
+            client,
+            self._desk,
+            self._subject.form,
+            limits=CallerLimits(
+                max_request_bytes=settings.max_request_bytes,
+                request_s=settings.request_s,
+                idle_s=settings.idle_s,
+            ),
+            clock=self._clock,
+            tally=self.tally,
+        )
+        with self._here(caller):
+            caller.serve(self._welcome())
+
+    @contextmanager
+    def _here(self, caller: Caller) -> Iterator[None]:
+        self.tally.add("sessions")
+        with self._lock:
+            self._callers.add(caller)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers.discard(caller)
+
+    def _expect_client(self) -> PeerPolicy:
+        clients = self._subject.form.clients
+        if not clients:
+            return PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
+        return PeerPolicy(
+            roles=frozenset({Role.CLIENT}),
+            identities=clients,
+            require_identity=True,
+            names=frozenset(clients),
+        )
+
+    def _client_of(self, peer: VerifiedPeer, session: Session) -> object:
+        """Whose limits count: a known client's over all its sessions."""
+        return peer.name if self._subject.form.clients else session
+
+    def _welcome(self) -> Welcome:
+        return Welcome(
+            version=VERSION,
+            model=self._subject.resource.name,
+            content=self._subject.resource.content,
+            sandbox=self._workshop.sandbox,
+            software=f"sealift {__version__}",
+            max_request_bytes=self._settings.max_request_bytes,
+            max_waiting=self._settings.max_waiting,
+            head=self._head,
+        )
+
+    def _collect(self, stack: ExitStack) -> Keyring:
+        resource, settings = self._subject.resource, self._settings
+        Confinement.parse(self._workshop.sandbox).require(self._agreement.accept)
+        enrol_where_missing(
+            self._link,
+            self._endpoint,
+            self._agreement,
+            wait_s=settings.brokers_s,
+            sink=self._sink,
+        )
+        keyring = Keyring(
+            self._link,
+            self._endpoint,
+            self._agreement,
+            clock=self._clock,
+            sink=self._sink,
+            only=resource.name,
+        )
+        stack.callback(keyring.forget)
+        leases = stack.enter_context(closing(self._keep_leases()))
+        keyring.collect(settings.brokers_s, held=leases.begin)
+        if resource.name not in keyring.released:
+            raise UnavailableError(
+                f"the key of {resource.name} was not released",
+                why=f"the broker of {resource.owner} did not come in time",
+                fix="Have its owner run `sealift broker` with the job",
+                code="key-missing",
+            )
+        self._head = next(iter(keyring.heads()), None)
+        return keyring
+
+    def _load(self, keyring: Keyring) -> HostedModel:
+        subject, settings = self._subject, self._settings
+        source = ModelSource(
+            subject.resource,
+            subject.paths.sealed,
+            subject.card.leaves,
+            keyring.released[subject.resource.name].data_key,
+        )
+        model = HostedModel(
+            self._workshop,
+            subject.form,
+            source.open,
+            limits=HostLimits(
+                max_batch_rows=max(settings.max_batch_rows, subject.form.max_rows),
+                work_s=settings.work_s,
+                threads=settings.threads,
+            ),
+            sink=self._sink,
+        )
+        try:
+            model.start()
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _make_desk(self, model: HostedModel) -> Desk:
+        settings = self._settings
+        limits = Limits(
+            max_batch_rows=settings.max_batch_rows,
+            max_delay_s=settings.max_delay_ms / 1000,
+            max_waiting_rows=settings.max_waiting_rows,
+            max_waiting=settings.max_waiting,
+            streams=settings.streams,
+            mixed=self._subject.form.mixed,
+        )
+        return Desk(
+            model,
+            limits,
+            clock=self._clock,
+            tally=self.tally,
+            patience_s=settings.request_s,
+        )
+
+    def _close(self, worker: threading.Thread) -> None:
+        """Finish what is under way, if it ends soon; refuse the rest; tell everybody."""
+        assert self._desk is not None
+        self._desk.stop(stopping())
+        worker.join(FINISH_S)
+        if worker.is_alive():
+            self._workshop.interrupt()
+            worker.join(FINISH_S)
+        with self._lock:
+            callers = list(self._callers)
+        for caller in callers:
+            with suppress(SealiftError):
+                caller.dismiss(stopping())
+
+    def _keep_leases(self) -> LeaseKeeper:
+        def lose(error: SealiftError) -> None:
+            self._lost = error
+            self._ended.set()
+            self._workshop.interrupt()
+
+        agreement, owner = self._agreement.agreement, self._subject.resource.owner
+        return LeaseKeeper(
+            self._reach_broker,
+            heartbeats(agreement, (owner,)),
+            clock=self._clock,
+            lost=lose,
+            sink=self._sink,
+        )
+
+    @contextmanager
+    def _reach_broker(self, owner: str) -> Iterator[Session]:
+        circuit = self._link.open(link_name(Role.BROKER, owner))
+        policy = expect_broker(self._agreement, owner)
+        with connect(circuit, self._endpoint, policy) as session:
+            yield session
