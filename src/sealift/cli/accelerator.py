@@ -66,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve one job."""
     if not args.keep_freed_memory:
-        _restart_overwriting()
+        restart_overwriting()
     on_second_signal(overwrite_live_pools)
     setup = set_up_role(args)
     attester = open_attester(args, setup)
@@ -153,7 +153,7 @@ def _boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _restart_overwriting() -> None:
+def restart_overwriting() -> None:
     """The allocator reads its settings when a process starts, so start again with them."""
     if not allocator_overwrites(os.environ):
         os.environ.update(ALLOCATOR_ENVIRONMENT)

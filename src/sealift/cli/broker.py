@@ -75,7 +75,7 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the job has ended."""
-    setup = set_up_role(args)
+    setup = set_up_role(args, ("travel", "serve"))
     require_data_owner(setup, "broker")
     metrics = make_metrics(args)
     with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,8 +57,14 @@ def add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add_events_argument(parser)
 
 
-def set_up_role(args: argparse.Namespace) -> RoleSetup:
+def set_up_role(
+    args: argparse.Namespace, plans: Sequence[str] = ("travel",)
+) -> RoleSetup:
     """Read and verify everything that a role starts from.
+
+    Args:
+        args: With ``add_role_arguments``.
+        plans: Plans that have this role.
 
     Raises:
         SealiftError: the first thing that is wrong, before anything is started.
@@ -67,11 +74,12 @@ def set_up_role(args: argparse.Namespace) -> RoleSetup:
     agreement = load_verified(Path(job.agreement))
     agreement.agreement.require_time(wall_clock())
     check_job(job, agreement)
-    if job.plan != "travel":
+    if job.plan not in plans:
+        instead = "serve" if job.plan == "serve" else "train"
         raise UsageError(
             f"the job's plan is {job.plan}",
-            why="this command is for the plan travel",
-            fix="Run `sealift train` with the job instead",
+            why=f"this command is for the plan {' or '.join(plans)}",
+            fix=f"Run `sealift {instead}` with the job instead",
             code="other-plan",
         )
     prompt = f"passphrase of {args.key.name}"
@@ -100,11 +108,16 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
     """What a job asks for must be possible under the agreement, before any key is used.
 
     Raises:
+        PolicyError: ``other-purpose``: training under an agreement about serving, or
+            the other way round.
         UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
         PolicyError: if it asks for longer leases, more buffers, mixed cargo or another
             mode than agreed, or reads what an owner has not signed for.
     """
     agreement.require_owners_signed()
+    _check_plan(job, agreement)
+    if job.plan == "serve":
+        return
     settings, agreed = job.travel_settings(), agreement.agreement.travel
     _check_purpose(job, agreement)
     if settings.buffer_bytes:
@@ -117,6 +130,17 @@ def say_sandbox(sandbox: str) -> None:
     """A recipe is code of another party: say what keeps it in."""
     line = Confinement.parse(sandbox).say()
     print(f"sealift: {line}", file=sys.stderr, flush=True)
+
+
+def _check_plan(job: JobTable, agreement: VerifiedAgreement) -> None:
+    serves = agreement.agreement.serves
+    if (job.plan == "serve") is not serves:
+        raise PolicyError(
+            f"the agreement is about {'serving' if serves else 'training'}",
+            why=f"the job's plan is {job.plan}",
+            fix="Name the agreement that the job is for",
+            code="other-purpose",
+        )
 
 
 def _check_purpose(job: JobTable, agreement: VerifiedAgreement) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sealift.cli.hostattester import add_attester_arguments
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles import check_job
+from sealift.errors import UsageError
 from sealift.release.signed import load_verified
 from sealift.train.settings import read_job
 
@@ -68,6 +69,12 @@ def run(args: argparse.Namespace) -> int:
     job = read_job(args.job)
     agreement = load_verified(Path(job.agreement))
     check_job(job, agreement)
+    if job.plan == "serve":
+        raise UsageError(
+            "the job's plan is serve",
+            fix="Run `sealift serve` with the job instead",
+            code="other-plan",
+        )
     if job.plan == "local":
         from sealift.cli.trainlocal import train_locally
 

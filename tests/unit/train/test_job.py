@@ -11,6 +11,7 @@ import pytest
 from sealift.errors import MalformedError
 from sealift.train.settings import (
     JobTable,
+    ServingTable,
     TrainingTable,
     TravelTable,
     parse_address,
@@ -69,11 +70,16 @@ def test_an_address_that_is_none(text: str) -> None:
 def test_the_reference_lists_every_field() -> None:
     page = (ROOT / "docs" / "reference" / "job.md").read_text()
     listed = set(re.findall(r"^\| `([a-z_.]+)`", page, re.M))
-    tables = {"": JobTable, "training.": TrainingTable, "travel.": TravelTable}
+    tables = {
+        "": JobTable,
+        "training.": TrainingTable,
+        "travel.": TravelTable,
+        "serving.": ServingTable,
+    }
     fields = {
         prefix + name
         for prefix, table in tables.items()
         for name in table.model_fields
-        if name not in ("training", "travel")
+        if name not in ("training", "travel", "serving")
     }
     assert listed == fields

@@ -1,0 +1,124 @@
+"""`sealift model`: seal a model that is to be served."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealift import codec
+from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.crypto.identity import Identity, load_identity
+from sealift.crypto.keys import SecretKey
+from sealift.errors import UsageError
+from sealift.release.files import make_folder, read_whole
+from sealift.release.signed import load_verified
+from sealift.release.vault import Vault
+
+if TYPE_CHECKING:
+    from sealift.data.card import ResourceCard
+
+MAX_MODEL_BYTES = 1 << 40
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the noun `model`."""
+    noun = subparsers.add_parser("model", help="seal a model that is to be served")
+    noun.set_defaults(run=run)
+    verbs = noun.add_subparsers(dest="verb", required=True, metavar="VERB")
+    parser = verbs.add_parser(
+        "seal",
+        help="seal safetensors, or the model of a run, with a form",
+        description="Write NAME.sealed and its public card NAME.resource.json, and keep "
+        "the key in the vault. A run's folder is opened as `sealift output open` does, "
+        "and its model never lies open on the disk. The form says what the model is "
+        "asked, what its answers hold and who may ask (docs/howto/serve-a-model.md).",
+    )
+    parser.add_argument(
+        "source", type=Path, help="a .safetensors file, or the folder of a run"
+    )
+    parser.add_argument(
+        "--agreement", type=Path, metavar="FILE", help="of the run, signed"
+    )
+    parser.add_argument("--form", type=Path, required=True, metavar="TOML")
+    parser.add_argument("--name", required=True, help="name in the agreement")
+    parser.add_argument(
+        "--vault", type=Path, required=True, help="made if it does not exist"
+    )
+    parser.add_argument("--key", type=Path, required=True, help="the owner's identity")
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="default: here"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    add_judging_arguments(parser)
+    add_passphrase_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Seal; the exit code."""
+    from sealift.train.modelform import load_form
+    from sealift.train.serving.sealedmodel import seal_model_file
+
+    form = load_form(args.form)
+    prompt = f"passphrase of {args.key.name}"
+    owner = load_identity(
+        args.key, read_passphrase(args.passphrase_file, prompt=prompt)
+    )
+    content = _content(args, owner)
+    key = SecretKey.generate()
+
+    def keep(card: ResourceCard) -> None:
+        make = Vault.open if args.vault.exists() else Vault.create
+        with closing(make(args.vault, owner)) as vault:
+            vault.store(card.name, key)
+
+    make_folder(args.out)
+    card = seal_model_file(
+        content,
+        form,
+        name=args.name,
+        owner=owner.name,
+        key=key,
+        out_dir=args.out,
+        keep=keep,
+    )
+    key.wipe()
+    _show(args, card)
+    return 0
+
+
+def _content(args: argparse.Namespace, owner: Identity) -> bytes:
+    """The model's safetensors: of a file, or of a run, checked like its owner would."""
+    if not args.source.is_dir():
+        return read_whole(args.source, MAX_MODEL_BYTES)
+    if args.agreement is None:
+        raise UsageError(
+            "a run is opened with its agreement", fix="Name it with --agreement"
+        )
+    from sealift.train.handover import open_output
+
+    verified = equip_from(args, load_verified(args.agreement))
+    return open_output(args.source, owner, verified).content
+
+
+def _show(args: argparse.Namespace, card: ResourceCard) -> None:
+    from sealift.data.seal import sealed_paths
+
+    paths = sealed_paths(args.out, args.name)
+    facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}
+    resource = codec.to_plain(card.resource)
+    kept = ("name", "owner", "total_bytes", "content", "key")
+    facts |= {name: resource[name] for name in kept}
+    if args.json:
+        print(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        print(f"{name:<12}{value}")
+    print(
+        f"sealift: the key is in {args.vault}; {paths.card.name} is for the agreement",
+        file=sys.stderr,
+    )

@@ -1,0 +1,166 @@
+"""``sealift predict``: judge a server, ask its model, write the answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealift.attest.level import Level, protects_nobody
+from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.codec import to_plain
+from sealift.crypto.identity import load_identity
+from sealift.release.signed import load_verified
+
+if TYPE_CHECKING:
+    from sealift.train.serving.client import Client
+    from sealift.train.serving.clientpolicy import ClientPolicy
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="ask a served model, after judging its server",
+        description="Appraises the server's evidence against the agreement before "
+        "anything is sent, shows what it proved, and asks. Input: .npz, .json (arrays "
+        "by name) or .csv (a header with names); output: .npz, .json, .csv, or JSON "
+        "lines on stdout. What the server's operator sees: who asks, when, and how much.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("address", metavar="HOST:PORT", help="where the server listens")
+    parser.add_argument("input", type=Path, nargs="?", help="rows: .npz, .json or .csv")
+    parser.add_argument(
+        "--agreement", type=Path, required=True, metavar="FILE", help="the signed one"
+    )
+    parser.add_argument(
+        "--owner", metavar="CARD", help="the model owner's card: it must have signed"
+    )
+    parser.add_argument(
+        "--digest", default="", metavar="sha256:...", help="of the agreement, instead"
+    )
+    parser.add_argument("--model", default="", help="of several, by name")
+    parser.add_argument(
+        "--level", type=Level, choices=list(Level), action="append", default=[],
+        help="take this level only (again for more)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--development",
+        action="store_true",
+        help="take development evidence, which protects nobody",
+    )
+    parser.add_argument(
+        "--key", type=Path, metavar="FILE", help="the client's identity"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--stream", action="store_true", help="generate; a line for each step"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=0, metavar="N", help="with --stream: most steps"
+    )
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S")
+    parser.add_argument(
+        "--patience", type=float, default=10.0, metavar="S",
+        help="come again for so long while the server is busy; default: 10",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pad", action="store_true", help="hide lengths but for their power of two"
+    )
+    parser.add_argument(
+        "--describe", action="store_true", help="show server and form; ask nothing"
+    )
+    add_judging_arguments(parser)
+    add_passphrase_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge, ask, write; the exit code."""
+    from sealift.cli.predictfiles import read_columns, require_writable
+    from sealift.train.serving.client import connect
+
+    policy = _policy(args)
+    form = _form(policy)
+    rows = None if args.describe else read_columns(args.input, form.inputs)
+    require_writable(args.output)
+    with connect(args.address, policy, timeout_s=min(args.timeout, 30.0)) as model:
+        _show_server(model)
+        if args.describe:
+            print(json.dumps({**_seen(model), "form": form.to_plain()}))
+        elif args.stream:
+            _stream(args, model, rows)
+        else:
+            _predict(args, model, rows)
+    return 0
+
+
+def _policy(args: argparse.Namespace) -> ClientPolicy:
+    from sealift.train.modelform import choose_model
+    from sealift.train.serving.clientpolicy import ClientPolicy, require_known
+
+    verified = equip_from(args, load_verified(args.agreement))
+    require_known(verified, choose_model(verified, args.model), args.owner, args.digest)
+    identity = None
+    if args.key is not None:
+        prompt = f"passphrase of {args.key.name}"
+        passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
+        identity = load_identity(args.key, passphrase)
+    return ClientPolicy(
+        agreement=verified,
+        model=args.model,
+        development=args.development,
+        levels=tuple(args.level),
+        identity=identity,
+    )
+
+
+def _form(policy: ClientPolicy) -> Any:
+    from sealift.train.modelform import form_of
+
+    return form_of(policy.resource)
+
+
+def _predict(args: argparse.Namespace, model: Client, rows: Any) -> None:
+    from sealift.cli.predictfiles import write_columns
+
+    answer = model.predict(
+        rows, timeout_s=args.timeout, patience_s=args.patience, pad=args.pad
+    )
+    write_columns(args.output, answer)
+
+
+def _stream(args: argparse.Namespace, model: Client, rows: Any) -> None:
+    from sealift.cli.predictfiles import gather, write_columns
+
+    steps = model.generate(rows, steps=args.steps, timeout_s=args.timeout, pad=args.pad)
+    if args.output is not None:
+        write_columns(args.output, gather(steps))
+        return
+    for step in steps:
+        print(json.dumps({name: each.tolist() for name, each in step.items()}))
+        sys.stdout.flush()
+
+
+def _seen(model: Client) -> dict[str, Any]:
+    return {name: to_plain(value) for name, value in asdict(model.seen).items()}
+
+
+def _show_server(model: Client) -> None:
+    """Before anything is asked."""
+    seen = model.seen
+    facts = {
+        "level": seen.level,
+        "code": seen.code,
+        "agreement": seen.agreement,
+        "model": f"{seen.model}, {seen.content}",
+        "sandbox": seen.sandbox,
+    }
+    for name, value in facts.items():
+        print(f"sealift: {name:<10} {value}", file=sys.stderr)
+    if protects_nobody(seen.level):
+        line = "development evidence: whoever runs the server can read what you send"
+        print(f"sealift: {line}", file=sys.stderr)

@@ -1,0 +1,174 @@
+"""Rows from .npz, .json and .csv files by a model's inputs, and answers into such files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sealift.data.schema import Field, Schema
+from sealift.errors import MalformedError, UsageError
+from sealift.release.files import read_whole, write_whole
+
+MAX_INPUT_BYTES: Final = 1 << 30
+Columns = dict[str, NDArray[Any]]
+
+
+def read_columns(path: Path | None, schema: Schema) -> Columns:
+    """Arrays by name, of the model's own element types.
+
+    Raises:
+        UsageError: no file, or one of another kind.
+        UnavailableError: if it cannot be read.
+        MalformedError: code ``bad-request``, if it does not fit the inputs.
+    """
+    if path is None:
+        raise UsageError("there are no rows to ask with", fix="Name a file")
+    reader = _READERS.get(path.suffix)
+    if reader is None:
+        raise _other_kind(path)
+    raw = read_whole(path, MAX_INPUT_BYTES)
+    try:
+        return reader(raw, schema)
+    except (ValueError, KeyError, OverflowError, zipfile.BadZipFile) as error:
+        why = str(error)[:200] or type(error).__name__
+        raise MalformedError(
+            f"{path.name} does not fit the model's inputs",
+            why=why,
+            fix="`sealift predict --describe` shows them",
+            code="bad-request",
+        ) from None
+
+
+def write_columns(path: Path | None, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write an answer whole, or print it as one line of JSON."""
+    if path is None:
+        print(json.dumps({name: each.tolist() for name, each in columns.items()}))
+        sys.stdout.flush()
+        return
+    write_whole(path, _WRITERS[path.suffix](columns))
+
+
+def require_writable(path: Path | None) -> None:
+    """Refuse early what writing would refuse after the work.
+
+    Raises:
+        UsageError: code ``exists``, or another kind of file.
+    """
+    if path is None:
+        return
+    if path.suffix not in _WRITERS:
+        raise _other_kind(path)
+    if path.exists():
+        raise UsageError(f"{path} exists", fix="Name another file", code="exists")
+
+
+def gather(steps: Iterable[Mapping[str, NDArray[Any]]]) -> Columns:
+    """A stream's steps as arrays of shape (rows, steps, ...)."""
+    found = list(steps)
+    names = found[0].keys() if found else ()
+    return {name: np.stack([step[name] for step in found], axis=1) for name in names}
+
+
+def _read_npz(raw: bytes, schema: Schema) -> Columns:
+    with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_json(raw: bytes, schema: Schema) -> Columns:
+    plain = json.loads(raw)
+    if not isinstance(plain, dict):
+        raise ValueError("it is not arrays by name")
+    return {
+        name: _array(plain[name], _field(schema, name), [len(plain[name])])
+        for name in plain
+    }
+
+
+def _read_csv(raw: bytes, schema: Schema) -> Columns:
+    """A column for each number: NAME, or NAME_0, NAME_1 ... of a field with a shape."""
+    table = list(csv.reader(io.StringIO(raw.decode("utf-8"))))
+    if len(table) < 2:
+        raise ValueError("it has no rows below its header")
+    head, rows = table[0], table[1:]
+    if any(len(row) != len(head) for row in rows):
+        raise ValueError("a row has another number of values than the header")
+    places = {name: index for index, name in enumerate(head)}
+    found = {}
+    for field in schema.fields:
+        names = [f"{field.name}_{i}" for i in range(field.elements)]
+        wanted = names if field.shape else [field.name]
+        missing = [name for name in wanted if name not in places]
+        if missing:
+            raise ValueError(f"there is no column {missing[0]}")
+        parse = float if field.element.kind == "float" else int
+        values = [[parse(row[places[name]]) for name in wanted] for row in rows]
+        found[field.name] = _array(values, field, [len(rows)])
+    return found
+
+
+def _array(values: Any, field: Field, rows: list[int]) -> NDArray[Any]:
+    array = np.asarray(values, dtype=field.dtype)
+    if array.size != math.prod(field.shape) * rows[0]:
+        raise ValueError(f"{field.name} has shape {array.shape}")
+    return array.reshape(*rows, *field.shape)
+
+
+def _field(schema: Schema, name: str) -> Field:
+    for field in schema.fields:
+        if field.name == name:
+            return field
+    raise ValueError(f"the model is not asked with {name[:80]!r}")
+
+
+def _to_npz(columns: Mapping[str, NDArray[Any]]) -> bytes:
+    raw = io.BytesIO()
+    named: dict[str, Any] = dict(columns)
+    np.savez(raw, **named)
+    return raw.getvalue()
+
+
+def _to_json(columns: Mapping[str, NDArray[Any]]) -> bytes:
+    plain = {name: each.tolist() for name, each in columns.items()}
+    return json.dumps(plain).encode() + b"\n"
+
+
+def _to_csv(columns: Mapping[str, NDArray[Any]]) -> bytes:
+    flat = {name: each.reshape(len(each), -1) for name, each in columns.items()}
+    head = [
+        f"{name}_{i}" if columns[name].ndim > 1 else name
+        for name, each in flat.items()
+        for i in range(each.shape[1])
+    ]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    for row in zip(*(each.tolist() for each in flat.values()), strict=True):
+        writer.writerow([value for part in row for value in part])
+    return text.getvalue().encode()
+
+
+_READERS: Final[dict[str, Callable[[bytes, Schema], Columns]]] = {
+    ".npz": _read_npz,
+    ".json": _read_json,
+    ".csv": _read_csv,
+}
+_WRITERS: Final[dict[str, Callable[[Mapping[str, NDArray[Any]]], bytes]]] = {
+    ".npz": _to_npz,
+    ".json": _to_json,
+    ".csv": _to_csv,
+}
+
+
+def _other_kind(path: Path) -> UsageError:
+    known = ", ".join(_READERS)
+    return UsageError(f"{path.name} is none of {known}", code="other-file-kind")

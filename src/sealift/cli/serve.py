@@ -1,0 +1,128 @@
+"""``sealift serve``: an attested accelerator answers with a sealed model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sealift.attest.attester import measuring
+from sealift.attest.level import Level
+from sealift.channel.tcp import TcpListener
+from sealift.cli.accelerator import restart_overwriting
+from sealift.cli.hostattester import add_attester_arguments, open_attester
+from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
+from sealift.events import emit
+from sealift.ids import Role
+from sealift.release.bundle import load_bundle
+from sealift.session.endpoint import Endpoint
+from sealift.session.relay import Relay
+from sealift.train.sandbox import limits
+from sealift.train.serving.door import Door, DoorLimits
+from sealift.train.serving.server import Server, find_subject
+from sealift.train.settings import parse_address
+from sealift.train.worker.workshop import Workshop
+from sealift.travel.peers import ACCELERATOR
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="answer with a sealed model, on an attested accelerator",
+        description="Listens where the job's [serving] says. Proves itself to the broker "
+        "of the model's owner, who runs `sealift broker` with the same job, loads the "
+        "model into a sandbox, and answers `sealift predict` and sealift.connect(). "
+        "SIGTERM ends it: what is under way is finished, the rest refused, memory "
+        "overwritten. Ends with a line of numbers on stdout.",
+    )
+    parser.set_defaults(run=run)
+    add_role_arguments(parser)
+    add_attester_arguments(parser)
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="instead of the job's place"
+    )
+    parser.add_argument(
+        "--keep-freed-memory",
+        action="store_true",
+        help="do not make the allocator overwrite freed memory",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; the exit code is the signal's, or that of an error."""
+    if not args.keep_freed_memory:
+        restart_overwriting()
+    setup = set_up_role(args, ("serve",))
+    subject = find_subject(setup.agreement, setup.job.serving)
+    attester = open_attester(args, setup)
+    code = setup.agreement.agreement.code
+    files = load_bundle(Path(setup.job.bundle), code)
+    limits.hide_memory()
+    address = parse_address(args.listen) if args.listen else setup.address
+    endpoint = Endpoint(
+        role=Role.ACCELERATOR,
+        name=ACCELERATOR,
+        agreement=setup.agreement.digest,
+        attester=attester,
+    )
+    with (
+        Relay(None, sink=setup.sink) as relay,
+        Workshop(
+            files, code.entry, tell=say_sandbox, measure=measuring(attester)
+        ) as workshop,
+        relay.local_link(ACCELERATOR) as link,
+        closing(TcpListener(*address)) as listener,
+    ):
+        server = Server(
+            link,
+            endpoint,
+            setup.agreement,
+            subject,
+            settings=setup.job.serving,
+            workshop=workshop,
+            clock=_boot_clock,
+            sink=setup.sink,
+        )
+        _say_level(setup)
+        _serve(setup, server, listener, relay)
+    return 0
+
+
+def _serve(
+    setup: RoleSetup, server: Server, listener: TcpListener, relay: Relay
+) -> None:
+    settings = setup.job.serving
+    door = Door(
+        listener,
+        relay,
+        server.meet,
+        limits=DoorLimits(
+            max_sessions=settings.max_sessions, max_each=settings.max_sessions_each
+        ),
+        tally=server.tally,
+        sink=setup.sink,
+    )
+    host, port = listener.address
+    emit(setup.sink, "serve.listening", address=f"{host}:{port}")
+    try:
+        server.serve(door.open)
+    finally:
+        door.close()
+        emit(setup.sink, "serve.ended", **server.health())
+        print(json.dumps(server.health()), flush=True)
+
+
+def _say_level(setup: RoleSetup) -> None:
+    if Level.DEVELOPMENT in setup.agreement.accept:
+        line = "development evidence: nobody is kept out of questions and answers"
+        print(f"sealift: {line}", file=sys.stderr, flush=True)
+
+
+def _boot_clock() -> float:
+    """Seconds that also count while the machine sleeps (rule H5)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
