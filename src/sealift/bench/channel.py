@@ -1,4 +1,6 @@
-"""How fast the channel is: sealing beside memcpy, sealed beside plain transfers.
+"""How fast a stream is: sealing beside memcpy, sealed beside plain over TCP.
+
+Between processes of one machine: ``sealift bench link``.
 
 Everything is measured in one run with repeats of the arms interleaved; a ratio is that
 of the medians of throughput. Two processes: this one seals, ``channel_peer`` opens.
@@ -20,7 +22,6 @@ from typing import Final
 
 from sealift.bench.report import BenchReport, start_report
 from sealift.channel.header import sealed_bytes
-from sealift.channel.memfd import MemfdTransport
 from sealift.channel.pipeline import send_stream
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.tcp import TcpTransport
@@ -39,8 +40,7 @@ def run(*, quick: bool = False) -> BenchReport:
     repeats = 7 if quick else 21
     sizes = SIZES_BYTES[:1] if quick else SIZES_BYTES
     _measure_sealing(report, sizes, repeats)
-    for name in ("memfd", "tcp"):
-        _measure_transport(report, name, sizes, repeats)
+    _measure_tcp(report, sizes, repeats)
     return report
 
 
@@ -78,11 +78,9 @@ def _seal_all(key: SecretKey, source: memoryview, sealed: memoryview) -> None:
         position += sealer.seal_into(record, sealed[position:])
 
 
-def _measure_transport(
-    report: BenchReport, name: str, sizes: tuple[int, ...], repeats: int
-) -> None:
+def _measure_tcp(report: BenchReport, sizes: tuple[int, ...], repeats: int) -> None:
     key = SecretKey.generate()
-    with _peer(name, key) as transport:
+    with _peer(key) as transport:
         for size in sizes:
             source = _written_memory(size)
 
@@ -93,12 +91,10 @@ def _measure_transport(
                 _send_sealed(transport, source, key)
 
             rates = _interleave({"plain": plain, "sealed": sealed}, size, repeats)
-            _add(report, name, size, rates)
+            _add(report, "tcp", size, rates)
             ratio = rates["sealed"] / rates["plain"]
-            _keep_worst(report, f"sealed_vs_plain_{name}", ratio)
+            _keep_worst(report, "sealed_vs_plain_tcp", ratio)
         transport.send(b"stop")
-    if name == "memfd":
-        report.ratios["sealed_vs_plain"] = report.ratios["sealed_vs_plain_memfd"]
 
 
 def _send_plain(transport: SlotTransport, source: memoryview) -> None:
@@ -118,16 +114,15 @@ def _send_sealed(transport: SlotTransport, source: memoryview, key: SecretKey) -
 
 
 @contextmanager
-def _peer(name: str, key: SecretKey) -> Iterator[SlotTransport]:
-    """A receiving process at the other end of a transport."""
-    here, there = _socket_pair(name)
+def _peer(key: SecretKey) -> Iterator[SlotTransport]:
+    """A receiving process at the other end of a connection."""
+    here, there = _connection()
     command = [sys.executable, "-m", "sealift.bench.channel_peer"]
     child = subprocess.Popen(  # noqa: S603 - our own module
-        [*command, name, str(there.fileno())], pass_fds=[there.fileno()]
+        [*command, str(there.fileno())], pass_fds=[there.fileno()]
     )
     there.close()
-    transport: MemfdTransport | TcpTransport
-    transport = MemfdTransport.offer(here) if name == "memfd" else TcpTransport(here)
+    transport = TcpTransport(here)
     try:
         transport.send(key.reveal(TOKEN))
         yield transport
@@ -138,9 +133,7 @@ def _peer(name: str, key: SecretKey) -> Iterator[SlotTransport]:
         child.wait()
 
 
-def _socket_pair(name: str) -> tuple[socket.socket, socket.socket]:
-    if name == "memfd":
-        return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+def _connection() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         here = socket.create_connection(listener.getsockname())
         there, _ = listener.accept()

@@ -10,7 +10,6 @@ import socket
 import sys
 
 from sealift.channel.header import StreamHeader
-from sealift.channel.memfd import MemfdTransport
 from sealift.channel.pipeline import receive_stream
 from sealift.channel.quarantine import Quarantine
 from sealift.channel.tcp import TcpTransport
@@ -66,11 +65,8 @@ class Receiver:
 
 def main() -> None:
     """Take the inherited socket named on the command line and serve."""
-    name, descriptor = sys.argv[1], int(sys.argv[2])
-    sock = socket.socket(fileno=descriptor)
-    transport: MemfdTransport | TcpTransport
-    transport = MemfdTransport.accept(sock) if name == "memfd" else TcpTransport(sock)
-    Receiver(transport).serve()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    Receiver(TcpTransport(sock)).serve()
 
 
 if __name__ == "__main__":

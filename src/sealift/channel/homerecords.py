@@ -28,11 +28,21 @@ class HomeOpener:
     def __init__(
         self, key: SecretKey, announcement: Announcement, engine: DeviceEngine
     ) -> None:
+        self.header_bytes = announcement.header_bytes
         self._header = StreamHeader.parse(announcement.header_bytes)
         verify_header_key(key, self._header)
-        self._check(announcement)
         self._keys = RecordKeys(key, self._header)
         self._device_keys = DeviceKeys(self._keys, self._header.suite, engine)
+        self._index = 0
+        self.begin(announcement)
+
+    def begin(self, announcement: Announcement) -> None:
+        """Go to the first record of another transfer of the same stream.
+
+        Raises:
+            MalformedError: if the announcement does not fit the stream.
+        """
+        self._check(announcement)
         self._index = announcement.first_index
 
     def expect(

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -141,9 +142,9 @@ class HostDevice:
         memory_bytes: int | None = None,
         backend: AeadBackend | None = None,
     ) -> None:
-        count = threads or len(os.sched_getaffinity(0))
+        self._threads = min(threads or len(os.sched_getaffinity(0)), MAX_THREADS)
         self._pool = ThreadPoolExecutor(
-            min(count, MAX_THREADS),
+            self._threads,
             thread_name_prefix="sealift-device",
             initializer=_pin_in_turn(cores) if cores else None,
         )
@@ -151,6 +152,14 @@ class HostDevice:
         self._free_bytes = memory_bytes
         self._memories: list[HostMemory] = []
         self._closed = False
+
+    def warm_up(self) -> None:
+        """Start every thread now; otherwise each starts with the work it is for."""
+        count = self._threads
+        started = threading.Barrier(count)
+        waiting = [self._pool.submit(started.wait) for _ in range(count)]
+        for each in waiting:
+            each.result()
 
     def suites(self) -> tuple[Suite, ...]:
         """What the processor computes."""

@@ -82,6 +82,7 @@ class LinkReceiver:
         self._timeout_s = timeout_s
         self._life = Life()
         self._number = 0
+        self._home: HomeOpener | None = None
         context = link_context(mode, context)
         try:
             self._opener = self._take_header(keys, context)
@@ -131,6 +132,8 @@ class LinkReceiver:
         self._life.dead = True
         self._opening.close()
         self._opener.close()
+        if self._home is not None:
+            self._home.close()
         self._answers.close()
         self._transport.close()
 
@@ -153,10 +156,7 @@ class LinkReceiver:
             self._opening.open_all(self._opener, arriving, self._timeout_s)
             return
         home = self._open_home(arriving.announcement)
-        try:
-            self._opening.open_all(home, arriving, self._timeout_s)
-        finally:
-            home.close()
+        self._opening.open_all(home, arriving, self._timeout_s)
 
     def _open_home(self, announcement: Announcement) -> HomeOpener:
         if self._home_key is None or not self._shape.sealed:
@@ -164,8 +164,16 @@ class LinkReceiver:
                 "records sealed at home came, and nobody here has their key",
                 code="no-home-key",
             )
+        home = self._home
+        # Deriving keys takes as long as opening a record, and a stream comes in parts.
+        if home is not None and home.header_bytes == announcement.header_bytes:
+            home.begin(announcement)
+            return home
+        if home is not None:
+            home.close()
         key = self._home_key(announcement.header_bytes)
-        return HomeOpener(key, announcement, self._engine)
+        self._home = HomeOpener(key, announcement, self._engine)
+        return self._home
 
     def _answer(self, announcement: Announcement) -> None:
         answer = VERDICT.pack(VERDICT_MAGIC, announcement.number)

@@ -11,8 +11,9 @@ from typing import Any, Final
 from sealift.errors import UsageError
 
 BENCHES: Final = {
-    "channel": "sealing beside memcpy, sealed beside plain transfers",
+    "channel": "sealing beside memcpy, sealed beside plain streams over TCP",
     "handshake": "a session's handshake, in memory and through the relay",
+    "link": "sealed transfers to a device, every mode beside the plain copy",
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }

@@ -1,0 +1,219 @@
+"""Sealed transfers from an owner's memory to a device's, every mode beside the plain copy.
+
+Two processes with a core each; the arms of one size run in turn, again and again, and a
+ratio is that of the medians. The plain copy goes through the same ring, in the same
+slots, with the same announcement and the same verdict.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sealift.bench.linkarms import (
+    HOME,
+    NAIVE,
+    NAMED,
+    Arm,
+    make_arm,
+    make_arms,
+    timed,
+    touched_memory,
+)
+from sealift.bench.linkfailure import count_needles, failure_row
+from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
+from sealift.bench.linkprofiles import modelled_rows, sources
+from sealift.bench.report import BenchReport, Row, start_report
+from sealift.channel.linksend import suggested_record_bytes
+from sealift.channel.mode import DEFAULT_MODE, LinkMode
+
+MIB: Final = 1 << 20
+SIZES_BYTES: Final = tuple(
+    kib << 10 for kib in (64, 1024, 4096, 16384, 65536, 262144, 1048576)
+)
+QUICK_SIZES_BYTES: Final = (64 << 10, 16 * MIB, 64 * MIB)
+REPEATS: Final = 15
+FAILURE_BYTES: Final = 16 * MIB
+SMALL_BYTES: Final = 4 * MIB  # up to here more repeats: they take no time
+PLAIN: Final = str(LinkMode.PLAIN)
+DEFAULT: Final = str(DEFAULT_MODE)
+NAMED_ARMS: Final = (NAMED + PLAIN, NAMED + DEFAULT)
+ARMS: Final = (*map(str, LinkMode), HOME, NAIVE, *NAMED_ARMS)
+# What each step saves: from the vendor's shape to the default, and beyond.
+STEPS: Final = tuple(map(str, list(LinkMode)[1:]))
+SWEEP: Final = tuple((kib << 10, slots) for kib in (256, 512, 1024) for slots in (4, 8))
+Times = dict[str, list[float]]
+
+
+def run(*, quick: bool = False) -> BenchReport:
+    """Measure everything; some minutes, with ``quick`` about half a minute."""
+    report = start_report("link")
+    report.real = [
+        "both ciphers, every copy, two processes on this machine, a core each",
+        "reencrypt*, sealed at home: begin with records that were sealed before",
+        "seal-ahead: the sealing is not in its time, it happens during compute",
+        "CPU seconds: those of waiting ends are in them, they look for a moment",
+    ]
+    report.modelled = sources()
+    cores = two_cores()
+    with device_process(cores) as peer, _on_core(cores[0]):
+        for size in QUICK_SIZES_BYTES if quick else SIZES_BYTES:
+            _measure_size(report, peer, size, REPEATS)
+        if not quick:
+            _sweep(report, peer)
+        _measure_failures(report, peer)
+    report.rows += modelled_rows(QUICK_SIZES_BYTES if quick else SIZES_BYTES)
+    return report
+
+
+def _measure_size(
+    report: BenchReport, peer: DevicePeer, size: int, repeats: int
+) -> None:
+    source = touched_memory(size)
+    peer.ask("memory", nbytes=size)
+    arms = make_arms(peer, list(ARMS), source)
+    repeats *= 4 if size <= SMALL_BYTES else 1
+    times = _interleave(peer, arms, repeats)
+    device_cpu_s = peer.ask("cpu")
+    for arm in arms:
+        row = _row(arm, size, times)
+        busy_s = arm.cpu_s + device_cpu_s[arm.link]
+        row["cpu_s_per_gb"] = round(busy_s / (repeats + 1) / size * 1e9, 3)
+        report.rows.append(row)
+    report.rows.append(_ablation(size, times))
+    _close(peer, arms)
+    _keep_ratios(report, size, times)
+
+
+def _interleave(peer: DevicePeer, arms: list[Arm], repeats: int) -> Times:
+    """Seconds of every arm, one of each in turn, after one turn to warm up."""
+    times: Times = {arm.link: [] for arm in arms}
+    for repeat in range(repeats + 1):
+        for arm in arms:
+            taken = timed(peer, arm)
+            if repeat:
+                times[arm.link].append(taken)
+    return times
+
+
+def _row(arm: Arm, size: int, times: Times) -> Row:
+    taken = statistics.median(times[arm.link])
+    beside = times[NAMED + PLAIN if arm.link.startswith(NAMED) else PLAIN]
+    quartiles = statistics.quantiles(times[arm.link], n=4)
+    return {
+        "mode": arm.link.removeprefix(NAMED),
+        "memory": "named" if arm.link.startswith(NAMED) else "private memfd",
+        "kib": size >> 10,
+        "record_kib": suggested_record_bytes(size) >> 10,
+        "pairs": len(times[arm.link]),
+        "gb_per_s": round(size / taken / 1e9, 3),
+        "us": round(taken * 1e6, 1),
+        "quartiles_us": f"{quartiles[0] * 1e6:.0f}-{quartiles[2] * 1e6:.0f}",
+        "vs_plain": round(statistics.median(beside) / taken, 3),
+    }
+
+
+def _ablation(size: int, times: Times) -> Row:
+    """Share of the vendor shape's time that each step saves."""
+    row: Row = {"ablation": "share of reencrypt saved by each step", "kib": size >> 10}
+    found = [name for name in STEPS if name in times]
+    whole = statistics.median(times[found[0]])
+    for before, name in itertools.pairwise(found):
+        saved = statistics.median(times[before]) - statistics.median(times[name])
+        row[name] = round(saved / whole, 3)
+    return row
+
+
+def _keep_ratios(report: BenchReport, size: int, times: Times) -> None:
+    """The worst over the sizes that the ratio is about."""
+    if size < 16 * MIB:
+        return
+    default = statistics.median(times[DEFAULT])
+    goodput = statistics.median(times[PLAIN]) / default
+    _keep(report, "default_vs_plain_goodput", goodput)
+    large = size >= 64 * MIB
+    name = "from_64_mib" if large else "at_16_mib"
+    _keep(report, f"default_vs_plain_goodput_{name}", goodput)
+    for arm in (str(LinkMode.REENCRYPT), NAIVE):
+        if arm in times:
+            ratio = statistics.median(times[arm]) / default
+            _keep(report, f"{arm}_vs_default_time", ratio)
+
+
+def _keep(report: BenchReport, name: str, ratio: float) -> None:
+    report.ratios[name] = round(min(ratio, report.ratios.get(name, ratio)), 3)
+
+
+def _sweep(report: BenchReport, peer: DevicePeer) -> None:
+    """Other records and rings, so that the default's choice can be judged."""
+    size = 16 * MIB
+    source = touched_memory(size)
+    peer.ask("memory", nbytes=size)
+    shapes = {f"{kib}x{slots}": (kib, slots) for kib, slots in SWEEP}
+    arms = [
+        make_arm(
+            peer,
+            name,
+            source,
+            slots=slots,
+            record_bytes=record,
+            label=f"{name} {label}",
+        )
+        for label, (record, slots) in shapes.items()
+        for name in (PLAIN, DEFAULT)
+    ]
+    times = _interleave(peer, arms, REPEATS)
+    for label, (record, slots) in shapes.items():
+        plain, default = (
+            statistics.median(times[f"{name} {label}"]) for name in (PLAIN, DEFAULT)
+        )
+        report.rows.append(
+            {
+                "sweep": f"{record >> 10} KiB x {slots} slots",
+                "kib": size >> 10,
+                "plain_gb_per_s": round(size / plain / 1e9, 3),
+                "default_gb_per_s": round(size / default / 1e9, 3),
+                "vs_plain": round(plain / default, 3),
+            }
+        )
+    _close(peer, arms)
+
+
+def _measure_failures(report: BenchReport, peer: DevicePeer) -> None:
+    size, record = FAILURE_BYTES, FAILURE_BYTES // 16
+    source = touched_memory(size)
+    for mode in (DEFAULT_MODE, LinkMode.DIRECT_PARALLEL, LinkMode.DIRECT):
+        peer.ask("memory", nbytes=size)
+        report.rows.append(failure_row(peer, mode, source, record))
+    peer.ask("memory", nbytes=size)
+    arm = make_arm(peer, DEFAULT, source)
+    timed(peer, arm)
+    report.rows.append(
+        {
+            "failure": "none (the control: a transfer that verified)",
+            "kib": size >> 10,
+            "bytes_not_zero": peer.ask("left")["nonzero"],
+            "plaintext_found": count_needles(peer.process, source, record),
+        }
+    )
+    _close(peer, [arm])
+
+
+def _close(peer: DevicePeer, arms: list[Arm]) -> None:
+    for arm in arms:
+        arm.close()
+        peer.ask("drop", link=arm.link)
+
+
+@contextmanager
+def _on_core(core: int) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

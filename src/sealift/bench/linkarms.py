@@ -1,0 +1,222 @@
+"""What the link benchmark times: one object an arm, each with everything it needs made.
+
+Every timed call goes from the owner's plaintext in private memory to the device's verdict
+about the plaintext in its memory. Two exceptions, named in the output: ``reencrypt*``
+begin with what the owner sealed before (that flatters them), and so does ``direct (sealed
+at home)``, the way data at rest goes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.bench.linkdevice import NAIVE_NONCE, TIMEOUT_S
+from sealift.bench.linkpeer import DevicePeer
+from sealift.channel.ahead import SealAhead
+from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.linksend import LinkSender, suggested_record_bytes
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.mode import LinkMode, parse_mode, shape_of
+from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.sealer import StreamSealer
+from sealift.crypto.aead import TAG_BYTES, Aead, Suite
+from sealift.crypto.keys import SecretKey
+
+DEFAULT_SLOTS: Final = 4
+HOME: Final = "direct (sealed at home)"
+NAIVE: Final = "naive"
+NAMED: Final = "named:"
+MAX_SERIAL_BYTES: Final = 256 << 20  # modes that need the whole transfer in the link
+_NAIVE_FRAME_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Arm:
+    """One way to move the same bytes.
+
+    Attributes:
+        link: Its name.
+        prepare: Run before each repeat, not timed; empty for most.
+        run: What is timed.
+        close: Ends it.
+        cpu_s: Processor seconds of this process in ``run``, all repeats.
+    """
+
+    link: str
+    run: Callable[[], None]
+    close: Callable[[], None]
+    prepare: Callable[[], None] = lambda: None
+    cpu_s: float = 0.0
+
+
+def make_arms(
+    peer: DevicePeer, names: list[str], source: memoryview, slots: int = DEFAULT_SLOTS
+) -> list[Arm]:
+    """The named arms for one size; those that cannot take it are left out."""
+    fitting = [name for name in names if _fits(name, len(source))]
+    return [make_arm(peer, name, source, slots=slots) for name in fitting]
+
+
+def make_arm(
+    peer: DevicePeer,
+    name: str,
+    source: memoryview,
+    *,
+    slots: int = DEFAULT_SLOTS,
+    record_bytes: int | None = None,
+    label: str | None = None,
+) -> Arm:
+    """One arm: its link, and what it needs beforehand."""
+    record_bytes = record_bytes or suggested_record_bytes(len(source))
+    maker = _Maker(peer, label or name, source, slots, record_bytes)
+    if name == NAIVE:
+        return maker.naive()
+    if name == HOME:
+        return maker.home()
+    return maker.mode(name)
+
+
+def timed(peer: DevicePeer, arm: Arm) -> float:
+    """Seconds of one repeat."""
+    arm.prepare()
+    peer.ask("receive", link=arm.link)
+    cpu, start = time.process_time(), time.perf_counter()
+    arm.run()
+    taken = time.perf_counter() - start
+    arm.cpu_s += time.process_time() - cpu
+    peer.answer()
+    return taken
+
+
+class _Maker:
+    def __init__(
+        self,
+        peer: DevicePeer,
+        link: str,
+        source: memoryview,
+        slots: int,
+        record_bytes: int,
+    ) -> None:
+        self._peer = peer
+        self._link = link
+        self._source = source
+        self._slots = slots
+        self._record_bytes = record_bytes
+        self._keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
+        self._home = SecretKey.generate()
+
+    def mode(self, name: str) -> Arm:
+        """A mode of the link engine; ``named:`` before it takes named memory."""
+        mode = parse_mode(name.removeprefix(NAMED))
+        kind = NamedMemoryTransport if name.startswith(NAMED) else MemfdTransport
+        sender = self._sender(name, mode, kind)
+        if shape_of(mode).reencrypts:
+            return self._reencrypting(sender, mode)
+        if shape_of(mode).ahead:
+            return self._ahead(sender)
+        return self._arm(sender, lambda: sender.send(self._source))
+
+    def home(self) -> Arm:
+        """Forward what the owner sealed at rest."""
+        sealer = StreamSealer(
+            self._home, total_bytes=len(self._source), record_bytes=self._record_bytes
+        )
+        records = [sealer.seal(part) for part in self._parts()]
+        sender = self._sender(LinkMode.DIRECT_OVERLAP, LinkMode.DIRECT_OVERLAP)
+        total = len(self._source)
+        return self._arm(
+            sender, lambda: sender.forward(sealer.header_bytes, records, total)
+        )
+
+    def naive(self) -> Arm:
+        """The library's one-shot call over everything, through the same memory."""
+        ring = (_NAIVE_FRAME_BYTES, self._slots)
+        transport = self._peer.connect(self._link, NAIVE, self._keys, ring=ring)
+        self._peer.answer()
+        aead = Aead(Suite.AES_256_GCM, self._keys.to_device)
+
+        def run() -> None:
+            sealed = memoryview(aead.seal(NAIVE_NONCE, bytes(self._source), b""))
+            transport.send(len(sealed).to_bytes(8, "big"))
+            for start in range(0, len(sealed), _NAIVE_FRAME_BYTES):
+                transport.send(sealed[start : start + _NAIVE_FRAME_BYTES])
+            transport.receive(TIMEOUT_S)
+
+        return Arm(self._link, run, transport.close)
+
+    def _reencrypting(self, sender: LinkSender, mode: LinkMode) -> Arm:
+        unit = self._record_bytes if shape_of(mode).records else len(self._source)
+        records = OwnersRecords(self._home, self._source, unit)
+        host = Reencrypter(sender, unit)
+        return self._arm(sender, lambda: host.send(records))
+
+    def _ahead(self, sender: LinkSender) -> Arm:
+        ahead = SealAhead(sender)
+        batches = [ahead.seal(self._source)]  # once before, so that pages exist
+        ahead.discard()
+        batches.clear()
+        return self._arm(
+            sender,
+            lambda: ahead.send(batches.pop()),
+            lambda: batches.append(ahead.seal(self._source)),
+        )
+
+    def _sender(
+        self, name: str, mode: LinkMode, kind: type[MemfdTransport] = MemfdTransport
+    ) -> LinkSender:
+        transport = self._peer.connect(
+            self._link,
+            name,
+            self._keys,
+            ring=self._ring(mode),
+            kind=kind,
+            home=self._home,
+        )
+        sender = LinkSender(
+            transport,
+            self._keys,
+            mode=mode,
+            record_bytes=self._record_bytes,
+            development=True,
+            timeout_s=TIMEOUT_S,
+        )
+        self._peer.answer()
+        return sender
+
+    def _arm(
+        self,
+        sender: LinkSender,
+        run: Callable[[], None],
+        prepare: Callable[[], None] = lambda: None,
+    ) -> Arm:
+        return Arm(self._link, run, sender.close, prepare)
+
+    def _ring(self, mode: LinkMode) -> tuple[int, int]:
+        """Serial modes keep all of a transfer in the link; the others a few records."""
+        shape, total = shape_of(mode), len(self._source)
+        unit = self._record_bytes if shape.records else total
+        slots = self._slots if shape.overlaps else -(-total // unit)
+        return max(unit, 256) + FRAME_EXTRA_BYTES, max(slots, 1)
+
+    def _parts(self) -> list[memoryview]:
+        step = self._record_bytes
+        starts = range(0, len(self._source), step)
+        return [self._source[start : start + step] for start in starts]
+
+
+def touched_memory(nbytes: int) -> memoryview:
+    """Random bytes with pages of their own."""
+    return memoryview(bytearray(os.urandom(nbytes)))
+
+
+def _fits(name: str, nbytes: int) -> bool:
+    if name in (HOME, NAIVE):
+        return nbytes + TAG_BYTES < 2**31 - 1
+    return shape_of(parse_mode(name.removeprefix(NAMED))).overlaps or (
+        nbytes <= MAX_SERIAL_BYTES
+    )

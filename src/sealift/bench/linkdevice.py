@@ -1,0 +1,151 @@
+"""The device of the link benchmark: a process of its own that opens what comes.
+
+It is told over a control socket which links to take and which one speaks next. What is
+received lies in one device memory, made and touched once. Started by ``linkpeer.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any, Final
+
+from sealift.channel.device import DeviceMemory
+from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.linkkeys import LinkKeys
+from sealift.channel.linkreceive import LinkReceiver
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.mode import parse_mode
+from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.crypto.aead import Aead, Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import SealiftError
+
+MAX_MEMORY_BYTES: Final = (1 << 30) + (64 << 20)
+NAIVE_NONCE: Final = bytes(12)  # one fresh key a process, one message at a time
+TIMEOUT_S: Final = 60.0
+
+
+class NaiveReceiver:
+    """One library call for everything, into fresh memory: what people write first."""
+
+    def __init__(self, transport: MemfdTransport, key: SecretKey) -> None:
+        self._transport = transport
+        self._aead = Aead(Suite.AES_256_GCM, key)
+
+    def receive(self, into: DeviceMemory) -> None:
+        """Gather the frames, open them as one, answer."""
+        left = int.from_bytes(self._transport.receive(TIMEOUT_S), "big")
+        parts = []
+        while left:
+            parts.append(self._transport.receive(TIMEOUT_S))
+            left -= len(parts[-1])
+        self._aead.open(NAIVE_NONCE, b"".join(parts), b"")
+        self._transport.send(b"done")
+
+    def close(self) -> None:
+        """End it."""
+        self._transport.close()
+
+
+class Device:
+    """Carries out commands."""
+
+    def __init__(
+        self, control: socket.socket, cores: list[int], memory_bytes: int
+    ) -> None:
+        self._control = control
+        self._commands = control.makefile("r")
+        self._engine = HostDevice(
+            threads=len(cores), cores=cores, memory_bytes=memory_bytes
+        )
+        self._memory: HostMemory | None = None
+        self._links: dict[str, LinkReceiver | NaiveReceiver] = {}
+        self._cpu_s: dict[str, float] = {}
+        self._engine.warm_up()
+        os.sched_setaffinity(0, {cores[-1]})
+
+    def serve(self) -> None:
+        """Until there are no more commands."""
+        for line in self._commands:
+            command = json.loads(line)
+            try:
+                answer = getattr(self, f"_on_{command.pop('name')}")(**command)
+            except SealiftError as error:
+                answer = {"failed": [str(error), error.code]}
+            self._say(answer)
+
+    def _on_memory(self, nbytes: int) -> dict[str, Any]:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+        self._memory = self._engine.allocate(nbytes)
+        return {}
+
+    def _on_take(
+        self, link: str, mode: str, keys: list[str], home: str
+    ) -> dict[str, Any]:
+        self._say({})
+        _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        sock = socket.socket(fileno=descriptors[0])
+        kind = NamedMemoryTransport if mode.startswith("named:") else MemfdTransport
+        transport = kind.accept(sock, max_bytes=MAX_MEMORY_BYTES)
+        there, back, owners = (SecretKey(bytes.fromhex(k)) for k in (*keys, home))
+        self._cpu_s[link] = 0.0
+        if mode == "naive":
+            self._links[link] = NaiveReceiver(transport, there)
+            return {}
+        self._links[link] = LinkReceiver(
+            transport,
+            LinkKeys(there, back),
+            self._engine,
+            mode=parse_mode(mode.removeprefix("named:")),
+            home_key=lambda header: owners,
+            development=True,
+            timeout_s=TIMEOUT_S,
+        )
+        return {}
+
+    def _on_receive(self, link: str) -> dict[str, Any]:
+        assert self._memory is not None
+        self._say({})
+        before = time.process_time()
+        try:
+            self._links[link].receive(self._memory)
+        except SealiftError as error:
+            refused_s = time.monotonic()
+            return {"refused_s": refused_s, "error": error.code}
+        self._cpu_s[link] += time.process_time() - before
+        return {}
+
+    def _on_left(self) -> dict[str, Any]:
+        """Bytes of the device's memory that are not zero."""
+        assert self._memory is not None
+        view = self._memory.view
+        step = 1 << 20
+        parts = (bytes(view[at : at + step]) for at in range(0, len(view), step))
+        return {"nonzero": sum(len(part) - part.count(0) for part in parts)}
+
+    def _on_cpu(self) -> dict[str, Any]:
+        return self._cpu_s
+
+    def _on_drop(self, link: str) -> dict[str, Any]:
+        self._links.pop(link).close()
+        return {}
+
+    def _say(self, answer: dict[str, Any]) -> None:
+        self._control.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def main() -> None:
+    """Serve the control socket; arguments: descriptor, cores, bytes of memory."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    cores = [int(core) for core in sys.argv[2].split(",")]
+    Device(control, cores, int(sys.argv[3])).serve()
+
+
+if __name__ == "__main__":
+    main()
