@@ -24,6 +24,8 @@ from sealift.release.vault import Vault
 
 if TYPE_CHECKING:
     from sealift.data.card import ResourceCard
+    from sealift.data.schema import Schema
+    from sealift.data.sources.source import SourceOptions
 
 
 def add_parser(subparsers: Any) -> None:
@@ -47,12 +49,22 @@ def _add_seal(verbs: Any) -> None:
         help="validate a table against its schema and seal it",
         description="Write NAME.sealed and its public card NAME.resource.json, and "
         "keep the data key in the vault. A row that does not fit the schema is "
-        "named, and nothing is written.",
+        "named, and nothing is written. Without --schema it is what the source says "
+        "itself; it is printed, and written to NAME.schema.toml.",
     )
     parser.add_argument(
-        "source", type=Path, help=".csv, .npy, .npz or .safetensors file"
+        "source",
+        help=".csv, .npy, .npz, .safetensors or .parquet file; folder of images by "
+        "class, of Parquet files, or of Dataset.save_to_disk; MODULE:DATASET",
     )
-    parser.add_argument("--schema", type=Path, required=True, metavar="TOML")
+    parser.add_argument("--schema", type=Path, metavar="TOML")
+    parser.add_argument(
+        "--fields",
+        metavar="NAME[=COLUMN],...",
+        help="only these columns, under these names (not .csv, images)",
+    )
+    parser.add_argument("--image-size", metavar="HEIGHTxWIDTH", help="scale images")
+    parser.add_argument("--image-mode", choices=("RGB", "L"), help="convert images")
     parser.add_argument("--name", required=True, help="name in the agreement")
     parser.add_argument("--part", required=True, choices=("train", "heldout"))
     parser.add_argument(
@@ -88,10 +100,10 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.schemafile import load_schema
     from sealift.data.seal import seal_table, sealed_paths
 
-    schema = load_schema(args.schema)
+    options = _source_options(args)
+    schema = _schema(args, options)
     identity = _identity(args)
     _require_free(args.vault, identity, args.name)
     key = SecretKey.generate()
@@ -101,10 +113,12 @@ def _seal(args: argparse.Namespace) -> None:
             vault.store(card.name, key)
 
     make_folder(args.out)
-    with _progress(f"sealing {args.source.name}") as sink:
+    with _progress(f"sealing {Path(args.source).name}") as sink:
         card = seal_table(
             args.source,
             schema,
+            options=options,
+            schema_file=args.schema is None,
             name=args.name,
             part=args.part,
             owner=identity.name,
@@ -120,6 +134,39 @@ def _seal(args: argparse.Namespace) -> None:
     facts = {"sealed": str(paths.sealed), "card": str(paths.card)}
     facts |= {k: v for k, v in resource.items() if k not in ("schema", "rule")}
     _show(facts | {"records": len(card.leaves)}, as_json=args.json)
+
+
+def _schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
+    """The schema given, or the one that the source says: then it is shown."""
+    from sealift.data.schemafile import load_schema, schema_to_toml
+    from sealift.data.table import infer_schema
+
+    if args.schema is not None:
+        return load_schema(args.schema)
+    schema = infer_schema(args.source, options)
+    _say(f"no --schema: {args.source} itself says (also in {args.name}.schema.toml)")
+    print(schema_to_toml(schema), file=sys.stderr)
+    return schema
+
+
+def _source_options(args: argparse.Namespace) -> SourceOptions:
+    from sealift.data.sources.source import SourceOptions
+
+    fields = []
+    for pair in args.fields.split(",") if args.fields else ():
+        name, mark, column = pair.strip().partition("=")
+        fields.append((name, column if mark else name))
+    if len({name for name, _ in fields}) != len(fields):
+        raise UsageError("--fields names a field twice")
+    size = _image_size(args.image_size) if args.image_size else None
+    return SourceOptions(tuple(fields), size, args.image_mode)
+
+
+def _image_size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise UsageError(f"--image-size {text} is not HEIGHTxWIDTH, like 32x32")
+    return int(height), int(width)
 
 
 def _inspect(args: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ Source: spec/table.md.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,23 @@ def schema_to_plain(schema: Schema) -> dict[str, Any]:
     if schema.description:
         plain["description"] = schema.description
     return plain
+
+
+def schema_to_toml(schema: Schema) -> str:
+    """The document that ``parse_schema`` reads as the same schema."""
+    plain = schema_to_plain(schema)
+    lines = []
+    if schema.description:
+        lines += [f"description = {_toml(schema.description)}", ""]
+    for field in plain["fields"]:
+        lines += ["[[fields]]", *(f"{k} = {_toml(v)}" for k, v in field.items()), ""]
+    return "\n".join(lines)
+
+
+def _toml(value: object) -> str:
+    """Text, numbers, truth values and lists of them: TOML writes them as JSON does."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")
 
 
 def _field_to_plain(field: Field) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Seal a table at home: rows are validated, sealed and committed to in one pass.
 
-Guarantees: either NAME.sealed and NAME.resource.json are both there, whole and synced,
-or neither is; every row that was sealed satisfies the schema; the sealed rows and the
+Guarantees: either NAME.sealed and NAME.resource.json (and NAME.schema.toml, if asked
+for) are there, whole and synced, or none is; every row that was sealed satisfies the schema; the sealed rows and the
 commitment are of the same bytes. Memory does not grow with the table.
 Not here: where the data key is kept (``release.vault``; see ``keep``).
 """
@@ -28,7 +28,8 @@ from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard
 from sealift.data.schema import Schema
-from sealift.data.schemafile import schema_to_plain
+from sealift.data.schemafile import schema_to_plain, schema_to_toml
+from sealift.data.sources.source import NO_OPTIONS, SourceOptions
 from sealift.data.table import Table, open_table
 from sealift.errors import UsageError
 from sealift.events import Sink, discard, emit
@@ -36,29 +37,35 @@ from sealift.ids import check_name
 from sealift.release.agreement import Part, Resource
 
 PARTS: Final = tuple(part for part in get_args(Part) if part != "model")
+SCHEMA_SUFFIX: Final = ".schema.toml"
 
 Keep = Callable[[ResourceCard], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SealedPaths:
-    """The two files that sealing a table makes."""
+    """The files that sealing a table makes; the schema only where it was inferred."""
 
     sealed: Path
     card: Path
+    schema: Path
 
 
 def sealed_paths(out_dir: Path, name: str) -> SealedPaths:
     """Where a resource's files stand in ``out_dir``."""
     return SealedPaths(
-        out_dir / f"{name}{SEALED_SUFFIX}", out_dir / f"{name}{CARD_SUFFIX}"
+        out_dir / f"{name}{SEALED_SUFFIX}",
+        out_dir / f"{name}{CARD_SUFFIX}",
+        out_dir / f"{name}{SCHEMA_SUFFIX}",
     )
 
 
 def seal_table(
-    source: Path,
+    source: Path | str,
     schema: Schema,
     *,
+    options: SourceOptions = NO_OPTIONS,
+    schema_file: bool = False,
     name: str,
     part: Part,
     owner: str,
@@ -71,8 +78,10 @@ def seal_table(
     """Seal ``source`` to ``out_dir``/NAME.sealed and NAME.resource.json.
 
     Args:
-        source: A .csv, .npy, .npz or .safetensors file.
+        source: A file, a folder or an import path of a kind in ``sources``.
         schema: What a row is.
+        options: What else is said about the source.
+        schema_file: Whether NAME.schema.toml is written as well.
         name: The resource's name in the agreement.
         part: ``"train"`` or ``"heldout"``.
         owner: The owner's party name.
@@ -89,9 +98,13 @@ def seal_table(
         UnavailableError: if the disk is full, or a file cannot be read or written.
     """
     _check_words(name, part, owner)
-    table = open_table(source, schema)
+    table = open_table(source, schema, options)
     paths = sealed_paths(out_dir, name)
     with contextlib.ExitStack() as undo, open_output(paths.card) as card_file:
+        if schema_file:
+            with open_output(paths.schema) as output:
+                output.write(schema_to_toml(schema).encode())
+            undo.push(_remover(paths.schema))
         sealed = write_sealed_file(
             paths.sealed,
             _counted(table, sink),

@@ -1,4 +1,4 @@
-"""Tables as their owners have them: .csv, .npy, .npz or .safetensors, to row blocks.
+"""Tables as their owners have them, of any kind in ``sources``, to row blocks.
 
 Guarantees: memory does not grow with the table; nothing is unpickled; every row that
 comes out satisfies the schema (``rows``); a table that does not is refused with file,
@@ -10,44 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
-from sealift.data import arrays, csvtable
-from sealift.data.rows import Columns, Locate, bad_table, pack
+from sealift.data.rows import bad_table, pack
 from sealift.data.schema import Schema
-from sealift.errors import UnavailableError, UsageError
+from sealift.data.sources import source_of
+from sealift.data.sources.source import (
+    NO_OPTIONS,
+    SourceOptions,
+    TableReader,
+    unclear,
+)
+from sealift.errors import UnavailableError
 from sealift.release.files import unreadable
 
 BLOCK_BYTES: Final = 1 << 20
 
-
-class TableReader(Protocol):
-    """One file format."""
-
-    @property
-    def rows(self) -> int:
-        """Rows in the table."""
-
-    def columns(self, rows_per_block: int) -> Iterator[Columns]:
-        """The rows in order, as columns; every block but the last is full."""
-
-    def locate(self, first_row: int) -> Locate:
-        """Words for a place in the block that starts at ``first_row``."""
-
-
-OPENER_FOR_SUFFIX: Final[dict[str, Callable[[Path, Schema], TableReader]]] = {
-    ".csv": csvtable.open_csv,
-    ".npy": arrays.open_npy,
-    ".npz": arrays.open_npz,
-    ".safetensors": arrays.open_safetensors,
-}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Table:
     """An opened table; ``blocks`` reads it once from the start at every call."""
 
-    path: Path
+    name: str
     schema: Schema
     reader: TableReader
 
@@ -76,44 +62,65 @@ class Table:
         try:
             for columns in self.reader.columns(per_block):
                 locate = self.reader.locate(done)
-                source = self.path.name
-                block = pack(columns, self.schema, source=source, locate=locate)
+                block = pack(columns, self.schema, source=self.name, locate=locate)
                 done += len(block) // self.schema.row_bytes
                 yield block
         except OSError as error:
-            raise unreadable(self.path, error) from error
+            raise unreadable(Path(self.name), error) from error
         if done != self.rows:
             raise bad_table(
-                f"{self.path.name} changed while it was read",
+                f"{self.name} changed while it was read",
                 why=f"{self.rows} rows at first, {done} now",
                 fix="Seal a copy that nothing writes to",
             )
 
 
-def open_table(path: Path, schema: Schema) -> Table:
-    """Open a table; reads its header, and for CSV counts its rows.
+def open_table(
+    source: Path | str, schema: Schema, options: SourceOptions = NO_OPTIONS
+) -> Table:
+    """Open a table; reads its header, and for some kinds counts its rows.
+
+    Args:
+        source: A file, a folder, or ``MODULE:ATTRIBUTE``; see ``sources``.
+        schema: What a row is.
+        options: What else the user says about it.
 
     Raises:
-        UsageError: if its suffix is not known.
-        UnavailableError: if the file cannot be read.
+        UsageError: if it is of no kind that is known.
+        UnavailableError: if it cannot be read, or a package is missing.
         MalformedError: if it is empty, or its columns are not the schema's.
     """
-    opener = OPENER_FOR_SUFFIX.get(path.suffix.lower())
-    if opener is None:
-        known = ", ".join(OPENER_FOR_SUFFIX)
-        raise UsageError(
-            f"{path} is not a table that can be sealed",
-            why=f"the suffix is {path.suffix!r}",
-            fix=f"Use one of {known}",
-        )
-    if not path.is_file():
+    place = str(source)
+    kind = source_of(place)
+    reader = _readable(place, lambda: kind.open(place, schema, options))
+    name = Path(place).name
+    if reader.rows < 1:
+        raise bad_table(f"{name} has no rows")
+    return Table(name, schema, reader)
+
+
+def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Schema:
+    """The schema that a source says itself: names, dtypes, shapes, classes; no bounds.
+
+    Raises:
+        MalformedError: code ``no-schema``, if it does not say one.
+        UsageError, UnavailableError: as ``open_table``.
+    """
+    place = str(source)
+    kind = source_of(place)
+    if kind.infer is None:
+        raise unclear(f"a {kind.name} does not say what its columns are")
+    infer = kind.infer
+    return _readable(place, lambda: infer(place, options))
+
+
+def _readable(place: str, step: Callable[[], T]) -> T:
+    path = Path(place)
+    if not path.exists() and ":" not in path.name:
         raise UnavailableError(
             f"cannot read {path}", why="there is no such file", code="cannot-read"
         )
     try:
-        reader = opener(path, schema)
+        return step()
     except OSError as error:
         raise unreadable(path, error) from error
-    if reader.rows < 1:
-        raise bad_table(f"{path.name} has no rows")
-    return Table(path, schema, reader)

@@ -19,6 +19,12 @@ import numpy as np
 
 from sealift.data.rows import Array, Columns, Locate, bad_table, numpy_dtype
 from sealift.data.schema import Field, Schema
+from sealift.data.sources.source import (
+    Source,
+    SourceOptions,
+    refuse_options,
+    with_suffix,
+)
 from sealift.errors import MalformedError
 
 _TRUTH = {"0": 0, "1": 1, "false": 0, "true": 1}
@@ -37,7 +43,7 @@ _PARSE: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "bool": _
 
 @dataclass
 class CsvTable:
-    """An opened CSV file; see ``table.TableReader``."""
+    """An opened CSV file; see ``TableReader``."""
 
     path: Path
     schema: Schema
@@ -109,12 +115,10 @@ class CsvTable:
         )
 
 
-def open_csv(path: Path, schema: Schema) -> CsvTable:
-    """Read the header and count the rows.
-
-    Raises:
-        MalformedError: if it is not CSV, or its columns are not the schema's.
-    """
+def _open_csv(place: str, schema: Schema, options: SourceOptions) -> CsvTable:
+    """Read the header and count the rows."""
+    refuse_options(options, "a .csv file")
+    path = Path(place)
     with _open(path) as stream:
         rows = _rows(stream, path.name)
         _, names = next(rows, (0, []))
@@ -203,3 +207,6 @@ def _parses(cell: str, spec: Field) -> bool:
     except (ValueError, OverflowError):
         return False
     return True
+
+
+SOURCE = Source(".csv file", with_suffix(".csv"), _open_csv)

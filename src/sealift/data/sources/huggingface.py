@@ -1,0 +1,204 @@
+"""A folder that Hugging Face's ``Dataset.save_to_disk`` wrote (extra ``tables``).
+
+Read with pyarrow alone. Columns: numbers, truth values, class labels, lists of one
+length, arrays (``Array2D`` and above), and images stored in the file. Text, audio,
+video, dates and lists of several lengths are refused: leave them out with ``--fields``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sealift.data.rows import Array, bad_table
+from sealift.data.schema import Field, Schema
+from sealift.data.sources.arrowcolumns import field_of_type, made_field
+from sealift.data.sources.arrowtable import (
+    ArrowTable,
+    Convert,
+    check_columns,
+    reading,
+)
+from sealift.data.sources.extras import require
+from sealift.data.sources.images import decode, first_form, form_of
+from sealift.data.sources.source import Source, SourceOptions, unclear
+from sealift.errors import MalformedError, UnavailableError
+
+_STATE: Final = "state.json"
+_SPLITS: Final = "dataset_dict.json"
+_MAX_JSON_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What the folder's own files say."""
+
+    name: str
+    files: tuple[Path, ...]
+    kinds: Any
+    features: dict[str, Any]
+
+    def feature(self, column: str, kind: str) -> dict[str, Any] | None:
+        """The description of a column, if it is of that kind."""
+        found = self.features.get(column)
+        fits = isinstance(found, dict) and found.get("_type") == kind
+        return found if fits else None
+
+
+def _claims(place: str) -> bool:
+    return any(Path(place, name).is_file() for name in (_STATE, _SPLITS))
+
+
+def _open(place: str, schema: Schema, options: SourceOptions) -> ArrowTable:
+    saved = _look(Path(place))
+    check_columns(saved.kinds.names, schema, options, saved.name)
+    rows = sum(len(batch) for batch in _batches(saved))
+
+    def batches(rows_per_batch: int, columns: list[str]) -> Iterator[Any]:
+        for batch in _batches(saved):
+            yield batch.select(columns)
+
+    convert: dict[str, Convert] = {
+        field.name: _image_reader(field, saved.name, options)
+        for field in schema.fields
+        if saved.feature(options.column(field.name), "Image")
+    }
+    return ArrowTable(saved.name, schema, rows, batches, options, convert)
+
+
+def _infer(place: str, options: SourceOptions) -> Schema:
+    saved = _look(Path(place))
+    chosen = options.chosen(list(saved.kinds.names))
+    try:
+        return Schema(tuple(_field(saved, name, col, options) for name, col in chosen))
+    except (KeyError, TypeError, ValueError) as error:
+        raise unclear(
+            f"{saved.name} describes its columns in another way than is known here",
+            why=f"{type(error).__name__}: {error}",
+        ) from error
+
+
+def _field(saved: _Saved, name: str, column: str, options: SourceOptions) -> Field:
+    if found := saved.feature(column, "ClassLabel"):
+        names = found.get("names") or []
+        named = ", ".join(f"{label} {each}" for label, each in enumerate(names))
+        more = {"classes": len(names) or None, "description": named[:2000]}
+        return made_field(name, "int64", (), saved.name, **more)
+    for axes in range(2, 6):
+        if found := saved.feature(column, f"Array{axes}D"):
+            shape = tuple(int(length) for length in found["shape"])
+            return made_field(name, str(found["dtype"]), shape, saved.name)
+    for kind in ("Sequence", "List", "LargeList"):
+        if (found := saved.feature(column, kind)) and found.get("length", -1) > 0:
+            inner = saved.kinds.field(column).type.value_type
+            inside = field_of_type(name, column, inner, saved.name)
+            shape = (int(found["length"]), *inside.shape)
+            return made_field(name, inside.dtype, shape, saved.name)
+    if saved.feature(column, "Image"):
+        first = next(_batches(saved)).column(column)[0].as_py()
+        raw = _image_bytes(first, f"{saved.name}, row 0, column {column}")
+        form = first_form(raw, options, f"{saved.name}, row 0")
+        return made_field(name, "uint8", form.shape, saved.name, description=form.mode)
+    return field_of_type(name, column, saved.kinds.field(column).type, saved.name)
+
+
+def _image_reader(field: Field, source: str, options: SourceOptions) -> Convert:
+    form = form_of(field, source)
+
+    def read(column: Any, spec: Field, first_row: int) -> Array:
+        decoded = []
+        for row, image in enumerate(column.to_pylist(), first_row):
+            place = f"{source}, row {row}, column {spec.name}"
+            decoded.append(decode(_image_bytes(image, place), form, options, place))
+        return np.stack(decoded) if decoded else np.empty((0, *form.shape), np.uint8)
+
+    return read
+
+
+def _image_bytes(image: Any, place: str) -> bytes:
+    raw = image.get("bytes") if isinstance(image, dict) else None
+    if not isinstance(raw, bytes):
+        raise MalformedError(
+            f"{place}: the image is not in the file",
+            why="it is missing, or a path to a file elsewhere",
+            fix="Save the dataset with its images embedded",
+            code="bad-row",
+        )
+    return raw
+
+
+def _look(folder: Path) -> _Saved:
+    if (folder / _SPLITS).is_file():
+        splits = _json(folder / _SPLITS).get("splits") or ["train"]
+        raise bad_table(
+            f"{folder.name} holds several splits",
+            fix=f"Seal each of them: {', '.join(str(folder / s) for s in splits)}",
+        )
+    state = _json(folder / _STATE)
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise bad_table(
+            f"{folder.name} was saved with an index beside it",
+            fix="Call flatten_indices() and save it again",
+        )
+    files = tuple(folder / _plain_name(entry) for entry in state.get("_data_files", ()))
+    if not files:
+        raise bad_table(f"{folder.name} names no files with rows")
+    kinds = next(_streams(files)).schema
+    return _Saved(folder.name, files, kinds, _features(kinds, files[0].name))
+
+
+def _features(kinds: Any, source: str) -> dict[str, Any]:
+    """What the schema's own metadata says of columns beyond their types."""
+    raw = (kinds.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        found = json.loads(raw)["info"]["features"] if raw != b"{}" else {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise bad_table(f"{source} is damaged", why=str(error)) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _batches(saved: _Saved) -> Iterator[Any]:
+    for path, stream in zip(saved.files, _streams(saved.files), strict=True):
+        if stream.schema.names != saved.kinds.names:
+            raise bad_table(f"{path.name} has other columns than {saved.files[0].name}")
+        with reading(path.name):
+            yield from stream
+
+
+def _streams(files: tuple[Path, ...]) -> Iterator[Any]:
+    arrow = require("pyarrow", extra="tables", what="a Hugging Face dataset")
+    for path in files:
+        try:
+            file = arrow.OSFile(str(path))
+        except FileNotFoundError:
+            raise UnavailableError(
+                f"cannot read {path}", why="there is no such file", code="cannot-read"
+            ) from None
+        with file, reading(path.name):
+            yield arrow.ipc.open_stream(file)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    raw = path.read_bytes()
+    try:
+        found = json.loads(raw[:_MAX_JSON_BYTES])
+    except ValueError as error:
+        raise bad_table(f"{path.name} is not JSON", why=str(error)) from error
+    if not isinstance(found, dict):
+        raise bad_table(f"{path.name} is not what save_to_disk writes")
+    return found
+
+
+def _plain_name(entry: Any) -> str:
+    name = entry.get("filename") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or Path(name).name != name:
+        raise bad_table(f"{_STATE} names a file that is not in its folder")
+    return name
+
+
+SOURCE = Source("folder of Dataset.save_to_disk", _claims, _open, _infer)

@@ -1,0 +1,112 @@
+"""Images to arrays of bytes, ``(channels, height, width)`` (extra ``images``).
+
+Size and colours are never changed unless the user said so: an image of another size or
+mode is refused with its name.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sealift.data.rows import Array
+from sealift.data.schema import Field
+from sealift.data.sources.extras import require
+from sealift.data.sources.source import SourceOptions, unclear
+from sealift.errors import MalformedError, UsageError
+
+CHANNELS = {"RGB": 3, "L": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageForm:
+    """What every image is to be: mode, height, width."""
+
+    mode: str
+    height: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return CHANNELS[self.mode], self.height, self.width
+
+
+def first_form(raw: bytes, options: SourceOptions, name: str) -> ImageForm:
+    """The form that the first image has, as far as the user did not say it.
+
+    Raises:
+        MalformedError: if it is no image, or of a mode that must be converted.
+    """
+    image = _open(raw, name)
+    mode = options.image_mode or image.mode
+    if mode not in CHANNELS:
+        raise unclear(
+            f"{name} is of mode {mode}", fix="Convert all with --image-mode RGB (or L)"
+        )
+    height, width = options.image_size or (image.height, image.width)
+    return ImageForm(mode, height, width)
+
+
+def form_of(field: Field, source: str) -> ImageForm:
+    """The form that a schema's field says.
+
+    Raises:
+        UsageError: if such a field holds no images.
+    """
+    modes = {channels: mode for mode, channels in CHANNELS.items()}
+    if field.dtype == "uint8" and len(field.shape) == 3 and field.shape[0] in modes:
+        channels, height, width = field.shape
+        return ImageForm(modes[channels], height, width)
+    raise UsageError(
+        f"{source}: {field.name} holds images",
+        why=f"the schema says {field.dtype} {list(field.shape)}",
+        fix='It is dtype = "uint8" and shape = [channels, height, width], 1 or 3 channels',
+    )
+
+
+def decode(raw: bytes, form: ImageForm, options: SourceOptions, name: str) -> Array:
+    """One image as ``uint8`` of shape ``form.shape``.
+
+    Raises:
+        MalformedError: if it is no image, or has another size or mode.
+    """
+    image = _open(raw, name)
+    if image.mode != form.mode:
+        if options.image_mode is None:
+            raise _unlike(name, f"of mode {image.mode}", form.mode, "--image-mode")
+        image = image.convert(form.mode)
+    if (image.height, image.width) != (form.height, form.width):
+        if options.image_size is None:
+            size = f"{image.height}x{image.width}"
+            wanted = f"{form.height}x{form.width}"
+            raise _unlike(name, size, wanted, "--image-size")
+        image = image.resize((form.width, form.height))
+    pixels = np.asarray(image, dtype=np.uint8)
+    return pixels.reshape(form.height, form.width, -1).transpose(2, 0, 1)
+
+
+def _open(raw: bytes, name: str) -> Any:
+    library = require("PIL.Image", extra="images", what="reading images")
+    try:
+        image = library.open(io.BytesIO(raw))
+        image.load()
+    except (OSError, ValueError, SyntaxError, library.DecompressionBombError) as error:
+        raise MalformedError(
+            f"{name} is not an image that can be read",
+            why=str(error),
+            fix="Remove it, or save it again",
+            code="bad-row",
+        ) from error
+    return image
+
+
+def _unlike(name: str, found: str, wanted: str, option: str) -> MalformedError:
+    return MalformedError(
+        f"{name} is {found}, not {wanted}",
+        fix=f"Convert all with {option} {wanted}, or convert it yourself",
+        code="bad-row",
+    )

@@ -1,0 +1,167 @@
+"""Any dataset that has a length and rows by index: ``module:attribute``.
+
+Its code is the owner's own and runs at home. A row is a dict of arrays and numbers, or
+a tuple, whose entries ``--fields`` names in their order. Torch tensors are arrays.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sealift.data.rows import (
+    Array,
+    Columns,
+    Locate,
+    bad_table,
+    check_names,
+    numpy_dtype,
+)
+from sealift.data.schema import Field, Schema
+from sealift.data.sources.arraytable import field_of
+from sealift.data.sources.arrowcolumns import as_integer
+from sealift.data.sources.source import (
+    Source,
+    SourceOptions,
+    refuse_image_options,
+    unclear,
+)
+from sealift.errors import MalformedError, SealiftError, UsageError
+
+_PLACE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class MapStyle:
+    """An opened dataset; see ``TableReader``."""
+
+    name: str
+    dataset: Any
+    schema: Schema
+    options: SourceOptions
+    rows: int
+
+    def columns(self, rows_per_block: int) -> Iterator[Columns]:
+        """See ``TableReader.columns``."""
+        for start in range(0, self.rows, rows_per_block):
+            end = min(start + rows_per_block, self.rows)
+            rows = [self._row(index) for index in range(start, end)]
+            yield {
+                field.name: self._column(rows, field, start)
+                for field in self.schema.fields
+            }
+
+    def locate(self, first_row: int) -> Locate:
+        """See ``TableReader.locate``; rows count from 0."""
+        return lambda row, spec, element: f"row {first_row + row}, {spec.name}"
+
+    def _row(self, index: int) -> dict[str, Any]:
+        row = _named(_item(self.dataset, index, self.name), self.options, self.name)
+        check_names(list(row), self.schema, source=f"{self.name}, row {index}")
+        return row
+
+    def _column(self, rows: list[dict[str, Any]], field: Field, start: int) -> Array:
+        entries = [_entry(row[field.name], field) for row in rows]
+        for index, entry in enumerate(entries, start):
+            if entry.shape != field.shape or entry.dtype != entries[0].dtype:
+                raise MalformedError(
+                    f"{self.name}, row {index}: {field.name} is {entry.dtype} "
+                    f"{list(entry.shape)}, the schema wants {field.dtype} "
+                    f"{list(field.shape)}",
+                    fix="Let the dataset return rows of one kind",
+                    code="bad-row",
+                )
+        return as_integer(np.stack(entries), field, self.name, start)
+
+
+def _claims(place: str) -> bool:
+    return bool(_PLACE.fullmatch(place)) and not Path(place).exists()
+
+
+def _open(place: str, schema: Schema, options: SourceOptions) -> MapStyle:
+    refuse_image_options(options, "a dataset by its import path")
+    dataset = _load(place)
+    return MapStyle(place, dataset, schema, options, len(dataset))
+
+
+def _infer(place: str, options: SourceOptions) -> Schema:
+    dataset = _load(place)
+    if not len(dataset):
+        raise bad_table(f"{place} has no rows")
+    row = _named(_item(dataset, 0, place), options, place)
+    return Schema(
+        tuple(
+            field_of(name, entry.dtype, (1, *entry.shape), place)
+            for name, entry in ((key, np.asarray(value)) for key, value in row.items())
+        )
+    )
+
+
+def _load(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` finds modules
+    try:
+        found = importlib.import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+        if callable(found) and not hasattr(found, "__getitem__"):
+            found = found()
+    except SealiftError:
+        raise
+    except Exception as error:  # the owner's code may raise anything
+        raise UsageError(
+            f"cannot load {place}",
+            why=f"{type(error).__name__}: {error}",
+            fix="MODULE:ATTRIBUTE is a dataset, or a function that returns one",
+            code="bad-dataset",
+        ) from error
+    if not (hasattr(found, "__getitem__") and hasattr(found, "__len__")):
+        raise UsageError(
+            f"{place} has no length, or no rows by index",
+            fix="Iterable datasets: write them to Parquet or .npz first",
+            code="bad-dataset",
+        )
+    return found
+
+
+def _item(dataset: Any, index: int, source: str) -> Any:
+    try:
+        return dataset[index]
+    except Exception as error:
+        raise MalformedError(
+            f"{source}, row {index}: the dataset failed",
+            why=f"{type(error).__name__}: {error}",
+            fix="Correct the dataset's code or its files",
+            code="bad-row",
+        ) from error
+
+
+def _named(row: Any, options: SourceOptions, source: str) -> dict[str, Any]:
+    if isinstance(row, Mapping):
+        return {field: row[col] for field, col in options.chosen(list(row))}
+    entries = row if isinstance(row, (tuple, list)) else (row,)
+    names = [field for field, _ in options.fields]
+    if len(names) != len(entries):
+        raise unclear(
+            f"{source} returns {len(entries)} values in a row, without names",
+            fix="Name them in their order, like --fields x,label",
+        )
+    return dict(zip(names, entries, strict=True))
+
+
+def _entry(value: Any, field: Field) -> Array:
+    """A number as Python has it takes the field's dtype; an array keeps its own."""
+    if isinstance(value, float) and field.element.kind == "float":
+        return np.asarray(value, dtype=numpy_dtype(field))
+    return np.asarray(value)
+
+
+SOURCE = Source("dataset by its import path, MODULE:ATTRIBUTE", _claims, _open, _infer)

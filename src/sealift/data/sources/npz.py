@@ -1,0 +1,91 @@
+"""A .npz file: one .npy array per field."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from sealift.data.rows import Columns, bad_table
+from sealift.data.schema import Schema
+from sealift.data.sources.arraytable import (
+    ArrayTable,
+    Layout,
+    block_lengths,
+    check_layouts,
+    chosen_layouts,
+    schema_from_layouts,
+)
+from sealift.data.sources.npyarrays import (
+    ARCHIVE_ERRORS,
+    demand_end,
+    read_layout,
+    read_rows,
+)
+from sealift.data.sources.source import (
+    Source,
+    SourceOptions,
+    refuse_image_options,
+    with_suffix,
+)
+
+
+def _open(place: str, schema: Schema, options: SourceOptions) -> ArrayTable:
+    refuse_image_options(options, "a .npz file")
+    path = Path(place)
+    layouts = chosen_layouts(_layouts(path), options)
+    rows = check_layouts(layouts, schema, path.name)
+
+    def read(rows_per_block: int) -> Iterator[Columns]:
+        with ExitStack() as stack:
+            archive = stack.enter_context(_archive(path))
+            streams = {
+                field.name: stack.enter_context(
+                    archive.open(f"{options.column(field.name)}.npy")
+                )
+                for field in schema.fields
+            }
+            for name, stream in streams.items():
+                if read_layout(stream, path.name) != layouts[name]:
+                    raise bad_table(f"{path.name} changed while it was read")
+            for count in block_lengths(rows, rows_per_block):
+                yield {
+                    name: read_rows(stream, *layouts[name], count, path.name)
+                    for name, stream in streams.items()
+                }
+            for stream in streams.values():
+                demand_end(stream, path.name)
+
+    return ArrayTable(rows, read)
+
+
+def _infer(place: str, options: SourceOptions) -> Schema:
+    path = Path(place)
+    return schema_from_layouts(chosen_layouts(_layouts(path), options), path.name)
+
+
+def _layouts(path: Path) -> dict[str, Layout]:
+    with _archive(path) as archive:
+        return {
+            member.removesuffix(".npy"): _member_layout(archive, member, path.name)
+            for member in archive.namelist()
+        }
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (*ARCHIVE_ERRORS, ValueError) as error:
+        raise bad_table(f"{path.name} is not a .npz file", why=str(error)) from error
+
+
+def _member_layout(archive: zipfile.ZipFile, member: str, source: str) -> Layout:
+    try:
+        with archive.open(member) as stream:
+            return read_layout(stream, source)
+    except ARCHIVE_ERRORS as error:
+        raise bad_table(f"{source} is damaged", why=str(error)) from error
+
+
+SOURCE = Source(".npz file", with_suffix(".npz"), _open, _infer)

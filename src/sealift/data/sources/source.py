@@ -1,0 +1,115 @@
+"""What a kind of source is: who reads it, and whether it says what a row is.
+
+Every kind is one file of this folder and one line of the registry (``__init__``). A
+kind may need a package that sealift itself does not (``packages``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sealift.data.rows import Columns, Locate
+from sealift.data.schema import Schema
+from sealift.errors import MalformedError, UsageError
+
+
+class TableReader(Protocol):
+    """One opened source."""
+
+    @property
+    def rows(self) -> int:
+        """Rows in the table."""
+
+    def columns(self, rows_per_block: int) -> Iterator[Columns]:
+        """The rows in order, as columns, at most ``rows_per_block`` at a time."""
+
+    def locate(self, first_row: int) -> Locate:
+        """Words for a place in the block that starts at ``first_row``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a user says about a source beside its schema.
+
+    Attributes:
+        fields: Pairs of a field's name and the column that it is in; () for all.
+        image_size: Height and width that images are scaled to; None: as they are.
+        image_mode: ``"RGB"`` or ``"L"``, to which images are converted.
+    """
+
+    fields: tuple[tuple[str, str], ...] = ()
+    image_size: tuple[int, int] | None = None
+    image_mode: str | None = None
+
+    def column(self, field: str) -> str:
+        """The column that a field is in."""
+        return dict(self.fields).get(field, field)
+
+    def chosen(self, columns: list[str]) -> list[tuple[str, str]]:
+        """Field and column of all that are read.
+
+        Raises:
+            UsageError: if a column that was named is not there.
+        """
+        for _, column in self.fields:
+            if column not in columns:
+                raise UsageError(
+                    f"the source has no column {column!r}",
+                    fix=f"It has {', '.join(name[:40] for name in columns[:20])}",
+                )
+        return list(self.fields) or [(name, name) for name in columns]
+
+
+NO_OPTIONS = SourceOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One kind of source.
+
+    Attributes:
+        name: In words, for errors and help.
+        claims: Whether a place (a path or words) looks like it.
+        open: Opens it; only then packages are needed.
+        infer: Its schema as it says it itself; None if it does not.
+    """
+
+    name: str
+    claims: Callable[[str], bool]
+    open: Callable[[str, Schema, SourceOptions], TableReader]
+    infer: Callable[[str, SourceOptions], Schema] | None = None
+
+
+def with_suffix(*suffixes: str) -> Callable[[str], bool]:
+    """Claims files by how their names end."""
+    return lambda place: Path(place).suffix.lower() in suffixes
+
+
+def refuse_options(options: SourceOptions, kind: str) -> None:
+    """Refuse what the user said and this kind of source does not heed.
+
+    Raises:
+        UsageError: names it.
+    """
+    if options.fields:
+        raise UsageError(f"--fields is not for {kind}", fix="Use --schema")
+    refuse_image_options(options, kind)
+
+
+def refuse_image_options(options: SourceOptions, kind: str) -> None:
+    """The same, for a kind that has columns to choose from but no images."""
+    if options.image_size or options.image_mode:
+        raise UsageError(f"--image-size and --image-mode are not for {kind}")
+
+
+def unclear(what: str, *, why: str = "", fix: str = "") -> MalformedError:
+    """A source from which no schema follows."""
+    return MalformedError(
+        what,
+        why=why,
+        fix=fix or "Write a schema and give it with --schema (spec/table.md)",
+        code="no-schema",
+    )

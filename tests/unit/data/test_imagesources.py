@@ -1,0 +1,89 @@
+"""Images, in folders by class and in saved datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from sealift.data.schema import Field
+from sealift.data.sources.source import SourceOptions
+from sealift.data.table import infer_schema
+from sealift.errors import MalformedError
+from tests.unit.data.sourcefiles import (
+    pictures,
+    read,
+    save_to_disk,
+)
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    assert schema.fields[0] == Field(
+        "image", "uint8", (3, 4, 5), description="RGB, as stored"
+    )
+    assert schema.fields[1].classes == 2
+    assert schema.fields[1].description == "0 cat, 1 dog"
+    found = read(str(place), schema)
+    assert found["label"].tolist() == [0, 0, 0, 1, 1, 1]
+    last = np.asarray(Image.open(place / "dog" / "2.png"))
+    np.testing.assert_array_equal(found["image"][5], last.transpose(2, 0, 1))
+
+
+def test_images_are_changed_only_when_told(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    Image.new("RGB", (9, 9)).save(place / "dog" / "0.png")
+    with pytest.raises(
+        MalformedError, match=r"dog/0.png is 9x9, not 4x5.*--image-size"
+    ):
+        read(str(place), schema)
+    Image.new("L", (5, 4)).save(place / "dog" / "0.png")
+    with pytest.raises(MalformedError, match=r"dog/0.png is of mode L, not RGB"):
+        read(str(place), schema)
+    options = SourceOptions(image_size=(6, 2), image_mode="L")
+    schema = infer_schema(str(place), options)
+    assert schema.fields[0].shape == (1, 6, 2)
+    assert read(str(place), schema, options)["image"].shape == (6, 1, 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("dog/0.png", b"\x89PNG but no more", "dog/0.png is not an image that can"),
+        ("dog/notes.txt", b"x", "dog/notes.txt is not an image"),
+    ],
+)
+def test_what_is_no_image_is_named(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    (place / name).write_bytes(content)
+    with pytest.raises(MalformedError, match=words):
+        read(str(place), schema)
+
+
+def test_images_in_a_saved_dataset(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    files = sorted(place.rglob("*.png"))
+    stored = pa.array([{"bytes": path.read_bytes(), "path": None} for path in files])
+    table = pa.table({"img": stored, "label": pa.array([0, 0, 0, 1, 1, 1])})
+    features = {
+        "img": {"_type": "Image"},
+        "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+    }
+    saved = save_to_disk(tmp_path / "saved", table, features)
+    schema = infer_schema(saved)
+    assert schema.fields[0].shape == (3, 4, 5)
+    assert schema.fields[1] == Field(
+        "label", "int64", classes=2, description="0 cat, 1 dog"
+    )
+    whole = infer_schema(str(place))
+    np.testing.assert_array_equal(
+        read(saved, schema)["img"], read(str(place), whole)["image"]
+    )

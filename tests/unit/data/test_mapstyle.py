@@ -1,0 +1,114 @@
+"""Datasets by their import path: the owner's own code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sealift.data.schema import Field, Schema
+from sealift.data.sources.source import SourceOptions
+from sealift.data.table import infer_schema
+from sealift.errors import MalformedError, SealiftError, UsageError
+from tests.unit.data.sourcefiles import (
+    ROWS,
+    SCHEMA,
+    Arrays,
+    make_arrays,
+    read,
+    same,
+)
+
+
+@pytest.fixture
+def arrays() -> Arrays:
+    return make_arrays()
+
+
+class Rows:
+    """A map-style dataset."""
+
+    def __init__(self, arrays: Arrays, row: Callable[[Arrays, int], Any]) -> None:
+        self._arrays, self._row = arrays, row
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Any:
+        return self._row(self._arrays, index)
+
+
+def of_dicts(arrays: Arrays, index: int) -> Any:
+    return {name: array[index] for name, array in arrays.items()}
+
+
+@pytest.fixture
+def owners_module() -> Iterator[Any]:
+    """A module of the owner's, importable."""
+    module = type(sys)("owners_rows")
+    sys.modules["owners_rows"] = module
+    yield module
+    del sys.modules["owners_rows"]
+
+
+def test_a_dataset_by_its_import_path(arrays: Arrays, owners_module: Any) -> None:
+    owners_module.rows = Rows(arrays, of_dicts)
+    owners_module.make = lambda: owners_module.rows
+    for place in ("owners_rows:rows", "owners_rows:make"):
+        assert infer_schema(place) == SCHEMA
+        same(read(place, SCHEMA), arrays)
+
+
+def test_rows_that_are_tuples_of_tensors(arrays: Arrays, owners_module: Any) -> None:
+    torch = importlib.import_module("torch")
+    owners_module.rows = torch.utils.data.TensorDataset(
+        torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["label"])
+    )
+    with pytest.raises(MalformedError, match="--fields x,label"):
+        infer_schema("owners_rows:rows")
+    options = SourceOptions((("x", "x"), ("label", "label")))
+    schema = infer_schema("owners_rows:rows", options)
+    assert schema.fields == SCHEMA.fields[:2]
+    same(
+        read("owners_rows:rows", schema, options),
+        {name: arrays[name] for name in ("x", "label")},
+    )
+
+
+def test_python_numbers(arrays: Arrays, owners_module: Any) -> None:
+    owners_module.rows = Rows(arrays, lambda _, index: {"x": index / 2, "n": index})
+    inferred = infer_schema("owners_rows:rows")
+    assert inferred.fields == (Field("x", "float64"), Field("n", "int64"))
+    stored = Schema((Field("x", "float32"), Field("n", "uint8")))
+    found = read("owners_rows:rows", stored)
+    assert found["n"].tolist() == list(range(ROWS))
+    owners_module.rows = Rows(arrays, lambda _, i: {"x": 0.0, "n": 100 * (i // 8) * i})
+    with pytest.raises(MalformedError, match="row 8, column n: 800 does not fit uint8"):
+        read("owners_rows:rows", stored)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda a: Rows(a, lambda a, i: 1 / (i - 3)), MalformedError, "row 3: the data"),
+        (lambda a: iter([1]), UsageError, "no length"),
+        (lambda a: Rows(a, lambda a, i: {"x": np.zeros(1 + i // 4)}), MalformedError,
+         "row 4"),
+    ],
+)  # fmt: skip
+def test_bad_datasets(
+    arrays: Arrays, owners_module: Any, make: Any, kind: type[SealiftError], words: str
+) -> None:
+    owners_module.rows = make(arrays)
+    schema = Schema((Field("x", "float64", (1,)),))
+    options = SourceOptions((("x", "x"),))
+    with pytest.raises(kind, match=words):
+        read("owners_rows:rows", schema, options)
+    with pytest.raises(UsageError, match="cannot load owners_rows:none"):
+        infer_schema("owners_rows:none")
+    with pytest.raises(UsageError, match="ModuleNotFoundError"):
+        infer_schema("no.such.module:rows")
