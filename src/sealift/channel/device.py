@@ -180,7 +180,9 @@ def check_places(
 
 def _check_ranges(ranges: list[tuple[int, int]], limit: int) -> None:
     end = 0
-    for start, length in sorted(ranges) if len(ranges) > 1 else ranges:
+    if len(ranges) > 1:
+        ranges.sort()
+    for start, length in ranges:
         if start < end or length < 0:
             raise _bad_place("two records overlap, or begin before the memory")
         end = start + length

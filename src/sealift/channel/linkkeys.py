@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from sealift.channel.device import DeviceEngine, DeviceKey, RecordPlace
 from sealift.channel.devicekeys import DeviceKeys
-from sealift.channel.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.header import MAX_RECORD_BYTES, StreamHeader
 from sealift.channel.record import (
     DEFAULT_OPTIONS,
@@ -177,12 +177,14 @@ class LinkOpener:
         self._keys.wipe()
 
     def _sequence_of(self, frame: Buffer, frame_bytes: int) -> int:
-        prefix = FramePrefix.parse(bytes(frame[:PREFIX_BYTES]), frame_bytes)
-        if prefix.final or prefix.lane:
-            raise MalformedError("a link has one lane and no end", code="bad-frame")
-        if prefix.sequence <= self._last_sequence:
+        if frame_bytes < FRAME_EXTRA_BYTES:
+            raise wrong_length(frame_bytes, FRAME_EXTRA_BYTES)
+        length, lane, sequence = _PREFIX.unpack_from(frame)
+        if length != frame_bytes - PREFIX_BYTES or lane:  # final bit and lane are none
+            raise MalformedError("sealed frame is malformed", code="bad-frame")
+        if sequence <= self._last_sequence:
             raise StaleError("a record was replayed", code="replayed-record")
-        return prefix.sequence
+        return int(sequence)
 
     def _accept(self, sequence: int, plaintext_bytes: int) -> None:
         self._last_sequence = sequence
@@ -191,7 +193,9 @@ class LinkOpener:
 
 def records_of(plaintext_bytes: int) -> int:
     """How many indexes a unit takes: one, unless it is longer than any record."""
-    return max(1, -(-plaintext_bytes // MAX_RECORD_BYTES))
+    if plaintext_bytes <= MAX_RECORD_BYTES:
+        return 1
+    return -(-plaintext_bytes // MAX_RECORD_BYTES)
 
 
 def wrong_length(found: int, expected: int) -> MalformedError:
