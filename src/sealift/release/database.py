@@ -177,11 +177,15 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    if not read_only:
-        connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA secure_delete = ON")  # overwrite what is deleted
+    try:
+        if not read_only:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA secure_delete = ON")  # overwrite what is deleted
+    except sqlite3.Error:  # a damaged file is noticed here
+        connection.close()
+        raise
     return connection
 
 
