@@ -141,7 +141,7 @@ class _Maker:
         aead = Aead(Suite.AES_256_GCM, self._keys.to_device)
 
         def run() -> None:
-            sealed = memoryview(aead.seal(NAIVE_NONCE, bytes(self._source), b""))
+            sealed = memoryview(aead.seal(NAIVE_NONCE, self._source, b""))
             transport.send(len(sealed).to_bytes(8, "big"))
             for start in range(0, len(sealed), _NAIVE_FRAME_BYTES):
                 transport.send(sealed[start : start + _NAIVE_FRAME_BYTES])

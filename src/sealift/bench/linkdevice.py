@@ -38,12 +38,14 @@ class NaiveReceiver:
 
     def receive(self, into: DeviceMemory) -> None:
         """Gather the frames, open them as one, answer."""
-        left = int.from_bytes(self._transport.receive(TIMEOUT_S), "big")
-        parts = []
-        while left:
-            parts.append(self._transport.receive(TIMEOUT_S))
-            left -= len(parts[-1])
-        self._aead.open(NAIVE_NONCE, b"".join(parts), b"")
+        sealed = bytearray(int.from_bytes(self._transport.receive(TIMEOUT_S), "big"))
+        filled = 0
+        while filled < len(sealed):
+            frame = self._transport.borrow(TIMEOUT_S)
+            sealed[filled : filled + len(frame)] = frame
+            filled += len(frame)
+            self._transport.give_back()
+        self._aead.open(NAIVE_NONCE, sealed, b"")
         self._transport.send(b"done")
 
     def close(self) -> None:

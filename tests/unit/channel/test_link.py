@@ -23,6 +23,7 @@ from sealift.channel.mode import (
 from sealift.channel.namedmemory import NamedMemoryTransport
 from sealift.channel.reencrypt import OwnersRecords, Reencrypter
 from sealift.channel.sealer import StreamSealer
+from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
@@ -207,6 +208,17 @@ def test_a_device_without_room_is_unavailable():
     with pytest.raises(UnavailableError) as caught:
         LinkWorld(engine=device, nbytes=SLOT_BYTES + 1)
     assert caught.value.code == "device-out-of-memory"
+
+
+def test_a_device_that_lacks_the_suite_says_so():
+    class OneSuite(HostDevice):
+        def suites(self):
+            return (Suite.CHACHA20_POLY1305,)
+
+    world = LinkWorld(engine=OneSuite())
+    found = world.cross(lambda: world.sender.send(bytes(100)))
+    assert (found.code, found.exit_code) == ("no-such-suite", 3)
+    world.close()
 
 
 def test_after_an_error_a_link_is_dead():
