@@ -24,6 +24,7 @@ NOUNS: Final[dict[str, str]] = {
     "broker upgrade": "bring a vault's schema forward, after a copy",
     "data": "seal a table, inspect a sealed file",
     "demo": "all roles on this machine, real data: the first contact",
+    "doctor": "what limits this machine, what that means, and what to do",
     "explain": "what an error's name in brackets means, and what to do",
     "join": "take part in a job with this owner's sealed data",
     "model": "seal a model that is to be served",

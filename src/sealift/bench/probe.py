@@ -1,0 +1,87 @@
+"""What a probe of this machine finds: a line with its meaning, and how to measure fast.
+
+Used by `sealift doctor`. A thing that is missing is a finding, never an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Final, Literal
+
+State = Literal["good", "limits", "missing", "fact"]
+Figure = str | int | float | bool | None
+Clock = Callable[[], float]
+
+WINDOW_S: Final = 0.12
+_LEAST_CALLS: Final = 5
+GB: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about this machine.
+
+    Attributes:
+        name: What was looked at.
+        found: What it is, figures with their units.
+        meaning: What follows from that.
+        advice: What to do about it; empty if there is nothing to do.
+        state: good; limits (it holds this machine back); missing; or a mere fact.
+        figures: The numbers of ``found``, units in their names.
+    """
+
+    name: str
+    found: str
+    meaning: str = ""
+    advice: str = ""
+    state: State = "fact"
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Something to look at.
+
+    Attributes:
+        topic: The heading that its findings stand under.
+        label: What a progress line says meanwhile.
+        look: Looks; may measure for some tenths of a second.
+    """
+
+    topic: str
+    label: str
+    look: Callable[[], list[Finding]]
+
+
+def measure_rate(
+    step: Callable[[], object], nbytes: int, clock: Clock = time.perf_counter
+) -> float:
+    """Bytes a second of a step that works on ``nbytes``: the median call's."""
+    step()
+    took: list[float] = []
+    end = clock() + WINDOW_S
+    while len(took) < _LEAST_CALLS or clock() < end:
+        start = clock()
+        step()
+        took.append(clock() - start)
+    return nbytes / max(median(took), 1e-9)
+
+
+def say_rate(bytes_per_s: float) -> str:
+    """For people, in GB/s (10^9)."""
+    return f"{bytes_per_s / GB:.3g} GB/s"
+
+
+def say_time(seconds: float) -> str:
+    """For people, in the unit that fits."""
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * factor >= 1 or unit == "us":
+            return f"{seconds * factor:.3g} {unit}"
+    raise AssertionError

@@ -1,0 +1,185 @@
+"""`sealift doctor`: everything is a finding, nothing an error unless it is required."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from sealift.bench import probe, probecipher, probegpu, probehost
+from sealift.bench.probe import Finding, Probe
+from sealift.channel.cuda.confidential import GpuProtection
+from sealift.cli import doctor
+from sealift.cli.main import main
+from sealift.errors import UnavailableError
+from tests.sim.cuda_engines import model_gpu
+from tests.sim.cuda_standin import StandInDriver
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Timing is not the point here."""
+    monkeypatch.setattr(probe, "WINDOW_S", 0.001)
+    monkeypatch.setattr(probecipher, "_RECORDS", 2)
+    monkeypatch.setattr(probegpu, "_NBYTES", 1 << 16)
+    monkeypatch.setattr(probegpu, "_CROSSINGS", 3)
+
+
+def by_name(findings):
+    return {each.name: each for each in findings}
+
+
+def gpu_findings(**faults):
+    gpu = model_gpu(copy_s=0.001, **faults)
+    found = by_name(probegpu.look_at_gpu(lambda: StandInDriver(gpu)))
+    assert not gpu.blocks
+    assert not gpu.pinned_blocks
+    assert gpu.contexts == 0
+    return found
+
+
+def test_the_whole_document_has_every_topic_and_its_figures(capsys):
+    assert main(["doctor", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    findings = json.loads(printed.out)["findings"]
+    names = {each["name"]: each for each in findings}
+    wanted = {
+        "cores", "memory", "memcpy", "memory file", "fsync", "sandbox", "TPM 2.0",
+        "Intel TDX", "AMD SEV-SNP", "AES instructions", "AES-256-GCM",
+        "ChaCha20-Poly1305", "two threads", "GPU", "GPU protection", "kernel compiler",
+    }  # fmt: skip
+    assert wanted <= set(names)
+    assert names["AES-256-GCM"]["figures"]["bytes_per_s"] > 0
+    assert {each["topic"] for each in findings} == {
+        "Machine", "Copies", "Protection", "Ciphers", "GPU",
+    }  # fmt: skip
+    for each in findings:
+        assert each["state"] in ("good", "limits", "missing", "fact")
+        assert each["found"]
+
+
+def test_a_gpu_is_described_by_what_was_measured():
+    found = gpu_findings()
+    assert "no GPU: a stand-in" in found["GPU"].meaning
+    assert found["pinned memory"].figures["proven"] is True
+    assert found["to and from the GPU"].figures["h2d_bytes_per_s"] > 0
+    assert found["toll of a crossing"].figures["toll_s"] > 0
+
+
+@pytest.mark.parametrize("lie", ["refused", "ordinary", "synchronous", "stale"])
+def test_pinned_memory_that_lies_is_told(lie):
+    found = gpu_findings(pinned=lie)
+    assert found["pinned memory"].state == "limits"
+    assert found["pinned memory"].found.startswith("not proven: ")
+    assert found["to and from the GPU"].figures["pinned"] is False
+
+
+def test_a_gpu_that_fails_is_a_finding():
+    gpu = model_gpu(lose_after=5)
+    [found] = probegpu.look_at_gpu(lambda: StandInDriver(gpu))
+    assert found.state == "limits"
+    assert found.figures["error"] == "device-lost"
+    found = gpu_findings_of_error(
+        UnavailableError("none", why="no card", code="no-gpu")
+    )
+    assert (found.state, found.found) == ("missing", "none that can be used: no card")
+
+
+def gpu_findings_of_error(error):
+    def opens():
+        raise error
+
+    [found] = probegpu.look_at_gpu(opens)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "how"),
+    [
+        (
+            GpuProtection(True, False, "ppcie", True),
+            "CC on, multi-GPU mode ppcie",
+            "good",
+        ),
+        (GpuProtection(True, True, "none", True), "debug tools let in", "limits"),
+        (GpuProtection(True, False, "none", False), "accepts no work yet", "limits"),
+        (GpuProtection(False, False, "none", True), "CC off", "fact"),
+        (GpuProtection(None, why="no driver"), "unknown: no driver", "missing"),
+    ],
+)
+def test_the_state_of_confidential_computing(state, said, how):
+    [found] = probegpu.look_at_protection(lambda: state)
+    assert said in found.found
+    assert found.state == how
+    good = how == "good"
+    named = [("GPU", found)]
+    if good:
+        doctor.require(named, ["cc"])
+    else:
+        with pytest.raises(UnavailableError):
+            doctor.require(named, ["cc"])
+
+
+def test_what_is_missing_is_said():
+    [none] = probecipher.look_at_system_library(("libnothing.so",))
+    assert "brings its own" in none.meaning
+    [none] = probegpu.look_at_compilers(list)
+    assert (none.state, none.found) == ("missing", "none")
+    [none] = probehost.look_at_sandbox(lambda part: part == "seccomp")
+    assert (none.state, none.found) == ("limits", "seccomp")
+
+
+def test_a_processor_without_wide_aes_and_a_folder_that_is_not_there(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t\t: fpu aes pclmulqdq\n")
+    [found] = probecipher.look_at_flags(cpuinfo)
+    assert (found.state, found.found) == ("limits", "aes, pclmulqdq")
+    [found] = probecipher.look_at_flags(tmp_path / "nothing")
+    assert found.found == "none are named"
+    [found] = probehost.look_at_disk(tmp_path / "nothing")
+    assert found.state == "missing"
+
+
+FOUND = [
+    ("One", Finding("a", "x" * 100, "means", "do it", "limits")),
+    ("One", Finding("b", "fine\x1b[31m", state="good")),
+    ("Two", Finding("GPU", "none", state="missing")),
+]
+
+
+def test_text_is_plain_without_a_terminal_and_fits():
+    text = doctor.to_text(FOUND, colours=False)
+    assert "\x1b" not in text
+    assert all(len(line) <= doctor.WIDTH or "xxx" in line for line in text.splitlines())
+    assert "  limits a: " in text
+    assert "           -> do it" in text
+    assert text.endswith("limits here: a\nnot here: GPU")
+    coloured = doctor.to_text(FOUND, colours=True)
+    assert "\x1b[1mOne\x1b[0m" in coloured
+    assert "\x1b[31m" not in coloured  # what others said stays text
+
+
+def test_progress_is_for_terminals_alone():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    probes = [Probe("One", "a thing", lambda: [FOUND[0][1]])]
+    talk = Terminal()
+    assert doctor.look(probes, talk) == FOUND[:1]
+    assert "looking at a thing (1 of 1)" in talk.getvalue()
+    assert talk.getvalue().endswith("\r\x1b[K")
+    quiet = io.StringIO()
+    doctor.look(probes, quiet)
+    assert quiet.getvalue() == ""
+
+
+def test_what_is_required_and_missing_is_exit_code_3():
+    with pytest.raises(UnavailableError, match="--require gpu") as caught:
+        doctor.require(FOUND, ["gpu"])
+    assert (caught.value.code, caught.value.exit_code) == ("doctor-requires", 3)
+    doctor.require([("x", Finding("GPU", "one", state="good"))], ["gpu"])
+    with pytest.raises(UnavailableError, match="was not found"):
+        doctor.require([], ["sandbox"])
