@@ -77,21 +77,3 @@ SEALIFT_INLINE bool has_lengths(const sealift_record& record) {
     return record.plaintext_bytes <= SEALIFT_MAX_PLAINTEXT &&
            record.aad_bytes <= SEALIFT_MAX_ASSOCIATED;
 }
-
-// Copy a block to shared memory without passing through registers; the copying thread
-// may read it after wait_for_copies.
-SEALIFT_INLINE void copy_block_async(uint4* shared, const u8* from) {
-#if SEALIFT_GPU
-    const u32 to = (u32)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from)
-                 : "memory");
-#else
-    *shared = *(const uint4*)from;
-#endif
-}
-
-SEALIFT_INLINE void wait_for_copies() {
-#if SEALIFT_GPU
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}

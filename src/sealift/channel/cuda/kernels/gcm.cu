@@ -111,16 +111,18 @@ SEALIFT_INLINE void crypt_segment(const sealift_record& record, u32 first, u32 e
     for (u32 block = first + threadIdx.x; block < end; block += GCM_TILE_BLOCKS) {
         const u32 left = (end - block + SEALIFT_THREADS - 1) / SEALIFT_THREADS;
         const u32 rows = left < GCM_TILE_ROWS ? left : GCM_TILE_ROWS;
-        fetch_rows(shared, walk, block, rows);
+        const bool plain_tile = is_plain_tile(walk, block);
+        fetch_rows(shared, walk, block, rows, plain_tile);
         u32 word[32];
         keystream(shared, block, word);
-        wait_for_copies();
-        const sealift_gf last = apply_rows<sealing>(shared, walk, block, rows, word);
+        const sealift_gf last =
+            plain_tile ? apply_rows<sealing, true>(shared, walk, block, rows, word)
+                       : apply_rows<sealing, false>(shared, walk, block, rows, word);
         sum = hash_rows(shared, sum, rows, last);
         ending = end - (block + (rows - 1) * SEALIFT_THREADS);
     }
     if (ending) sum = gf_multiply(sum, key.lane[ending]);
-    const sealift_gf total = sum_of_threads(shared, sum);
+    const sealift_gf total = sum_of_threads(&shared.words[0][0][0], sum);
     if (threadIdx.x < 4) part->word[threadIdx.x + 4] = 0;
     if (threadIdx.x == 0)
         for (u32 i = 0; i < 4; i++) part->word[i] = total.word[i];
@@ -168,7 +170,7 @@ SEALIFT_KERNEL(4) sealift_gcm_tags(const sealift_record* __restrict__ records,
                                    u32 num_records, u32 segments, u32 segment_tiles,
                                    const sealift_gcm_key* __restrict__ key,
                                    const u8* __restrict__ aad, u8* scratch_start) {
-    __shared__ gcm_shared shared;
+    __shared__ u32 shared[4 * SEALIFT_THREADS];
     const sealift_scratch scratch = scratch_of(scratch_start, num_records, segments);
     const sealift_record& record = records[blockIdx.x];
     if (!has_lengths(record)) return;

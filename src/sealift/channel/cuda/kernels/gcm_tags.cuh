@@ -4,7 +4,7 @@
 #include "gcm_tile.cuh"
 
 // Hash of the associated data, in thread 0.
-SEALIFT_INLINE sealift_gf hash_associated(gcm_shared& shared, const sealift_record& record,
+SEALIFT_INLINE sealift_gf hash_associated(u32* shared, const sealift_record& record,
                                           const u8* aad, const sealift_gcm_key& key) {
     const u32 blocks = blocks_of(record.aad_bytes), t = threadIdx.x;
     sealift_gf mine = gf_zero();
@@ -21,7 +21,7 @@ SEALIFT_INLINE sealift_gf load_part(const sealift_part& part) {
 }
 
 // Everything before the last segment, moved up to where that begins. In thread 0.
-SEALIFT_INLINE sealift_gf sum_before_last(gcm_shared& shared, const sealift_gf& associated,
+SEALIFT_INLINE sealift_gf sum_before_last(u32* shared, const sealift_gf& associated,
                                           const sealift_part* parts, u32 used,
                                           u32 segment_tiles, const sealift_gcm_key& key) {
     sealift_gf mine = gf_zero();

@@ -44,10 +44,28 @@ void __syncthreads();
 
 #endif
 
-// a ^ b ^ c, a ^ (b & c) and bit by bit (mask ? a : b): one LOP3 each on a GPU.
-SEALIFT_INLINE u32 xor3(u32 a, u32 b, u32 c) { return a ^ b ^ c; }
-SEALIFT_INLINE u32 xor_and(u32 a, u32 b, u32 c) { return a ^ (b & c); }
-SEALIFT_INLINE u32 choose(u32 mask, u32 a, u32 b) { return (a & mask) | (b & ~mask); }
+// Gates of three inputs: one LOP3 each on a GPU, where compilers left alone would undo
+// how circuits share them.
+#if SEALIFT_GPU
+#define SEALIFT_GATE(name, table)                                             \
+    SEALIFT_INLINE u32 name(u32 a, u32 b, u32 c) {                            \
+        u32 out;                                                              \
+        asm("lop3.b32 %0, %1, %2, %3, " #table ";" : "=r"(out) : "r"(a), "r"(b), "r"(c)); \
+        return out;                                                           \
+    }
+#else
+#define SEALIFT_GATE(name, table)                                    \
+    SEALIFT_INLINE u32 name(u32 a, u32 b, u32 c) {                   \
+        u32 out = 0;                                                 \
+        for (u32 row = 0; row < 8; row++)                            \
+            if ((table >> row) & 1)                                  \
+                out |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c); \
+        return out;                                                  \
+    }
+#endif
+SEALIFT_GATE(xor3, 0x96)     // a ^ b ^ c
+SEALIFT_GATE(xor_and, 0x78)  // a ^ (b & c)
+SEALIFT_GATE(choose, 0xca)   // a ? b : c, bit by bit
 
 SEALIFT_INLINE u32 rotate_right(u32 x, u32 n) {
 #if SEALIFT_GPU
