@@ -36,8 +36,6 @@ struct alignas(16) sealift_gcm_key {
     sealift_gf lane[SEALIFT_THREADS + 1];       // H^k
     sealift_gf row[GCM_TILE_ROWS + 1];          // H^(128 k)
     sealift_gf tile[GCM_MAX_TILES + 1];         // H^(1024 k)
-    u32 words[60];                              // FIPS 197's w, little endian
-    u32 reserved[4];
 };
 
 #define POLY_TILE_ROWS 4u

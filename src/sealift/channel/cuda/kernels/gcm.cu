@@ -40,8 +40,6 @@ SEALIFT_KERNEL(1) sealift_gcm_key_expand(const u8* __restrict__ raw_key,
     for (u32 i = t; i < GCM_KEY_WORDS; i += SEALIFT_THREADS)
         key->round_keys[i >> 5][i & 31] = planes[i >> 5][i & 31] =
             key_plane(words, i >> 5, i & 31);
-    if (t < 60) key->words[t] = words[t];
-    if (t < 4) key->reserved[t] = 0;
     __syncthreads();
     if (t == 0) {
         u32 plane[32], word[32];
@@ -166,7 +164,7 @@ SEALIFT_KERNEL(4) sealift_gcm_open(const sealift_record* __restrict__ records,
 }
 
 // The tag of each record to the scratch's beginning. One block a record.
-SEALIFT_KERNEL(4) sealift_gcm_tags(const sealift_record* __restrict__ records,
+SEALIFT_KERNEL(2) sealift_gcm_tags(const sealift_record* __restrict__ records,
                                    u32 num_records, u32 segments, u32 segment_tiles,
                                    const sealift_gcm_key* __restrict__ key,
                                    const u8* __restrict__ aad, u8* scratch_start) {
