@@ -120,6 +120,21 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what tests recorded as figures (``record_property("figure", line)``)."""
+    passed = terminalreporter.stats.get("passed", [])
+    lines = [
+        text
+        for each in passed
+        for name, text in each.user_properties
+        if name == "figure"
+    ]
+    if lines:
+        terminalreporter.section("figures")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def guest_host() -> Iterator[Any]:
     """The attested host (`tests.sim.guest.GuestHost`), booted for the first that asks."""

@@ -87,6 +87,16 @@ def test_memory_that_is_not_aligned(suite: Suite, shift: int) -> None:
     assert opened == [(True, text.content) for text in texts]
 
 
+# One memory for both: had a kernel read what it hashes after what it wrote, it would hash
+# plaintext.
+def test_in_place(suite: Suite) -> None:
+    key, texts = os.urandom(32), made([0, 1, 100, 16384, 40_000])
+    expected = sealed_by_oracle(suite, key, texts)
+    assert seal_all(suite, key, texts, in_place=True) == expected
+    opened = open_all(suite, key, as_sealed(texts, expected), in_place=True)
+    assert opened == [(True, text.content) for text in texts]
+
+
 def test_many_records(suite: Suite) -> None:
     key = os.urandom(32)
     texts = made([i % 50 for i in range(1100)])  # two blocks of masks

@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sealift.channel.cuda import geometry
 from sealift.channel.cuda.driver import GpuFacts
@@ -46,24 +47,24 @@ class Text:
     aad: bytes = b""
 
 
-def expand(suite: Suite, key: bytes) -> Memory:
+def expand(suite: Suite, key: bytes, library: ctypes.CDLL | None = None) -> Memory:
     """An expanded key."""
     raw, expanded = Memory(32), Memory(geometry.SHAPES[suite].key_bytes)
     raw.write(key)
     places = {"raw_key": raw.address, "key": expanded.address}
-    run_plan(geometry.expand_plan(suite), places)
+    run_plan(geometry.expand_plan(suite), places, library)
     return expanded
 
 
 def open_all(
-    suite: Suite, key: bytes, texts: Sequence[Text], **how: int | GpuFacts
+    suite: Suite, key: bytes, texts: Sequence[Text], **how: Any
 ) -> list[tuple[bool, bytes]]:
     """Open each; whether its tag verified, and its plaintext's memory."""
     batch = _Batch(texts, [len(text.content) - 16 for text in texts], **how)
     batch.fill(batch.sealed, batch.sealed_offsets)
     verdicts = Memory(len(texts))
     plan = geometry.open_plan(suite, batch.shape, batch.gpu)
-    batch.run(plan, expand(suite, key), verdicts)
+    batch.run(plan, expand(suite, key, batch.library), verdicts)
     found = batch.cut(batch.plain, batch.plain_offsets, 0)
     assert set(verdicts.read()) <= {0, 1}
     return [
@@ -72,13 +73,13 @@ def open_all(
 
 
 def seal_all(
-    suite: Suite, key: bytes, texts: Sequence[Text], **how: int | GpuFacts
+    suite: Suite, key: bytes, texts: Sequence[Text], **how: Any
 ) -> list[bytes]:
     """Seal each: ciphertext and tag."""
     batch = _Batch(texts, [len(text.content) for text in texts], **how)
     batch.fill(batch.plain, batch.plain_offsets)
     plan = geometry.seal_plan(suite, batch.shape, batch.gpu)
-    batch.run(plan, expand(suite, key), Memory(len(texts)))
+    batch.run(plan, expand(suite, key, batch.library), Memory(len(texts)))
     return batch.cut(batch.sealed, batch.sealed_offsets, 16)
 
 
@@ -92,13 +93,18 @@ class _Batch:
         *,
         shift: int = 0,
         gpu: GpuFacts = GPU,
+        library: ctypes.CDLL | None = None,
+        in_place: bool = False,
     ) -> None:
         self.texts, self.lengths, self.gpu = texts, lengths, gpu
+        self.library = library
         self.shape = BatchShape(len(texts), max(lengths), sum(lengths))
-        self.plain_offsets, plain_bytes = _offsets(lengths, shift)
         self.sealed_offsets, sealed_bytes = _offsets([n + 16 for n in lengths], shift)
-        self.plain = Memory(plain_bytes, shift=shift)
         self.sealed = Memory(sealed_bytes, shift=shift)
+        self.plain_offsets, self.plain = self.sealed_offsets, self.sealed
+        if not in_place:
+            self.plain_offsets, plain_bytes = _offsets(lengths, shift)
+            self.plain = Memory(plain_bytes, shift=shift)
 
     def fill(self, memory: Memory, offsets: list[int]) -> None:
         for text, offset in zip(self.texts, offsets, strict=True):
@@ -111,13 +117,14 @@ class _Batch:
             "records": records, "aad": aad, "key": key, "sealed": self.sealed,
             "plain": self.plain, "verdicts": verdicts, "scratch": scratch,
         }  # fmt: skip
-        run_plan(plan, {name: each.address for name, each in memories.items()})
+        places = {name: each.address for name, each in memories.items()}
+        run_plan(plan, places, self.library)
 
     def cut(self, memory: Memory, offsets: list[int], extra: int) -> list[bytes]:
-        end = 0
+        end, behind = 0, 16 if self.plain is self.sealed else extra
         for offset, length in zip(offsets, self.lengths, strict=True):
             assert set(memory.read(end, offset - end)) <= {0xA5}, "outside of records"
-            end = offset + length + extra
+            end = offset + length + behind
         assert set(memory.read(end)) <= {0xA5}, "behind the records"
         return [
             memory.read(offset, length + extra)

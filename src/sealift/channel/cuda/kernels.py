@@ -27,7 +27,7 @@ from sealift.crypto.hash import HASH_BYTES, sha256
 from sealift.errors import UnavailableError
 
 MODULE: Final = "module.cu"
-OLDEST: Final = (8, 0)  # asynchronous copies to shared memory
+OLDEST: Final = (8, 0)  # of those that tests compile for
 _MAGIC: Final = b"SEALIFT cubin 1\n"
 
 

@@ -1,7 +1,7 @@
 // Integers modulo 2^130 - 5 in five limbs of 26 bits (RFC 8439, 2.5).
 //
 // Products are sums of 32 x 32 bits in 64: no branch and no address depends on them.
-// Limbs of what `carry` gives are below 2^26, but limb 1, which may be 2^26 by a little.
+// Limbs of what `carry` gives are below 2^26; limb 2 may be 2^26 itself.
 #pragma once
 
 #include "abi.cuh"

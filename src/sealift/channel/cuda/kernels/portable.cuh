@@ -45,27 +45,24 @@ void __syncthreads();
 #endif
 
 // Gates of three inputs: one LOP3 each on a GPU, where compilers left alone would undo
-// how circuits share them.
+// how circuits share them. `table` is the gate's truth table, as LOP3 takes it.
 #if SEALIFT_GPU
-#define SEALIFT_GATE(name, table)                                             \
-    SEALIFT_INLINE u32 name(u32 a, u32 b, u32 c) {                            \
-        u32 out;                                                              \
-        asm("lop3.b32 %0, %1, %2, %3, " #table ";" : "=r"(out) : "r"(a), "r"(b), "r"(c)); \
-        return out;                                                           \
+#define SEALIFT_GATE(name, table, formula)                                        \
+    SEALIFT_INLINE u32 name(u32 a, u32 b, u32 c) {                                \
+        u32 out;                                                                  \
+        asm("lop3.b32 %0, %1, %2, %3, " #table ";"                                \
+            : "=r"(out)                                                           \
+            : "r"(a), "r"(b), "r"(c));                                            \
+        return out;                                                               \
     }
 #else
-#define SEALIFT_GATE(name, table)                                    \
-    SEALIFT_INLINE u32 name(u32 a, u32 b, u32 c) {                   \
-        u32 out = 0;                                                 \
-        for (u32 row = 0; row < 8; row++)                            \
-            if ((table >> row) & 1)                                  \
-                out |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c); \
-        return out;                                                  \
-    }
+#define SEALIFT_GATE(name, table, formula)                                        \
+    static constexpr u32 name(u32 a, u32 b, u32 c) { return formula; }            \
+    static_assert((name(0xf0, 0xcc, 0xaa) & 0xff) == table, "not its truth table");
 #endif
-SEALIFT_GATE(xor3, 0x96)     // a ^ b ^ c
-SEALIFT_GATE(xor_and, 0x78)  // a ^ (b & c)
-SEALIFT_GATE(choose, 0xca)   // a ? b : c, bit by bit
+SEALIFT_GATE(xor3, 0x96, a ^ b ^ c)
+SEALIFT_GATE(xor_and, 0x78, a ^ (b & c))
+SEALIFT_GATE(choose, 0xca, (a & b) | (~a & c))  // a ? b : c, bit by bit
 
 SEALIFT_INLINE u32 rotate_right(u32 x, u32 n) {
 #if SEALIFT_GPU
