@@ -288,7 +288,12 @@ def make_broker(
         if name.startswith(f"{owner}-"):
             vault.store(name, data_key)
     log = AuditLog.create(folder / f"{owner}.log", identity, lambda: NOW_S)
-    broker = start_broker(consortium, owner, vault, log, policies)
+    try:
+        broker = start_broker(consortium, owner, vault, log, policies)
+    except BaseException:
+        vault.close()
+        log.close()
+        raise
     return BrokerBox(broker, vault, log)
 
 
