@@ -1,0 +1,259 @@
+"""Shards behind URLs, shards that moved, and what is said about those that are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from sealift.crypto.keys import SecretKey
+from sealift.data import SealedDataLoader, SealedDataset
+from sealift.data.schema import Field, Schema
+from sealift.data.seal import seal_table
+from sealift.data.urls import expand, open_place
+from sealift.errors import (
+    MalformedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
+from tests.sim.sealed_shards import Shards, seal_shards
+
+ROWS = 100
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Shards:
+    return seal_shards(tmp_path)
+
+
+def ids(dataset: SealedDataset, **options: Any) -> list[int]:
+    options = {"shuffle": True, "window_bytes": 700, **options}
+    with SealedDataLoader(dataset, 8, **options) as batches:
+        return [int(row) for batch in batches for row in batch["id"]]
+
+
+def drain(batches: Iterable[Any], seen: list[int]) -> None:
+    for batch in batches:
+        seen += batch["id"].tolist()
+
+
+@pytest.fixture
+def in_memory(shards: Shards) -> Iterator[str]:
+    files = fsspec.filesystem("memory")
+    for path in shards.folder.iterdir():
+        if path.suffix in (".sealed", ".json"):
+            files.pipe_file(f"/bucket/{path.name}", path.read_bytes())
+    yield "memory://bucket"
+    files.rm("/bucket", recursive=True)
+
+
+class Ranges(http.server.SimpleHTTPRequestHandler):
+    """Serves parts of files, as servers of big files do."""
+
+    whole = False
+
+    def send_head(self) -> Any:
+        wanted = self.headers.get("Range")
+        if not wanted or self.whole:
+            return super().send_head()
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return None
+        first, last = (int(n) for n in wanted.removeprefix("bytes=").split("-"))
+        content = path.read_bytes()
+        part = content[first : last + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(part)))
+        end = first + len(part) - 1
+        self.send_header("Content-Range", f"bytes {first}-{end}/{len(content)}")
+        self.end_headers()
+        self.wfile.write(part)
+        return None
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(folder: Path, kind: type[Ranges] = Ranges) -> Iterator[str]:
+    def handle(*args: Any) -> Ranges:
+        return kind(*args, directory=str(folder))
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handle) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_shards_in_memory_and_files_by_url(shards: Shards, in_memory: str) -> None:
+    with shards.open() as dataset:
+        whole, state = ids(dataset), SealedDataLoader(dataset).state_dict()
+    for place in (f"{in_memory}/*.sealed", f"file://{shards.folder}/*.sealed"):
+        with SealedDataset(place, shards.keys) as dataset:
+            assert ids(dataset, num_workers=2) == whole
+            SealedDataLoader(dataset).load_state_dict(state)  # they are the same shards
+
+
+def test_shards_on_a_server(shards: Shards) -> None:
+    with shards.open() as dataset:
+        whole = ids(dataset)
+    with served(shards.folder) as url:
+        places = [f"{url}/{path.name}" for path in shards.places]
+        with SealedDataset(places, shards.keys) as dataset:
+            assert ids(dataset) == whole
+            assert ids(dataset, workers="process") == whole
+        with SealedDataset(places[0] + "?signed=1", shards.keys["part-0"]) as dataset:
+            assert len(dataset) == 37
+        with pytest.raises(UnavailableError, match=r"cannot read shard none.sealed"):
+            SealedDataset(f"{url}/none.sealed?secret=1", shards.keys["part-0"],
+                          schema=shards.cards[0].schema)  # fmt: skip
+
+
+def test_a_server_that_sends_everything(shards: Shards) -> None:
+    class Whole(Ranges):
+        whole = True
+
+    with served(shards.folder, Whole) as url:
+        place = f"{url}/{shards.places[0].name}"
+        with pytest.raises(SealiftError) as caught:
+            SealedDataset(place, shards.keys["part-0"])
+    assert caught.value.exit_code == 3
+
+
+def test_a_url_tells_no_secrets() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        open_place("http://user:word@127.0.0.1:9/x?sig=word").state()
+    assert "word" not in str(caught.value).partition(":")[0]
+    assert str(caught.value).startswith("cannot read http://127.0.0.1:9/x:")
+
+
+def test_a_server_that_goes_away_while_training(shards: Shards) -> None:
+    with served(shards.folder) as url:
+        places = [f"{url}/{path.name}" for path in shards.places]
+        dataset = SealedDataset(places, shards.keys)
+        batches = SealedDataLoader(dataset, 8, window_bytes=700)
+        part = iter(batches)
+        seen = next(part)["id"].tolist()
+        hidden = [path.rename(path.with_suffix(".away")) for path in shards.places]
+        with pytest.raises(UnavailableError, match=r"cannot read shard part-\d") as e:
+            drain(part, seen)
+        assert e.value.code == "shard-unreadable"
+        for path in hidden:
+            path.rename(path.with_suffix(".sealed"))
+        batches.load_state_dict(batches.state_dict())
+        drain(batches, seen)
+        batches.close()
+        dataset.close()
+    assert seen == list(range(ROWS))
+
+
+def test_a_moved_shard_is_named_and_found_again(shards: Shards, tmp_path: Path) -> None:
+    with shards.open() as dataset, SealedDataLoader(dataset, 8) as batches:
+        whole = ids(dataset)
+        next(iter(batches))
+        state = batches.state_dict()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.move(shards.places[1], elsewhere / "renamed")
+    shutil.move(shards.places[1].with_suffix(".resource.json"), elsewhere)
+    words = r"shard part-1.sealed: No such file.*relocate=\{'part-1.sealed': 'PATH OR"
+    schema = shards.cards[0].schema
+    with pytest.raises(UnavailableError, match=words) as caught:
+        SealedDataset(shards.places, shards.keys, schema=schema)
+    assert (caught.value.code, caught.value.exit_code) == ("shard-unreadable", 3)
+    shutil.move(elsewhere / "renamed", elsewhere / "part-1.sealed")
+    moves = {"part-1.sealed": elsewhere / "part-1.sealed"}
+    with SealedDataset(shards.places, shards.keys, relocate=moves) as dataset:
+        assert ids(dataset) == whole
+        with SealedDataLoader(dataset, 8) as batches:
+            batches.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("gs://bucket/x.sealed", r"pip install 'fsspec\[gs\]'"),
+        ("s3://bucket/x.sealed", r"pip install 'fsspec\[s3\]'"),
+    ],
+)
+def test_a_scheme_whose_package_is_missing(place: str, command: str) -> None:
+    with pytest.raises(UnavailableError, match=command) as caught:
+        open_place(place)
+    assert (caught.value.code, caught.value.exit_code) == ("extra-missing", 3)
+
+
+def test_without_fsspec(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'sealift\[urls\]'"):
+        open_place("memory://x")
+    with shards.open() as dataset:  # paths need none
+        assert len(dataset) == ROWS
+
+
+def test_a_scheme_that_nobody_knows() -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        open_place("nonsense://x")
+
+
+def test_a_pattern_that_names_nothing(shards: Shards, in_memory: str) -> None:
+    for place in (f"{shards.folder}/*.gone", f"{in_memory}/*.gone"):
+        with pytest.raises(UnavailableError, match="the pattern names none"):
+            expand(place)
+    odd = shards.folder / "odd[1].sealed"
+    shutil.copy(shards.places[0], odd)
+    assert expand(str(odd)) == [str(odd)]  # a file of that very name
+
+
+def test_shards_of_several_schemas(shards: Shards, tmp_path: Path) -> None:
+    fields = list(shards.cards[0].schema.fields)
+    fields[1] = Field("x", "float64", (3,))
+    arrays = {**shards.arrays, "x": shards.arrays["x"].astype(np.float64)}
+    np.savez(tmp_path / "o.npz", **arrays)
+    key = SecretKey.generate()
+    seal_table(
+        tmp_path / "o.npz", Schema(tuple(fields)), name="other", part="train",
+        owner="north", key=key, out_dir=tmp_path,
+    )  # fmt: skip
+    keys = {**shards.keys, "other": key}
+    places = [shards.places[0], tmp_path / "other.sealed"]
+    with pytest.raises(MalformedError, match=r"other.sealed has other rows") as caught:
+        SealedDataset(places, keys)
+    assert (caught.value.code, caught.value.field) == ("schema-mismatch", "x")
+    assert caught.value.offset == 8
+    with pytest.raises(MalformedError, match="other rows than schema="):
+        SealedDataset(
+            places[1], key, schema=shards.cards[0].schema,
+            card=SealedDataset(places[1], key).shards.shards[0].card,
+        )  # fmt: skip
+    with pytest.raises(UnavailableError, match="no key for other"):
+        SealedDataset(places, shards.keys)
+
+
+def test_the_agreement_decides_what_a_card_says(shards: Shards) -> None:
+    agreed = [card.resource for card in shards.cards]
+    with SealedDataset(shards.places, shards.keys, agreed=agreed) as dataset:
+        assert len(dataset) == ROWS
+    card = shards.places[0].with_suffix(".resource.json")
+    renamed = card.read_bytes().replace(b'"name":"id"', b'"name":"ix"')
+    card.write_bytes(renamed)
+    with pytest.raises(SealiftError, match="not the resource of the agreement") as e:
+        SealedDataset(shards.places, shards.keys, agreed=agreed)
+    assert e.value.exit_code == 5
+    # Control: a card alone is believed.
+    SealedDataset(shards.places[0], shards.keys).close()
+    card.unlink()
+    with pytest.raises(UsageError, match="no card to compare"):
+        SealedDataset(shards.places, shards.keys, agreed=agreed)
