@@ -25,6 +25,7 @@ from sealift.channel.opener import Place, RecordOpener
 from sealift.channel.outputfile import OutputFile, open_output
 from sealift.channel.quarantine import Slot
 from sealift.channel.rawfile import RawSealedFile as RawSealedFile
+from sealift.channel.record import RecordKeys
 from sealift.channel.regroup import regroup
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.trailer import TagRoot, Trailer
@@ -189,6 +190,15 @@ class SealedFileReader:
         place = Place(index, index, self.header.is_final(index))
         sealed = memoryview(self._sealed)[:length]
         return self._opener.open_in(slot, place, sealed, private=True)
+
+    @property
+    def keys(self) -> RecordKeys:
+        """The stream's keys, for an engine that opens records elsewhere."""
+        return self._opener.keys
+
+    def sealed_record_into(self, index: int, out: bytearray | memoryview) -> int:
+        """Read record ``index`` as it is stored into private memory; its bytes."""
+        return self._raw.record_into(index, out)
 
     def check_unchanged(self) -> None:
         """The file is the one that was opened; see ``RawSealedFile``."""

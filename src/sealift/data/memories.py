@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from sealift.channel.device import DeviceEngine
+from sealift.channel.cuda.opening import open_cuda
+from sealift.channel.device import DeviceEngine, DeviceMemory
+from sealift.channel.hostdevice import HostMemory
 from sealift.data.arena import WindowArena
 from sealift.data.collate import Columns, columns_of
 from sealift.data.dataset import SealedDataset
+from sealift.data.devicewindows import DeviceWindows
 from sealift.data.opening import Opener, OpenerPool, ShardOpener
 from sealift.data.order import OrderOptions
 from sealift.data.shardset import ShardSet
-from sealift.data.windows import HostWindows, WindowMemory, window_bytes
+from sealift.data.windows import (
+    HostWindows,
+    WindowMemory,
+    record_window_bytes,
+    window_bytes,
+)
 from sealift.data.worker.process import SpawnedOpener
 from sealift.errors import UsageError
 
 WorkerKind = Literal["thread", "process"]
+Engine = DeviceEngine | Literal["auto", "host"]
 SLOTS: Final = 2  # one is read while the next is opened
 
 
@@ -30,7 +41,8 @@ class MemoryOptions:
 
     num_workers: int = 1
     workers: WorkerKind = "thread"
-    engine: DeviceEngine | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    engine: Engine = "auto"
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,19 @@ class Rows:
 
     memory: WindowMemory
     columns: Callable[[int], Columns]
+    engine: DeviceEngine | None = None
+    on_gpu: bool = False
+
+    def settle(self) -> None:
+        """Wait until torch has read what it was told to read from a slot."""
+        if self.on_gpu:
+            torch.cuda.current_stream().synchronize()
+
+    def close(self) -> None:
+        """Close the memory, and the engine if it was made for it."""
+        self.memory.close()
+        if self.engine is not None:
+            self.engine.close()
 
 
 def make_rows(
@@ -52,7 +77,43 @@ def make_rows(
     """
     if options.workers not in ("thread", "process"):
         raise UsageError(f"workers are 'thread' or 'process', not {options.workers!r}")
-    return _host_rows(dataset, order, options)
+    if options.engine == "host":
+        return _host_rows(dataset, order, options)
+    if options.engine != "auto":
+        return _device_rows(dataset, order, options.engine)
+    if options.device.type != "cuda":
+        return _host_rows(dataset, order, options)
+    # No silent way back to the host: who wants that says engine="host".
+    engine = open_cuda(options.device.index or 0)
+    try:
+        rows = _device_rows(dataset, order, engine)
+    except BaseException:
+        engine.close()
+        raise
+    return Rows(rows.memory, rows.columns, engine, on_gpu=rows.on_gpu)
+
+
+def _device_rows(
+    dataset: SealedDataset, order: OrderOptions, engine: DeviceEngine
+) -> Rows:
+    shards, schema = dataset.shards, dataset.schema
+    memory = DeviceWindows(shards, engine, record_window_bytes(shards, order))
+
+    def columns(slot: int) -> Columns:
+        plain = device_tensor(memory.plain(slot))
+        whole = plain[: len(plain) // schema.row_bytes * schema.row_bytes]
+        return columns_of(whole.view(-1, schema.row_bytes), schema)
+
+    on_gpu = device_tensor(memory.plain(0)).device.type == "cuda"
+    return Rows(memory, columns, on_gpu=on_gpu)
+
+
+def device_tensor(memory: DeviceMemory) -> Tensor:
+    """The bytes of a device's memory as a tensor, not a copy."""
+    if isinstance(memory, HostMemory):
+        # By way of numpy, which (other than torch) keeps the memory from being unmapped.
+        return torch.from_numpy(np.frombuffer(memory.view, dtype=np.uint8))
+    return torch.as_tensor(memory, device="cuda")
 
 
 def _host_rows(

@@ -14,6 +14,8 @@ from typing import Self
 
 from sealift.channel.bytesource import ByteSource
 from sealift.channel.commitment import VerifiedLeaves, verify_leaves
+from sealift.channel.device import DeviceEngine
+from sealift.channel.devicekeys import DeviceKeys
 from sealift.channel.quarantine import Slot, scrub
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
@@ -111,6 +113,37 @@ class ShardReader:
         except BaseException:
             scrub(out)
             raise
+
+    def read_sealed(self, index: int, out: memoryview) -> int:
+        """Read record ``index`` as it is stored, for a device; return its bytes.
+
+        Raises:
+            UnavailableError: if the shard cannot be read any more.
+            MalformedError: code ``file-changed``, if it was cut.
+        """
+        try:
+            return self._reader.sealed_record_into(index, out)
+        except MalformedError as error:
+            raise _changed(self.shard, error.why) from error
+        except UnavailableError as error:
+            raise moved(self.shard, error) from error
+
+    def device_keys(self, engine: DeviceEngine) -> DeviceKeys:
+        """The shard's keys on a device; the caller closes them."""
+        return DeviceKeys(self._reader.keys, self.header.suite, engine)
+
+    def demand_content(self, index: int, opened: memoryview) -> None:
+        """Demand that a record opened elsewhere is what the card commits to.
+
+        Raises:
+            IntegrityError: if it is not.
+        """
+        if self.leaves is None:
+            return
+        try:
+            self.leaves.verify(index, opened)
+        except IntegrityError as error:
+            raise self._refused(index, error) from error
 
     def close(self) -> None:
         """Close the file, scrub this reader's memory, forget its keys."""

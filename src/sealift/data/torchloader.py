@@ -9,16 +9,16 @@ Not promised: what becomes of batches; they are the caller's, in ordinary memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
 
-from sealift.data.collate import Columns, Segment, join_segments
+from sealift.data.collate import Segment, join_segments
 from sealift.data.dataset import SealedDataset
 from sealift.data.loaderstate import LoaderState, parse_state
-from sealift.data.memories import MemoryOptions, Rows, WorkerKind, make_rows
+from sealift.data.memories import Engine, MemoryOptions, Rows, WorkerKind, make_rows
 from sealift.data.order import EpochOrder, OrderOptions
 from sealift.data.windows import WindowStream
 from sealift.errors import SealiftError, UsageError
@@ -48,7 +48,9 @@ class SealedDataLoader:
             bytes are shuffled together.
         rank, world_size: torch.distributed's if it is initialised, else 0 of 1.
         device: Where batches are.
-        engine: Opens records in the memory of its device (``channel.device``).
+        engine: Who opens records: ``"auto"`` is the GPU itself for a CUDA ``device``
+            and the host for others; ``"host"`` opens here and copies batches to
+            ``device``; or an engine (``channel.device``), which stays open.
 
     Raises:
         UsageError: for options that mean nothing.
@@ -70,7 +72,7 @@ class SealedDataLoader:
         rank: int | None = None,
         world_size: int | None = None,
         device: str | torch.device = "cpu",
-        engine: Any = None,
+        engine: Engine = "auto",
     ) -> None:
         if batch_size < 1 or num_workers < 0:
             raise UsageError(
@@ -92,7 +94,7 @@ class SealedDataLoader:
         )
         self._rows_of_epoch = EpochOrder(dataset.shards.layout, self._order, 0).rows
         self._memory_options = MemoryOptions(
-            num_workers=num_workers, workers=workers, engine=engine
+            num_workers=num_workers, workers=workers, device=self._device, engine=engine
         )
         self._rows: Rows | None = None
         self._epoch, self._position = 0, 0
@@ -157,7 +159,7 @@ class SealedDataLoader:
         stream = WindowStream(order.windows(self._position), rows.memory)
         self._stream = stream
         try:
-            for segments in self._segments(stream, rows.columns):
+            for segments in self._segments(stream, rows):
                 batch = join_segments(segments, self._fields)
                 self._position += sum(len(segment.places) for segment in segments)
                 yield self._handed_out(batch)
@@ -170,9 +172,7 @@ class SealedDataLoader:
             if self._stream is stream:
                 self._end_stream()
 
-    def _segments(
-        self, stream: WindowStream, columns: Callable[[int], Columns]
-    ) -> Iterator[list[Segment]]:
+    def _segments(self, stream: WindowStream, rows: Rows) -> Iterator[list[Segment]]:
         """What batches are made of: places in one window, or at the seam of some."""
         position, last = self._position, self._last_position
         pending: list[Segment] = []
@@ -180,7 +180,7 @@ class SealedDataLoader:
         for loaded in stream:
             places = torch.from_numpy(loaded.places)
             taken = position - loaded.window.start
-            fields = columns(loaded.slot)
+            fields = rows.columns(loaded.slot)
             while missing and taken < len(places):
                 part = places[taken : taken + missing]
                 taken, position = taken + len(part), position + len(part)
@@ -193,6 +193,7 @@ class SealedDataLoader:
                 return
             # The window's memory is used again: what is left of it is copied now.
             pending = [segment.copied(self._fields) for segment in pending]
+            rows.settle()
 
     @property
     def _last_position(self) -> int:
@@ -217,11 +218,12 @@ class SealedDataLoader:
         self._end_stream()
         rows, self._rows = self._rows, None
         if rows is not None:
-            rows.memory.close()
+            rows.close()
 
     def _end_stream(self) -> None:
         stream, self._stream = self._stream, None
-        if stream is not None:
+        if stream is not None and self._rows is not None:
+            self._rows.settle()
             stream.close()
 
     def _state(self) -> LoaderState:

@@ -172,6 +172,16 @@ def window_bytes(shards: ShardSet, options: OrderOptions) -> int:
     return min(order.units_per_window * rows, order.rows) * layout.row_bytes
 
 
+def record_window_bytes(shards: ShardSet, options: OrderOptions) -> int:
+    """Bytes of all records that the largest window has rows of."""
+    layout = shards.layout
+    order = EpochOrder(layout, options, 0)
+    largest = max(shard.record_bytes for shard in layout.shards)
+    # A rank's first and last unit may be parts of the same records as others' are.
+    most = min(order.units_per_window, len(layout.unit_starts))
+    return most * largest
+
+
 def _unit_rows(shard: ShardLayout, row_bytes: int) -> int:
     return -(-shard.record_bytes // row_bytes)
 
