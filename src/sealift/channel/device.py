@@ -171,11 +171,25 @@ def check_places(
     Raises:
         UsageError: code ``bad-record-place``.
     """
+    if len(places) == 1 and _lies_within(places[0], sealed.nbytes, plain.nbytes):
+        return
     for nonce, associated_data, *_ in places:
         if len(nonce) != NONCE_BYTES or len(associated_data) > MAX_ASSOCIATED_BYTES:
             raise _bad_place("nonce or associated data of a wrong length")
     _check_ranges([(p[2], p[4] + TAG_BYTES) for p in places], sealed.nbytes)
     _check_ranges([(p[3], p[4]) for p in places], plain.nbytes)
+
+
+def _lies_within(place: RecordPlace, sealed_bytes: int, plain_bytes: int) -> bool:
+    """The same for one record, at the price that one record may cost."""
+    nonce, associated_data, start, to, length = place
+    return (
+        min(start, to, length) >= 0
+        and start + length + TAG_BYTES <= sealed_bytes
+        and to + length <= plain_bytes
+        and len(nonce) == NONCE_BYTES
+        and len(associated_data) <= MAX_ASSOCIATED_BYTES
+    )
 
 
 def _check_ranges(ranges: list[tuple[int, int]], limit: int) -> None:

@@ -110,7 +110,7 @@ class PlainCopy:
         """Copy every unit."""
         transport = self._transport
         for start, length in arriving.units():
-            ((at, frame_bytes),) = transport.ranges(1, timeout_s)
+            at, frame_bytes = transport.next_range(timeout_s)
             if frame_bytes != length + FRAME_EXTRA_BYTES:
                 raise wrong_length(frame_bytes, length + FRAME_EXTRA_BYTES)
             at += PREFIX_BYTES
@@ -153,7 +153,7 @@ class InPlace:
         transport, engine, shared = self._transport, self._engine, self._shared
         memory, into, sink = transport.memory, arriving.into, arriving.sink
         for start, length in arriving.units():
-            ((at, frame_bytes),) = transport.ranges(1, timeout_s)
+            at, frame_bytes = transport.next_range(timeout_s)
             frame = memory[at : at + frame_bytes]
             key, place = opener.expect(frame, at + PREFIX_BYTES, start, length)
             engine.open(key, shared, into, (place,)).wait()

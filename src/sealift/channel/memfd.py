@@ -209,6 +209,12 @@ class MemfdTransport:
             self._incoming.wait(count, timeout_s)
         return [self._range(ahead) for ahead in range(count)]
 
+    def next_range(self, timeout_s: float | None = None) -> tuple[int, int]:
+        """Where the next frame lies in ``memory``: start and length."""
+        with self._receive_lock:
+            self._incoming.wait(1, timeout_s)
+        return self._range(0)
+
     def skip(self, count: int) -> None:
         """Let the other end write to the next ``count`` slots again."""
         self._incoming.advance(count)

@@ -90,6 +90,7 @@ class RingEnd:
         )
         # The writer may begin with as many frames as there are slots.
         self._head_start = num_slots if writes else 0
+        self._num_slots = num_slots
         self._granted = 0
 
     def slot_start(self, ahead: int = 0) -> int:
@@ -130,17 +131,16 @@ class RingEnd:
             os.close(descriptor)
 
     def _available(self) -> int:
-        found = self._theirs() + self._head_start - self.position
-        if not 0 <= found <= self.place.num_slots:
+        theirs = self._words[self._their_word] if self._in_order else self._drained()
+        found: int = theirs + self._head_start - self.position
+        if not 0 <= found <= self._num_slots:
             raise MalformedError(
                 "the other end of a memory file counts frames that cannot be",
                 code="bad-ring",
             )
         return found
 
-    def _theirs(self) -> int:
-        if self._in_order:
-            return int(self._words[self._their_word])
+    def _drained(self) -> int:
         with contextlib.suppress(BlockingIOError):
             self._granted += os.eventfd_read(self._awaited)
         return self._granted
