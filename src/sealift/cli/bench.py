@@ -12,6 +12,7 @@ from sealift.errors import UsageError
 
 BENCHES: Final = {
     "channel": "sealing beside memcpy, sealed beside plain streams over TCP",
+    "gpu": "opening on a GPU beside the copy to it; says so where there is none",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",

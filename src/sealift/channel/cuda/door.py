@@ -36,19 +36,6 @@ def nvrtc_bindings() -> Any:
     return nvrtc
 
 
-def cuda_core() -> Any:
-    """``cuda.core``: programs and what they compile to.
-
-    Raises:
-        UnavailableError: if the package is not installed.
-    """
-    try:
-        import cuda.core as core
-    except ImportError as error:
-        raise _missing("cuda-core", error) from None
-    return core
-
-
 def nvml() -> Any:
     """``pynvml``, initialised; it asks the driver about the machine's state.
 

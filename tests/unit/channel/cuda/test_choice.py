@@ -126,11 +126,9 @@ def test_no_driver_and_an_old_one_are_told_apart(monkeypatch):
     assert "it speaks CUDA 12.8, needed is 13.0" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "ask", [door.driver_bindings, door.nvrtc_bindings, door.cuda_core]
-)
+@pytest.mark.parametrize("ask", [door.driver_bindings, door.nvrtc_bindings])
 def test_the_door_says_what_is_missing(ask, monkeypatch):
-    for name in ("cuda.bindings.driver", "cuda.bindings.nvrtc", "cuda.core"):
+    for name in ("cuda.bindings.driver", "cuda.bindings.nvrtc"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnavailableError) as caught:
         ask()
