@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from sealift.errors import MalformedError, PolicyError, SealiftError, Unavailabl
 from sealift.ids import Digest
 from sealift.release import regopolicy, releasedesk
 from sealift.release.agreement import Resource
-from sealift.release.brokerserver import Broker
 from sealift.release.collect import collect_release
 from sealift.release.regopolicy import OwnerPolicies, OwnerPolicy, Question
 from tests.sim.owners import (
     NOW_S,
+    BrokerBox,
     Consortium,
     evidence_result,
     make_broker,
@@ -205,12 +206,12 @@ def with_policy(source: bytes, **rule: Any) -> Consortium:
 def release(source: bytes, folder: Path, **rule: Any) -> str:
     """``released``, or the name of the refusal."""
     consortium = with_policy(source, **rule)
-    box = make_broker_with(consortium, folder, (source,))
     try:
-        session = session_pair(consortium, box, "ada")
-        key, _ = collect_release(
-            session, consortium.verified(), "ada-train", clock=lambda: 0.0
-        )
+        with closing(make_broker_with(consortium, folder, (source,))) as box:
+            session = session_pair(consortium, box.broker, "ada")
+            key, _ = collect_release(
+                session, consortium.verified(), "ada-train", clock=lambda: 0.0
+            )
     except SealiftError as error:
         return error.why.rpartition("[")[2].rstrip("]")
     key.wipe()
@@ -225,9 +226,9 @@ def make_folder(above: Path, given: tuple[bytes, ...]) -> Path:
 
 def make_broker_with(
     consortium: Consortium, folder: Path, sources: tuple[bytes, ...]
-) -> Broker:
+) -> BrokerBox:
     policies = OwnerPolicies(OwnerPolicy(each) for each in sources)
-    return make_broker(consortium, "ada", folder, policies=policies).broker
+    return make_broker(consortium, "ada", folder, policies=policies)
 
 
 def test_the_broker_asks_the_owners_policy(tmp_path: Path) -> None:
