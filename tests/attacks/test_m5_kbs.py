@@ -154,7 +154,9 @@ def test_superseded_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         after = world.consortium.successor()
         world.box.vault.activate(after.verified())
         assert fetch(world) == "agreement-superseded"
-        monkeypatch.setattr(world.box.broker, "_require_in_force", lambda: None)
+        monkeypatch.setattr(
+            world.box.broker._admission, "require_in_force", lambda: None
+        )
         assert fetch(world) == "released"
 
 

@@ -161,9 +161,9 @@ def test_mutant_that_trusts_the_agreements_own_key_releases(
     """Control: without the owner's own key to compare with, ada's key goes out."""
     monkeypatch.setattr(broker, "_require_own_agreement", lambda *args: None)
     monkeypatch.setattr(
-        brokerserver.Broker,
-        "_bring_into_force",
-        lambda self: self._vault.activate(self._verified),
+        brokerserver,
+        "bring_into_force",
+        lambda verified, owner, vault: vault.activate(verified),
     )
     forged = replace_line(outvote(consortium))
     box = make_broker(consortium, "ada", tmp_path)

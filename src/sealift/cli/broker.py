@@ -23,8 +23,10 @@ from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
 from sealift.release.files import read_whole
+from sealift.release.heads import HeadStore
 from sealift.release.regopolicy import MAX_POLICY_BYTES, OwnerPolicies, OwnerPolicy
 from sealift.release.rollback import require_counter
+from sealift.release.statementdesk import StatementDesk
 from sealift.release.tpmcounter import TpmVersionCounter
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
@@ -98,16 +100,20 @@ def run(args: argparse.Namespace) -> int:
             clock=wall_clock,
             sink=metrics.sink(setup.sink) if metrics else setup.sink,
             policies=load_policies(args.policy),
+            statements=StatementDesk(setup.agreement, statements_folder(setup)),
         )
+        heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
         with http_rim(args, broker, metrics):
             rejoining.run(
-                lambda joined: _serve(setup, broker, rejoining.dial_s, joined)
+                lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)
             )
     return 0
 
 
-def _serve(setup: RoleSetup, broker: Broker, dial_s: float, joined: Joined) -> None:
+def _serve(
+    setup: RoleSetup, broker: Broker, heads: HeadStore, dial_s: float, joined: Joined
+) -> None:
     """Serve over one connection, with an instance key of its own."""
     name = setup.identity.name
     endpoint = Endpoint(
@@ -119,8 +125,13 @@ def _serve(setup: RoleSetup, broker: Broker, dial_s: float, joined: Joined) -> N
     with Link.dial(setup.address, link_name(Role.BROKER, name), dial_s) as link:
         joined()
         Brokerage(
-            link, endpoint, setup.agreement, broker=broker, sink=setup.sink
+            link, endpoint, setup.agreement, broker=broker, sink=setup.sink, heads=heads
         ).serve()
+
+
+def statements_folder(setup: RoleSetup) -> Path:
+    """Beside the agreement: where statements about it count."""
+    return Path(setup.job.agreement).parent
 
 
 def require_version(place: str | None, setup: RoleSetup, vault: Vault) -> None:

@@ -30,7 +30,7 @@ from sealift.cli.evidencesources import (
 )
 from sealift.cli.roles import RoleSetup
 from sealift.errors import PolicyError, UnavailableError
-from sealift.ids import Role
+from sealift.ids import Digest, Role
 
 HOST: Final = (
     "tpm", "tpm_state", "tpm_issuers", "event_log", "ima_list", "agent",
@@ -54,12 +54,26 @@ class _Host:
     args: argparse.Namespace
     setup: RoleSetup
     platform: Platform
+    role: Role
+    code: Digest
 
 
 def open_attester(
-    args: argparse.Namespace, setup: RoleSetup, platform: Platform | None = None
+    args: argparse.Namespace,
+    setup: RoleSetup,
+    platform: Platform | None = None,
+    *,
+    role: Role = Role.ACCELERATOR,
+    code: Digest | None = None,
 ) -> Attester:
     """The attester for the first accepted level that this host can prove.
+
+    Args:
+        args: With ``add_attester_arguments``.
+        setup: Of the role.
+        platform: Of this machine.
+        role: Of this process.
+        code: What it runs; the agreement's bundle if nothing is said.
 
     Raises:
         UnavailableError: ``no-evidence``: what it lacks for each accepted level.
@@ -67,7 +81,8 @@ def open_attester(
     """
     agreement = setup.agreement.agreement
     wanted = (agreement.rehearse,) if agreement.rehearse else setup.agreement.accept
-    host = _Host(args, setup, platform or Platform())
+    code = code or agreement.code.digest
+    host = _Host(args, setup, platform or Platform(), role, code)
     lacking: list[str] = []
     for level in wanted:
         try:
@@ -93,8 +108,8 @@ def _development(host: _Host) -> Attester:
         )
     return DevelopmentAttester(
         setup.identity,
-        role=Role.ACCELERATOR,
-        code_bundle=agreement.code.digest,
+        role=host.role,
+        code_bundle=host.code,
         software=f"sealift {__version__}",
     )
 
@@ -113,7 +128,7 @@ def _attested_host(host: _Host) -> Attester:
             register=references.register if references else 15,
         )
     try:
-        measure_bundle_once(attester, agreement.code.digest)
+        measure_bundle_once(attester, host.code)
     except BaseException:
         attester.close()
         raise
@@ -130,7 +145,7 @@ def _tee(host: _Host) -> Attester:
     """A guest without a log of its own names its code otherwise (SEV-SNP: HOST_DATA)."""
     attester = open_tee(host.args, host.platform, _state(host))
     if isinstance(attester, LoggingAttester):
-        measure_bundle_once(attester, host.setup.agreement.agreement.code.digest)
+        measure_bundle_once(attester, host.code)
     return attester
 
 
@@ -139,7 +154,7 @@ def _gpu_tee(host: _Host) -> Attester:
     lead = open_tee(host.args, host.platform, _state(host))
     join = bind_devices(lead, host.platform)
     if isinstance(lead, LoggingAttester):
-        measure_bundle_once(lead, host.setup.agreement.agreement.code.digest)
+        measure_bundle_once(lead, host.code)
     return join()
 
 

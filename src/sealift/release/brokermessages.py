@@ -9,6 +9,7 @@ from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
+from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import Inclusion, SignedTreeHead
 from sealift.release.broker import Peer, ReleaseRequest
 from sealift.release.checkpoint import (
@@ -19,6 +20,7 @@ from sealift.release.checkpoint import (
 )
 from sealift.release.grant import KeyRelease
 from sealift.release.standing import Standing
+from sealift.release.statement import SignedStatement
 
 M = TypeVar("M")
 MAX_WAIT_S: Final = 60.0
@@ -88,6 +90,9 @@ class BrokerRequest:
         lease: About a lease: ours, or where an instance stands.
         enrol: From a host that has no evidence of a TPM yet.
         sighting: From another owner's broker: which agreement is served here?
+        statement: From a party: obey this from now on. The answer shows all.
+        statements: What has been said of the agreement?
+        speaks: Beside any of these, from a shared broker: by whose leave it asks.
     """
 
     release: ReleaseRequest | None = None
@@ -97,6 +102,9 @@ class BrokerRequest:
     lease: LeaseRequest | None = None
     enrol: EnrolRequest | None = None
     sighting: bool = False
+    statement: SignedStatement | None = None
+    statements: bool = False
+    speaks: SignedAppointment | None = None
 
     def __post_init__(self) -> None:
         asked = (
@@ -107,6 +115,8 @@ class BrokerRequest:
             self.enrol,
             self.head or None,
             self.sighting or None,
+            self.statement,
+            self.statements or None,
         )
         if sum(each is not None for each in asked) != 1:
             raise MalformedError("a broker is asked one thing at a time")
@@ -132,6 +142,7 @@ class BrokerAnswer:
         credential: To a host that begins to enrol.
         enrolment: To its answer.
         served: To another broker: the entry with which serving began.
+        statements: Each signed by whom it names; nothing of them is verified.
     """
 
     release: KeyRelease | None = None
@@ -145,6 +156,7 @@ class BrokerAnswer:
     credential: Credential | None = None
     enrolment: SignedEnrolment | None = None
     served: Served | None = None
+    statements: tuple[SignedStatement, ...] | None = None
 
 
 class BrokerSession(Protocol):

@@ -6,7 +6,6 @@ a handshake that failed before anything was asked. One thread may serve one sess
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -17,26 +16,23 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import (
-    IntegrityError,
     MalformedError,
     PeerError,
-    PolicyError,
     RefusedError,
     SealiftError,
-    StaleError,
     UnavailableError,
 )
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
+from sealift.release.admission import Admission, bring_into_force, owner_of
 from sealift.release.agreement import Resource
+from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import LogEntry, SignedTreeHead
 from sealift.release.auditlog import Appended, AuditLog
 from sealift.release.broker import (
-    Owner,
     Peer,
     ReleaseInfo,
     ReleaseRequest,
-    may_read_heads,
 )
 from sealift.release.brokermessages import (
     BrokerAnswer,
@@ -64,9 +60,20 @@ from sealift.release.rollback import Sighting
 from sealift.release.rollbackgate import RollbackGate
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.standing import Standings
+from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 
 MAX_REQUESTS_PER_SESSION: Final = 256
+# Not a successor: keys that went out under the agreement before stay good under it.
+ENDS: Final = frozenset(
+    {
+        "agreement-vetoed",
+        "agreement-cancelled",
+        "owner-left",
+        "appointment-expired",
+        "appointment-withdrawn",
+    }
+)
 S = TypeVar("S")
 
 
@@ -75,13 +82,20 @@ class Broker:
 
     Args:
         verified: The agreement that everybody signed.
-        identity: The owner's identity.
+        identity: The owner's; of a shared broker, the one that the owner appointed.
         vault: Its keys; remembers the agreement in force.
         log: Its audit log.
         clock: Seconds since 1970: for validity that was agreed on, and for people.
         monotonic: Seconds that never go back: for leases (rule H5).
         sink: Where events go.
         policies: Of the owner, in Rego; all that the agreement names must be there.
+        statements: What parties say of the agreement meanwhile.
+        appointment: Verified; of a shared broker only.
+
+    Attributes:
+        gate: Asks the owners which agreement was the last.
+        leases: Of released keys.
+        statements: What parties said of the agreement.
 
     Raises:
         PolicyError: if the owner did not sign the agreement.
@@ -101,23 +115,34 @@ class Broker:
         monotonic: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
         policies: OwnerPolicies | None = None,
+        statements: StatementDesk | None = None,
+        appointment: SignedAppointment | None = None,
     ) -> None:
         self._verified = verified
         self._identity = identity
-        self._owner = Owner(identity.name, identity.public_key)
+        self._owner = owner_of(verified, identity, appointment)
         self._vault = vault
         self._log = log
         self._clock = clock
         self._monotonic = monotonic
         self._sink = sink
-        self._lock = threading.Lock()
-        self._challenges: set[bytes] = set()
         self._refusals = RefusalCount()
         policies = policies or OwnerPolicies()
         policies.require_present(verified.agreement.resources_of(identity.name))
-        self._served = self._bring_into_force()
+        bring_into_force(verified, self._owner, vault)
+        began = appointment.digest if appointment else None
+        self._served = self._append("agreement", info=began)
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
+        self.statements = statements or StatementDesk(verified)
+        self._admission = Admission(
+            verified,
+            self._owner,
+            vault,
+            gate=self.gate,
+            statements=self.statements,
+            clock=clock,
+        )
         self.leases = self._open_leases()
         self._enrolling = EnrolDesk(
             verified, identity, record=self._record_enrolment, clock=clock
@@ -140,7 +165,7 @@ class Broker:
             self._verified,
             self._owner,
             self._vault,
-            admit=self._admit,
+            admit=self._admission.admit,
             append=self._append,
             tell=self._tell,
             refusals=self._refusals,
@@ -155,7 +180,7 @@ class Broker:
             store=self._vault.checkpoints,
             log=self._log,
             clock=self._clock,
-            admit=self._admit,
+            admit=self._admission.admit,
             refusals=self._refusals,
         )
 
@@ -231,6 +256,14 @@ class Broker:
         sealed, _, _ = self._releases.release(asked, lambda key, info: seal(key))
         return sealed
 
+    def obey_statements(self) -> None:
+        """End every lease once a statement, or its time, ended what keys go by."""
+        try:
+            self._admission.require_in_force()
+        except SealiftError as error:
+            if error.code in ENDS:
+                self.leases.revoke_open(error.code)
+
     def require_ready(self) -> None:
         """What must hold for any release at all.
 
@@ -238,7 +271,7 @@ class Broker:
             StaleError: ``agreement-superseded``.
             UnavailableError: if vault or log cannot be read.
         """
-        self._require_in_force()
+        self._admission.require_in_force()
         self._log.head()
 
     def open_leases(self) -> int:
@@ -266,9 +299,14 @@ class Broker:
             return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
         if request.checkpoint is not None:
             return self._answer_checkpoint(request.checkpoint, session)
-        may_read_heads(session.peer, self._verified)
+        self._admission.may_read(session.peer, request.speaks)
+        if request.statement is not None:
+            self.statements.admit(request.statement)
+            self.obey_statements()
+        if request.statements or request.statement is not None:
+            return BrokerAnswer(statements=self.statements.known())
         if request.sighting:
-            self._require_in_force()  # or we would say that it is the last one here
+            self._admission.require_in_force()  # or we would say that it is the last one here
             served = self._served
             answer = Served(served.entry, served.inclusion, served.head)
             return BrokerAnswer(served=answer)
@@ -333,57 +371,6 @@ class Broker:
             instance=peer.instance,
             info=Digest.of(encode(enrolment)),
         )
-
-    def _bring_into_force(self) -> Appended:
-        owner = self._verified.require_owner_signed(self._owner.name)
-        if owner.sign != self._owner.key:
-            raise PolicyError(
-                f"the agreement names another key for {self._owner.name}",
-                fix="Use the identity that signed it",
-                code="owner-unsigned",
-            )
-        self._require_keys()
-        self._vault.activate(self._verified)
-        return self._append("agreement")
-
-    def _require_keys(self) -> None:
-        """Notice at the start what every release would fail of later."""
-        held = self._vault.resources()
-        for resource in self._verified.agreement.resources_of(self._owner.name):
-            if resource.name in held and held[resource.name] != resource.key:
-                raise IntegrityError(
-                    f"the vault's key of {resource.name} is not the agreement's",
-                    why="the table was sealed again after the agreement was made",
-                    fix="Use the vault of that time, or sign a successor",
-                    code="other-key",
-                )
-
-    def _require_in_force(self) -> None:
-        """A successor may have come into force while this broker runs."""
-        line = self._verified.agreement.name
-        if self._vault.in_force(line) != self._verified.digest:
-            raise StaleError(
-                "a successor of this agreement is in force",
-                fix="Start the job again under the successor",
-                code="agreement-superseded",
-            )
-
-    def _admit(self, challenge: bytes | None) -> None:
-        """The agreement is in force and the last one; the challenge is spent."""
-        self._require_in_force()
-        self.gate.require_open()
-        if challenge is not None:
-            self._spend_challenge(challenge)
-
-    def _spend_challenge(self, challenge: bytes) -> None:
-        with self._lock:
-            if challenge in self._challenges:
-                raise StaleError(
-                    "this challenge was used before",
-                    fix="Ask with a fresh one",
-                    code="challenge-replayed",
-                )
-            self._challenges.add(challenge)
 
     def _append(self, kind: str, **fields: object) -> Appended:
         entry = LogEntry(

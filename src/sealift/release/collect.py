@@ -16,6 +16,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PolicyError, StaleError
 from sealift.ids import Role
 from sealift.release.agreement import Party, Resource
+from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.broker import (
     CHALLENGE_BYTES,
@@ -31,8 +32,10 @@ from sealift.release.brokermessages import (
     Refusal,
 )
 from sealift.release.grant import KeyRelease, open_release
+from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting, read_sighting
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.speaking import log_owner, require_in_force
 from sealift.release.visible import visible
 
 T = TypeVar("T")
@@ -86,7 +89,7 @@ def collect_release(
     """
     wanted = verified.resource(resource)
     owner = verified.require_owner_signed(wanted.owner)
-    require_owners_broker(session, owner, verified)
+    owner = require_owners_broker(session, owner, verified)
     challenge, asked_at = secrets.token_bytes(CHALLENGE_BYTES), clock()
     request = ReleaseRequest(wanted.name, wanted.part, challenge)
     expected = _expected_info(request, session, wanted, verified)
@@ -112,21 +115,42 @@ def request_sighting(
     owner: str,
     verified: VerifiedAgreement,
     timeout_s: float = RELEASE_TIMEOUT_S,
+    *,
+    speaks: SignedAppointment | None = None,
+    heads: HeadStore | None = None,
 ) -> Sighting:
     """Which agreement another owner's broker serves, shown by its log.
 
+    Args:
+        session: With that broker.
+        owner: Whose it is.
+        verified: The agreement.
+        timeout_s: Longest wait for each answer.
+        speaks: Of a shared broker that asks: by whose leave.
+        heads: What this side remembers of logs: the one that is shown must continue
+            what was seen of it before, and is remembered.
+
     Raises:
-        IntegrityError, MalformedError: as ``read_sighting``.
+        IntegrityError, MalformedError: as ``read_sighting`` and ``HeadStore.admit``.
     """
-    answer = ask_broker(session, BrokerRequest(sighting=True), timeout_s)
+    speaker = require_owners_broker(session, verified.party(owner), verified)
+    answer = ask_broker(session, BrokerRequest(sighting=True, speaks=speaks), timeout_s)
     served = require_answer(answer.served, answer)
-    return read_sighting(
+    found = read_sighting(
         served.entry,
         served.inclusion,
         served.head,
-        owner=owner,
+        owner=speaker,
         agreement=verified.agreement,
     )
+    if heads is not None:
+        heads.admit(
+            served.head,
+            lambda log, first, second: request_consistency(
+                session, first, second, timeout_s, speaks=speaks
+            ),
+        )
+    return found
 
 
 def request_consistency(
@@ -134,10 +158,14 @@ def request_consistency(
     first: int,
     second: int,
     timeout_s: float = RELEASE_TIMEOUT_S,
+    *,
+    speaks: SignedAppointment | None = None,
 ) -> tuple[bytes, ...]:
     """The proof that the broker's log only grew; the caller verifies it."""
     wanted = ConsistencyRequest(first, second)
-    answer = ask_broker(session, BrokerRequest(consistency=wanted), timeout_s)
+    answer = ask_broker(
+        session, BrokerRequest(consistency=wanted, speaks=speaks), timeout_s
+    )
     return require_answer(answer.proof, answer)
 
 
@@ -192,23 +220,48 @@ def _expected_info(
 
 def require_owners_broker(
     session: BrokerSession, owner: Party, verified: VerifiedAgreement
-) -> None:
-    """The peer is the owner's own broker, under the same agreement.
+) -> Party:
+    """The owner, with the key that speaks for it here: its own, or one it appointed.
 
     Raises:
-        PolicyError: ``not-the-owner`` or ``other-agreement``.
+        PolicyError: ``not-the-owner`` or ``other-agreement``; or what is wrong with
+            the appointment that the peer shows.
+        StaleError: ``appointment-expired`` or ``appointment-withdrawn``.
     """
     peer = session.peer
-    if (peer.role, peer.identity) != (Role.BROKER, owner.sign):
-        raise PolicyError(
-            f"the peer is not the broker of {owner.name}",
-            fix="Ask the broker that runs with the owner's identity",
-            code="not-the-owner",
-        )
+    if peer.role is not Role.BROKER:
+        raise _not_the_owner(owner)
     if peer.agreement != verified.digest:
         raise PolicyError(
             "the broker works under another agreement", code="other-agreement"
         )
+    if peer.identity == owner.sign:
+        return owner
+    return _require_appointed(session, owner, verified)
+
+
+def _require_appointed(
+    session: BrokerSession, owner: Party, verified: VerifiedAgreement
+) -> Party:
+    """A shared broker shows its appointment with the head of the owner's log."""
+    if session.peer.identity is None or owner.name not in verified.agreement.entrusting:
+        raise _not_the_owner(owner)
+    head = request_head(session)
+    speaker = log_owner(head, verified)
+    if (speaker.name, speaker.sign) != (owner.name, session.peer.identity):
+        raise _not_the_owner(owner)
+    if head.appointment is not None:
+        at_s = verified.equipment.clock()
+        require_in_force(head.appointment.appointment, verified, at_s)
+    return speaker
+
+
+def _not_the_owner(owner: Party) -> PolicyError:
+    return PolicyError(
+        f"the peer is not the broker of {owner.name}",
+        fix="Ask the broker that runs with the owner's identity",
+        code="not-the-owner",
+    )
 
 
 def require_answer(field: T | None, answer: BrokerAnswer) -> T:

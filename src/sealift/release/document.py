@@ -35,6 +35,7 @@ from sealift.release.agreement import (
     References,
     ReleaseRule,
     Resource,
+    SharedBroker,
     TravelRule,
 )
 from sealift.release.bundle import measure_bundle, read_bundle
@@ -83,6 +84,7 @@ class _Document:
     not_before: int | None
     not_after: int | None
     rehearse: Level | None
+    shared_broker: SharedBroker | None
 
 
 def compile_document(path: Path, read_resource: ReadResource) -> SignedAgreement:
@@ -134,6 +136,7 @@ def _assemble(
         not_before=document.not_before,
         not_after=document.not_after,
         rehearse=document.rehearse,
+        shared_broker=document.shared_broker,
     )
 
 
@@ -156,7 +159,7 @@ def _parse(path: Path) -> _Document:
 
 NO_TRAVEL: Final = TravelRule(1, 1.0)
 _MAY_BE_LEFT_OUT: Final = (
-    "predecessor", "board", "not_before", "not_after", "rehearse",
+    "predecessor", "board", "not_before", "not_after", "rehearse", "shared_broker",
 )  # fmt: skip
 _KINDS: Final[dict[str, type[Any]]] = {
     "tpm": TpmReferences,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,9 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, MalformedError, PolicyError
 from sealift.release.audit import (
     SignedTreeHead,
+    StoredHead,
     TreeHead,
+    read_stored_head,
     verify_growth,
     verify_head,
 )
@@ -31,7 +33,9 @@ Prove = Callable[[PublicKey, int, int], tuple[bytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    heads: dict[str, SignedTreeHead] = field(default_factory=dict)
+    """The file's form."""
+
+    heads: dict[str, StoredHead] = field(default_factory=dict)
 
 
 def _no_proof(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
@@ -57,7 +61,7 @@ class HeadStore:
 
     def last(self, log: PublicKey) -> SignedTreeHead | None:
         """The largest head that was kept of a log."""
-        return self._kept.heads.get(log.to_text())
+        return self._kept.get(log.to_text())
 
     def admit(self, signed: SignedTreeHead, prove: Prove = _no_proof) -> None:
         """Check a head against the one kept, and keep the larger of the two.
@@ -72,6 +76,7 @@ class HeadStore:
             PolicyError: ``head-unproven``, if there is no proof.
         """
         head = verify_head(signed)
+        signed = replace(signed, appointment=None)  # as it is kept
         with self._lock:
             while True:
                 self._reload()
@@ -85,9 +90,9 @@ class HeadStore:
 
     def _reload(self) -> None:
         """The larger head of what this process saw and what the file holds."""
-        seen = (*self._kept.heads.values(), *_load(self._path).heads.values())
+        seen = (*self._kept.values(), *_load(self._path).values())
         by_size = sorted(seen, key=lambda signed: signed.size)
-        self._kept = _Kept({signed.log.to_text(): signed for signed in by_size})
+        self._kept = {signed.log.to_text(): signed for signed in by_size}
 
     def _replace(self, kept: SignedTreeHead | None, signed: SignedTreeHead) -> bool:
         """Keep ``signed``, unless another process kept another head meanwhile."""
@@ -95,9 +100,9 @@ class HeadStore:
             self._reload()
             if self.last(signed.log) != kept:
                 return False
-            heads = {**self._kept.heads, signed.log.to_text(): signed}
-            write_whole(self._path, encode(_Kept(heads)))
-            self._kept = _Kept(heads)
+            heads = {**self._kept, signed.log.to_text(): signed}
+            write_whole(self._path, encode(_Kept(_to_stored(heads))))
+            self._kept = heads
         return True
 
 
@@ -147,7 +152,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
     """
     raw = read_whole(path, MAX_FILE_BYTES)
     try:
-        kept = decode(_Kept, raw).heads
+        kept = _from_stored(decode(_Kept, raw))
     except MalformedError:
         single = _single_head(raw, path)
         kept = {single.log.to_text(): single}
@@ -163,7 +168,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
 
 def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
     try:
-        return decode(SignedTreeHead, raw)
+        return read_stored_head(raw)
     except MalformedError as error:
         raise MalformedError(
             f"{path} holds no tree heads",
@@ -173,7 +178,21 @@ def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
         ) from None
 
 
-def _load(path: Path) -> _Kept:
+def _load(path: Path) -> dict[str, SignedTreeHead]:
     if not path.exists():
-        return _Kept()
-    return decode(_Kept, read_whole(path, MAX_FILE_BYTES), max_bytes=MAX_FILE_BYTES)
+        return {}
+    raw = read_whole(path, MAX_FILE_BYTES)
+    return _from_stored(decode(_Kept, raw, max_bytes=MAX_FILE_BYTES))
+
+
+def _to_stored(heads: dict[str, SignedTreeHead]) -> dict[str, StoredHead]:
+    return {
+        log: StoredHead(signed.head, signed.signature) for log, signed in heads.items()
+    }
+
+
+def _from_stored(kept: _Kept) -> dict[str, SignedTreeHead]:
+    return {
+        log: SignedTreeHead(stored.head, stored.signature)
+        for log, stored in kept.heads.items()
+    }

@@ -139,6 +139,11 @@ class LeaseDesk:
             with self._changed:
                 self._changed.notify_all()
 
+    def revoke_open(self, rule: str) -> None:
+        """End every lease that is open: what keys are released by has ended."""
+        for instance in self._standings.open():
+            self.revoke(instance, rule)
+
     def open_leases(self) -> int:
         """How many are open now."""
         return len(self._standings)

@@ -32,13 +32,14 @@ CREATE TABLE IF NOT EXISTS seen (
 class Ledger(Protocol):
     """What is remembered, and how it may change."""
 
-    def debit(self, line: str, resource: str, limit: int) -> int:
-        """Count one more use of a resource's key; the number of this use, from 1.
+    def debit(self, line: str, resource: str, limit: int, count: int = 1) -> int:
+        """Count more uses of a resource's key; the number of the last, from 1.
 
         Args:
             line: Name of the line of agreements; successors go on counting.
             resource: Its name.
             limit: Most uses; 0 for any number.
+            count: How many more.
 
         Raises:
             PolicyError: ``uses-exhausted``; nothing was counted.
@@ -83,15 +84,15 @@ class SqliteLedger:
         self._path = path
         self._lock = lock
 
-    def debit(self, line: str, resource: str, limit: int) -> int:
+    def debit(self, line: str, resource: str, limit: int, count: int = 1) -> int:
         """See ``Ledger``."""
         with self._lock, transaction(self._connection, self._path):
-            count = self._count(line, resource) + 1
-            require_use(count, limit, resource)
+            last = self._count(line, resource) + count
+            require_use(last, limit, resource)
             self._connection.execute(
-                "INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", (line, resource, count)
+                "INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", (line, resource, last)
             )
-        return count
+        return last
 
     def uses(self, line: str, resource: str) -> int:
         """See ``Ledger``."""

@@ -31,6 +31,7 @@ from sealift.release.agreement import Mode, Purpose, TravelRule, part_for
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.files import read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.speaking import log_owner
 
 MAX_RECEIPT_BYTES: Final = 4 << 20
 
@@ -297,17 +298,16 @@ def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
 
 
 def _verify_heads(receipt: Receipt, verified: VerifiedAgreement) -> None:
-    """Each head is signed by an owner, and the holder's own log is among them."""
-    owners = {
-        verified.party(entry.owner).sign for entry in verified.agreement.resources
-    }
+    """Each head is of an owner's log, and the holder's own log is among them."""
+    shown = set()
     for signed in receipt.heads:
-        if verify_head(signed).log not in owners:
-            raise PolicyError(
-                "the receipt carries the head of a log of no owner", code="other-log"
-            )
-    own = verified.party(receipt.holder).sign
-    if own not in {signed.log for signed in receipt.heads}:
+        verify_head(signed)
+        shown.add(log_owner(signed, verified).name)
+    if not shown <= set(verified.agreement.holders):
+        raise PolicyError(
+            "the receipt carries the head of a log of no owner", code="other-log"
+        )
+    if receipt.holder not in shown:
         raise PolicyError(
             f"the receipt carries no head of {receipt.holder}'s log",
             why="its key was released by that log's broker or not at all",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, RollbackRule
+from sealift.release.agreement import Agreement, Party, RollbackRule
 from sealift.release.audit import (
     Inclusion,
     LogEntry,
@@ -62,7 +62,7 @@ def read_sighting(
     inclusion: Inclusion,
     head: SignedTreeHead,
     *,
-    owner: str,
+    owner: Party,
     agreement: Agreement,
 ) -> Sighting:
     """What an owner's log says about an agreement.
@@ -71,23 +71,23 @@ def read_sighting(
         entry: Of its log.
         inclusion: Shows that the log holds it.
         head: Of the log, as this side admitted it (``release/heads.py``).
-        owner: Its name; one owner key, one log.
-        agreement: Which agreement the entry must be about; names the owner's key.
+        owner: With the key that signs its log.
+        agreement: Which agreement the entry must be about.
 
     Raises:
         IntegrityError: ``head-unsigned``, ``entry-not-in-log``, or ``not-the-owner``:
             another log.
         MalformedError: ``bad-answer``: the entry says something else.
     """
-    if head.log != agreement.party(owner).sign:
-        raise IntegrityError(f"not the log of {owner}", code="not-the-owner")
+    if head.log != owner.sign:
+        raise IntegrityError(f"not the log of {owner.name}", code="not-the-owner")
     verify_entry(entry, inclusion, verify_head(head))
     said = read_entry(entry)
     if not isinstance(said, LogEntry) or said.kind != "agreement":
         raise MalformedError("the entry is about something else", code="bad-answer")
     if said.agreement != agreement.digest:
         raise MalformedError("the entry is about another agreement", code="bad-answer")
-    return Sighting(owner, agreement.number, agreement.digest)
+    return Sighting(owner.name, agreement.number, agreement.digest)
 
 
 def seen_by_quorum(rule: RollbackRule, sightings: Iterable[Sighting]) -> int:

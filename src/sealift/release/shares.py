@@ -85,10 +85,10 @@ class Shares:
     ) -> None:
         self._session = session
         self._agreement = verified.digest
-        self._owner = verified.party(owner)
         self._job = job
         self._clock = clock
-        require_owners_broker(session, self._owner, verified)
+        party = verified.party(owner)
+        self._owner = require_owners_broker(session, party, verified)
 
     def claim(self) -> CheckpointStatus:
         """Take the job over from any instance before; what the broker knows of it."""

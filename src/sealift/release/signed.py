@@ -99,11 +99,15 @@ class VerifiedAgreement:
         agreement: The document.
         backing: Who signed it, and who left its line.
         equipment: What this process judges evidence with, beside the document.
+        line: The whole signed line, itself last.
+        statements: What was known of it when it was verified.
     """
 
     agreement: Agreement
     backing: Backing
     equipment: Equipment = field(default_factory=Equipment, compare=False)
+    line: tuple[SignedLink, ...] = field(default=(), repr=False, compare=False)
+    statements: tuple[SignedStatement, ...] = field(default=(), compare=False)
     token: _VerifiedToken | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +127,11 @@ class VerifiedAgreement:
     def equipped(self, equipment: Equipment) -> VerifiedAgreement:
         """The same agreement, with what evidence is judged with."""
         return replace(self, equipment=equipment)
+
+    def under(self, statements: Iterable[SignedStatement]) -> VerifiedAgreement:
+        """The same agreement, with these statements known; raises like ``verify``."""
+        known = tuple(statements)
+        return replace(self, backing=verify_line(self.line, known), statements=known)
 
     def appraiser(self) -> Appraiser:
         """Decides about evidence under this agreement."""
@@ -223,8 +232,14 @@ def verify(
         PolicyError, StaleError, IntegrityError, MalformedError: see
             ``line.verify_line``.
     """
-    backing = verify_line(signed.line, statements)
-    return VerifiedAgreement(signed.agreement, backing, token=_VERIFIED)
+    known = tuple(statements)
+    return VerifiedAgreement(
+        signed.agreement,
+        verify_line(signed.line, known),
+        line=signed.line,
+        statements=known,
+        token=_VERIFIED,
+    )
 
 
 def verify_signatures(signed: SignedAgreement) -> SignedAgreement:

@@ -154,6 +154,11 @@ class Standings:
         """Leases that are open."""
         return len(self._leases)
 
+    def open(self) -> tuple[PublicKey, ...]:
+        """Instances that hold keys under a lease."""
+        with self._lock:
+            return tuple(self._leases)
+
     def overdue(self, now_s: float) -> tuple[PublicKey, ...]:
         """Instances that fell silent."""
         with self._lock:

@@ -35,6 +35,7 @@ from sealift.release.checkpointstore import CheckpointStore
 from sealift.release.database import (
     create_database,
     database_errors,
+    memory_database,
     open_database,
     overwrite_deleted,
     transaction,
@@ -98,6 +99,12 @@ class Vault:
             connection.close()
             raise
         return cls(connection, path, identity)
+
+    @classmethod
+    def in_memory(cls, identity: Identity) -> Vault:
+        """An empty vault that ends with the process, and never touches a disk."""
+        connection = memory_database(f"{_SCHEMA}; {_ADDED}")
+        return cls(connection, Path("(memory)"), identity)
 
     @property
     def checkpoints(self) -> CheckpointStore:

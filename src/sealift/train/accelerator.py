@@ -15,7 +15,6 @@ from typing import Final
 from sealift.codec import decode
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
@@ -37,6 +36,7 @@ from sealift.travel.dock import Dock
 from sealift.travel.hosting import Hosting, Room
 from sealift.travel.hostsetup import HostSetup, StartOverError
 from sealift.travel.lease import LeaseTerms
+from sealift.travel.meetbroker import meet_broker
 from sealift.travel.meeting import Meeting
 from sealift.travel.messages import (
     Failed,
@@ -49,12 +49,7 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.orders import Orders
-from sealift.travel.peers import (
-    ORCHESTRATOR,
-    expect_broker,
-    expect_orchestrator,
-    link_name,
-)
+from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
 from sealift.travel.pool import CPUPool
 from sealift.travel.rules import VisitRules, check_cargo
 from sealift.travel.sizing import choose_buffer
@@ -206,9 +201,7 @@ class Accelerator:
 
     @contextmanager
     def _reach_broker(self, owner: str) -> Iterator[Session]:
-        circuit = self._link.open(link_name(Role.BROKER, owner))
-        policy = expect_broker(self._agreement, owner)
-        with connect(circuit, self._endpoint, policy) as session:
+        with meet_broker(self._link, self._endpoint, self._agreement, owner) as session:
             yield session
 
     def _abandon(self, hosting: Hosting) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sealift.ids import Role
 from sealift.release.shares import Shares
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.link import Link
-from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock
 
 
@@ -56,10 +54,9 @@ class BrokerSessions:
             PeerError: if it is not there.
             RefusedError: if it is somebody else.
         """
-        name = link_name(Role.BROKER, owner)
-        circuit = self._link.open(name, wait_s=self._wait_s)
-        policy = expect_broker(self._agreement, owner)
-        with connect(circuit, self._endpoint, policy) as session:
+        with meet_broker(
+            self._link, self._endpoint, self._agreement, owner, wait_s=self._wait_s
+        ) as session:
             yield Shares(
                 session, self._agreement, owner, job=self._job, clock=self._clock
             )

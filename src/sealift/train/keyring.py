@@ -8,16 +8,15 @@ from typing import Final
 
 from sealift.errors import PeerError
 from sealift.events import Sink, emit
-from sealift.ids import Role
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import collect_release, request_head
 from sealift.release.heads import ShownHeads
+from sealift.release.hearing import hear_statements
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.travel.hostsetup import ReleasedResource
-from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock
 
 PAUSE_S: Final = 0.1
@@ -104,9 +103,10 @@ class Keyring:
             time.sleep(PAUSE_S)
 
     def _collect_from(self, owner: str, wait_s: float) -> SignedTreeHead:
-        circuit = self._link.open(link_name(Role.BROKER, owner), wait_s=wait_s)
-        policy = expect_broker(self._agreement, owner)
-        with connect(circuit, self._endpoint, policy) as session:
+        with meet_broker(
+            self._link, self._endpoint, self._agreement, owner, wait_s=wait_s
+        ) as session:
+            self._agreement = hear_statements(session, self._agreement)
             for resource in self._agreement.agreement.resources_of(owner):
                 if self._only and resource.name != self._only:
                     continue

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.ids import Role
 from sealift.release.agreement import Mode
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
@@ -27,6 +27,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.lease import ask_standing
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.speaking import log_owner, require_in_force
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
@@ -40,15 +41,14 @@ from sealift.travel.holder import (
 )
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.leasewatch import LeaseWatch
+from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Finished, Granted, receive_message
 from sealift.travel.paths import VisitSession
 from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
     expect_accelerator,
-    expect_broker,
     expect_orchestrator,
-    link_name,
 )
 from sealift.travel.state import Clock
 
@@ -234,9 +234,9 @@ class Attendance:
     @contextmanager
     def _own_broker(self) -> Iterator[Session]:
         me = self._endpoint.name
-        circuit = self._link.open(link_name(Role.BROKER, me), wait_s=BROKER_WAIT_S)
-        policy = expect_broker(self._agreement, me)
-        with connect(circuit, self._endpoint, policy) as session:
+        with meet_broker(
+            self._link, self._endpoint, self._agreement, me, wait_s=BROKER_WAIT_S
+        ) as session:
             yield session
 
     def _terms(self, signed: SignedLease) -> LeaseTerms:
@@ -255,23 +255,31 @@ class Attendance:
 
         Logs of other owners are shown if they released a key to this accelerator.
         """
-        own = self._agreement.party(self._endpoint.name).sign
-        if own not in {head.log for head in heads}:
+        owners = [log_owner(head, self._agreement).name for head in heads]
+        if self._endpoint.name not in owners:
             raise PolicyError(
                 "the accelerator shows no head of our own log",
                 why="our key was released by our broker or not at all",
                 code="head-missing",
             )
-        for head in heads:
-            self._owner_of(head.log)
-            self._heads.admit(head, self._prove)
+        self._require_appointed(heads[owners.index(self._endpoint.name)])
+        for head, owner in zip(heads, owners, strict=True):
+            self._heads.admit(head, partial(self._prove, owner))
 
-    def _prove(self, log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
+    def _require_appointed(self, own: SignedTreeHead) -> None:
+        """What we withdrew, or let end, gets no rows either."""
+        if own.appointment is not None:
+            at_s = self._agreement.equipment.clock()
+            require_in_force(own.appointment.appointment, self._agreement, at_s)
+
+    def _prove(
+        self, owner: str, log: PublicKey, first: int, second: int
+    ) -> tuple[bytes, ...]:
         """Ask the log's own broker for the proof that it only grew."""
-        owner = self._owner_of(log)
-        name = link_name(Role.BROKER, owner)
         try:
-            circuit = self._link.open(name, wait_s=BROKER_WAIT_S)
+            session = meet_broker(
+                self._link, self._endpoint, self._agreement, owner, wait_s=BROKER_WAIT_S
+            )
         except PeerError as error:
             raise PeerError(
                 f"no consistency proof from the broker of {owner}",
@@ -279,16 +287,8 @@ class Attendance:
                 fix="No rows are brought before its log is shown to be a continuation",
                 code="no-consistency-proof",
             ) from None
-        policy = expect_broker(self._agreement, owner)
-        with connect(circuit, self._endpoint, policy) as session:
+        with session:
             return request_consistency(session, first, second)
-
-    def _owner_of(self, log: PublicKey) -> str:
-        parties = self._agreement.agreement.parties
-        found = next((party.name for party in parties if party.sign == log), None)
-        if found is None:
-            raise PolicyError("a tree head of a log of no party", code="other-log")
-        return found
 
 
 def _newest_order(control: Session) -> Granted | Finished:

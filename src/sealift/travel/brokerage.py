@@ -15,14 +15,17 @@ from typing import Final
 from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Role
+from sealift.release.appointment import SignedAppointment
 from sealift.release.brokerserver import Broker
 from sealift.release.collect import request_sighting
+from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
+from sealift.session.establish import accept
 from sealift.session.link import Link
+from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import (
     FAREWELL_S,
     Finished,
@@ -34,10 +37,9 @@ from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
     expect_at_broker,
-    expect_broker,
     expect_data_owner,
     expect_orchestrator,
-    link_name,
+    expect_speaker,
 )
 
 MAX_SESSIONS: Final = 32
@@ -46,6 +48,7 @@ MAX_EACH: Final = (
 )
 SILENCE_S: Final = 60.0
 OWNERS_PAUSE_S: Final = 0.5
+STATEMENTS_S: Final = 0.5
 
 
 class Brokerage:
@@ -57,6 +60,8 @@ class Brokerage:
         agreement: Verified.
         broker: Decides, logs and seals.
         sink: Where events go.
+        heads: What this owner remembers of every log; None remembers nothing.
+        speaks: By whose leave a shared broker asks others.
     """
 
     def __init__(
@@ -67,12 +72,16 @@ class Brokerage:
         *,
         broker: Broker,
         sink: Sink = discard,
+        heads: HeadStore | None = None,
+        speaks: SignedAppointment | None = None,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
         self._agreement = agreement
         self._broker = broker
         self._sink = sink
+        self._heads = heads
+        self._speaks = speaks
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
         self._taken: Counter[str] = Counter()
         self._taking = threading.Lock()
@@ -94,6 +103,10 @@ class Brokerage:
             target=self._ask_owners, args=(stop,), name="quorum", daemon=True
         )
         asking.start()
+        obeying = threading.Thread(
+            target=self._obey, args=(stop,), name="statements", daemon=True
+        )
+        obeying.start()
         try:
             self._take_sessions()
         finally:
@@ -159,8 +172,14 @@ class Brokerage:
             return expect_at_broker(self._agreement)
         owner = peer_name.removeprefix(f"{Role.BROKER}-")
         if owner != peer_name:
-            return expect_broker(self._agreement, owner)
+            return expect_speaker(self._agreement, owner)
         return expect_data_owner(self._agreement)
+
+    def _obey(self, stop: threading.Event) -> None:
+        """A statement that came meanwhile ends leases, also while nobody asks."""
+        while not stop.wait(STATEMENTS_S):
+            with suppress(SealiftError):
+                self._broker.obey_statements()
 
     def _ask_owners(self, stop: threading.Event) -> None:
         """Hear from a quorum of owners which agreement is the last, if one is wanted."""
@@ -175,10 +194,21 @@ class Brokerage:
 
     def _see(self, owner: str) -> Sighting | None:
         try:
-            circuit = self._link.open(link_name(Role.BROKER, owner), FAREWELL_S)
-            policy = expect_broker(self._agreement, owner)
-            with connect(circuit, self._endpoint, policy, FAREWELL_S) as session:
-                return request_sighting(session, owner, self._agreement)
+            with meet_broker(
+                self._link,
+                self._endpoint,
+                self._agreement,
+                owner,
+                open_s=FAREWELL_S,
+                timeout_s=FAREWELL_S,
+            ) as session:
+                return request_sighting(
+                    session,
+                    owner,
+                    self._agreement,
+                    speaks=self._speaks,
+                    heads=self._heads,
+                )
         except SealiftError as error:
             emit(self._sink, "broker.unseen", owner=owner, line=str(error))
             return None
@@ -210,10 +240,17 @@ def dismiss_brokers(
         wait_s: How long each may take to appear.
     """
     for owner in agreement.agreement.holders:
-        with suppress(SealiftError):
-            name = link_name(Role.BROKER, owner)
-            circuit = link.open(name, FAREWELL_S, wait_s=wait_s)
-            policy = expect_broker(agreement, owner)
-            with connect(circuit, endpoint, policy, FAREWELL_S) as session:
-                send_message(session, Finished(outcome, agreement.digest))
-                await_end(session)
+        with (
+            suppress(SealiftError),
+            meet_broker(
+                link,
+                endpoint,
+                agreement,
+                owner,
+                open_s=FAREWELL_S,
+                wait_s=wait_s,
+                timeout_s=FAREWELL_S,
+            ) as session,
+        ):
+            send_message(session, Finished(outcome, agreement.digest))
+            await_end(session)

@@ -93,6 +93,9 @@ def test_any_two_quorums_share_an_honest_owner(n: int, q: int, f: int) -> None:
         assert shared > f
 
 
+ADA, BERN = SECOND.party("ada"), SECOND.party("bern")
+
+
 def logged(folder: Path, name: str, agreement: Agreement, kind: str = "agreement"):  # type: ignore[no-untyped-def]
     """An entry of an owner's log, with its proof and head."""
     identity = FIRST.identities[name]
@@ -106,7 +109,7 @@ def logged(folder: Path, name: str, agreement: Agreement, kind: str = "agreement
 def test_a_sighting_from_a_log(tmp_path: Path) -> None:
     found = logged(tmp_path, "ada", SECOND)
     seen = read_sighting(
-        found.entry, found.inclusion, found.head, owner="ada", agreement=SECOND
+        found.entry, found.inclusion, found.head, owner=ADA, agreement=SECOND
     )
     assert seen == saw("ada", SECOND)
 
@@ -115,18 +118,18 @@ def test_a_sighting_that_the_log_does_not_show(tmp_path: Path) -> None:
     found = logged(tmp_path, "ada", SECOND)
     with pytest.raises(IntegrityError) as caught:
         read_sighting(
-            found.entry, found.inclusion, found.head, owner="bern", agreement=SECOND
+            found.entry, found.inclusion, found.head, owner=BERN, agreement=SECOND
         )
     assert caught.value.code == "not-the-owner"
     with pytest.raises(MalformedError):
         read_sighting(
             found.entry, found.inclusion, found.head,
-            owner="ada", agreement=FIRST.agreement,
+            owner=ADA, agreement=FIRST.agreement,
         )  # fmt: skip
     with pytest.raises(IntegrityError) as caught:
         read_sighting(
             found.entry.replace(b"1", b"2", 1), Inclusion(0, ()), found.head,
-            owner="ada", agreement=SECOND,
+            owner=ADA, agreement=SECOND,
         )  # fmt: skip
     assert caught.value.code == "entry-not-in-log"
 
@@ -135,7 +138,7 @@ def test_an_entry_about_something_else(tmp_path: Path) -> None:
     found = logged(tmp_path, "ada", SECOND, kind="refusal")
     with pytest.raises(MalformedError):
         read_sighting(
-            found.entry, found.inclusion, found.head, owner="ada", agreement=SECOND
+            found.entry, found.inclusion, found.head, owner=ADA, agreement=SECOND
         )
 
 

@@ -1,7 +1,13 @@
 """The agreement: parties, code, levels, resources with their owners' rules, outputs."""
 
 from sealift.release.agreement.code import BUNDLE_LABEL, CodeBundle, bundle_digest
-from sealift.release.agreement.parties import Board, Party, PartyRole, RollbackRule
+from sealift.release.agreement.parties import (
+    Board,
+    Party,
+    PartyRole,
+    RollbackRule,
+    SharedBroker,
+)
 from sealift.release.agreement.references import References
 from sealift.release.agreement.resources import (
     Part,
@@ -23,6 +29,6 @@ from sealift.release.agreement.whole import MAX_PARTIES, Agreement
 __all__ = [
     "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "Agreement", "Audience", "Board",
     "CodeBundle", "Mode", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
-    "References", "ReleaseRule", "Resource", "RollbackRule", "TravelRule",
-    "bundle_digest", "part_for",
+    "References", "ReleaseRule", "Resource", "RollbackRule", "SharedBroker",
+    "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

@@ -1,0 +1,150 @@
+"""Statements that reach a broker while it runs: kept first, obeyed then, shown to peers.
+
+They come in two ways: as files put beside the agreement, which are looked for before
+each release, and in a message from a party. One that comes in a message is on the disk
+before anything changes, so a broker that is started again knows it (spec/release.md,
+rule S5). Without a folder they are remembered in memory alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from sealift.errors import MalformedError, SealiftError
+from sealift.release.signed import VerifiedAgreement
+from sealift.release.statement import (
+    MAX_STATEMENTS,
+    SUFFIX,
+    SignedStatement,
+    find_signer,
+    load_statements,
+    save_statement,
+)
+
+_Seen = tuple[tuple[str, int, int], ...]
+
+
+class StatementDesk:
+    """What is said of one agreement, as of now. Threads may share it.
+
+    What was known once stays known, whatever becomes of its file.
+
+    Args:
+        verified: The agreement, with what was known when it was loaded.
+        folder: Beside the agreement; None keeps nothing on the disk.
+    """
+
+    def __init__(self, verified: VerifiedAgreement, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._known = {each.file_name: each for each in verified.statements}
+        self._seen: _Seen = ()
+        self._verified = verified
+        self._error: SealiftError | None = None
+
+    def verified(self) -> VerifiedAgreement:
+        """The agreement, with everything that is known of it now.
+
+        Raises:
+            PolicyError: ``agreement-vetoed`` or ``agreement-cancelled``.
+            IntegrityError, MalformedError: a file beside it that is no statement.
+        """
+        with self._lock:
+            self._look()
+            if self._error is not None:
+                raise self._error
+            return self._verified
+
+    def known(self) -> tuple[SignedStatement, ...]:
+        """Every statement that is known here, to show to others (rule S4)."""
+        with self._lock:
+            self._look()
+            return tuple(self._known[name] for name in sorted(self._known))
+
+    def admit(self, signed: SignedStatement) -> None:
+        """Keep a statement that a peer brought; from then on it is obeyed.
+
+        An older one of the same party and kind changes nothing.
+
+        Raises:
+            MalformedError: ``bad-statement``: of no agreement of this line, or too many.
+            IntegrityError: ``statement-altered``.
+            UnavailableError: if it cannot be kept: then nothing changes.
+        """
+        self._check(signed)
+        with self._lock:
+            self._look()
+            if not self._is_news(signed):
+                return
+            if len(self._known) >= MAX_STATEMENTS:
+                raise MalformedError("too many statements", code="bad-statement")
+            if self._folder is not None:
+                save_statement(signed, self._folder)
+            self._known[signed.file_name] = signed
+            self._judge()
+
+    def _check(self, signed: SignedStatement) -> None:
+        """One about this line or what may follow it: so many can be kept at most."""
+        said = signed.statement
+        links = [each.agreement for each in self._verified.line]
+        about = [(each.name, each.number, each.digest) for each in links]
+        last = links[-1]
+        is_next = (said.line, said.number) == (last.name, last.number + 1)
+        if not is_next and (said.line, said.number, said.digest) not in about:
+            raise MalformedError(
+                "a statement about no agreement of this line", code="bad-statement"
+            )
+        self._verify(signed)
+
+    def _verify(self, signed: SignedStatement) -> None:
+        links = self._verified.line
+        find_signer(
+            signed, (party for each in links for party in each.agreement.parties)
+        )
+
+    def _is_news(self, signed: SignedStatement) -> bool:
+        known = self._known.get(signed.file_name)
+        return known is None or known.statement.at_s < signed.statement.at_s
+
+    def _look(self) -> None:
+        """Read the folder again if a file in it changed."""
+        if self._folder is None:
+            return
+        seen = _fingerprint(self._folder)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            found = load_statements(self._folder, self._verified.agreement.name)
+            for each in found:
+                self._verify(each)
+        except SealiftError as error:
+            self._error = error
+            return
+        self._known |= {each.file_name: each for each in found if self._is_news(each)}
+        self._judge()
+
+    def _judge(self) -> None:
+        try:
+            self._verified = self._verified.under(self._known.values())
+        except SealiftError as error:
+            self._error = error
+        else:
+            self._error = None
+
+
+MISSING: Final = -1
+
+
+def _fingerprint(folder: Path) -> _Seen:
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            found.append((path.name, MISSING, MISSING))
+        else:
+            found.append((path.name, status.st_mtime_ns, status.st_size))
+    return tuple(found)

@@ -1,0 +1,169 @@
+"""Owners entrust their keys to one broker over a real relay (rule C10)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sealift.errors import SealiftError
+from sealift.ids import Role
+from sealift.release.collect import request_head
+from sealift.release.custody import log_name
+from sealift.release.entrust import withdraw
+from sealift.release.heads import HeadStore
+from sealift.release.logcheck import read_entries, read_head, verify_log
+from sealift.release.speaking import log_owner
+from sealift.release.statement import sign_statement
+from tests.sim.owners import NOW_S, Consortium
+from tests.sim.shared_broker import Town, entrusting, owner_vault
+
+
+@pytest.fixture(scope="module")
+def consortium() -> Consortium:
+    return entrusting()
+
+
+@pytest.fixture
+def town(consortium: Consortium, tmp_path: Path) -> Iterator[Town]:
+    statements = tmp_path / "beside"
+    statements.mkdir()
+    town = Town(consortium, tmp_path / "logs", statements=statements)
+    yield town
+    town.close()
+
+
+def test_two_owners_one_broker(
+    town: Town, consortium: Consortium, tmp_path: Path
+) -> None:
+    """Each with its key, its log, its count; neither sees the other's."""
+    heads = HeadStore(tmp_path / "heads.json")
+    for owner in ("ada", "bern"):
+        vault = owner_vault(consortium, owner, tmp_path / f"{owner}.vault")
+        signed = town.entrust(owner, vault)
+        assert signed.appointment.level == "development"
+        line = consortium.agreement.name
+        assert vault.ledger.uses(line, f"{owner}-train") == 3  # given away, so counted
+        assert town.collect(owner) == "released"
+        with town.reach(owner) as session:
+            head = request_head(session)
+        assert log_owner(head, town.verified).name == owner
+        heads.admit(head)
+        vault.close()
+    keys = {seat.deputy.public_key for seat in town.custody.seats.values()}
+    assert len(keys) == 2
+    for seat in town.custody.seats.values():
+        path = town.folder / log_name(seat.deputy)
+        kinds = [entry.kind for entry in read_entries(path)]
+        assert kinds == ["agreement", "release"]
+        assert verify_log(path, read_head(path)).releases == 1
+        assert next(read_entries(path)).info == seat.log.appointment.digest
+
+
+def test_its_uses_are_what_the_owner_gave(
+    town: Town, consortium: Consortium, tmp_path: Path
+) -> None:
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    assert [town.collect("ada") for _ in range(3)] == ["released"] * 3
+    assert "uses-exhausted" in town.collect("ada")
+    town.crash()
+    town.start()
+    town.entrust("ada", vault)  # the owner's own count goes on
+    assert town.collect("ada") == "released"
+    assert vault.ledger.uses(consortium.agreement.name, "ada-train") == 6
+    vault.close()
+
+
+def test_started_again_it_has_nothing(
+    town: Town, consortium: Consortium, tmp_path: Path
+) -> None:
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    town.crash()
+    town.events.clear()
+    town.start()
+    assert town.collect("ada").startswith("unknown-peer")
+    assert ("broker.empty", {"owner": "ada"}) in town.events
+    town.entrust("ada", vault)
+    assert town.collect("ada") == "released"
+    vault.close()
+
+
+def test_withdrawn(town: Town, consortium: Consortium, tmp_path: Path) -> None:
+    """Gone at once, for good; another appointment is another key."""
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    first = town.entrust("ada", vault)
+    said = sign_statement("withdraw", consortium.agreement, town.identity("ada"), NOW_S)
+    with town.meet("ada") as session:
+        assert withdraw(session, said)
+        assert not withdraw(session, said)
+    assert town.collect("ada").startswith("unknown-peer")
+    assert (town.statements / said.file_name).exists()
+    town.verified = town.verified.under((said,))
+    second = town.entrust("ada", vault)
+    assert second.appointment.key != first.appointment.key
+    assert town.collect("ada") == "released"
+    vault.close()
+
+
+def test_nobody_withdraws_for_another(
+    town: Town, consortium: Consortium, tmp_path: Path
+) -> None:
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    said = sign_statement("withdraw", consortium.agreement, town.identity("ada"), NOW_S)
+    with (
+        town.meet("bern") as session,
+        pytest.raises(SealiftError, match="not-the-owner"),
+    ):
+        withdraw(session, said)
+    assert town.collect("ada") == "released"
+    vault.close()
+
+
+def test_its_time_ends(town: Town, consortium: Consortium, tmp_path: Path) -> None:
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    assert town.collect("ada") == "released"
+    town.clock.now_s += 601
+    assert "appointment-expired" in town.collect("ada") or not town.custody.seats
+    deadline = time.monotonic() + 10
+    while town.custody.seats and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not town.custody.seats  # and its keys are destroyed
+    vault.close()
+
+
+def test_a_statement_beside_the_agreement(
+    town: Town, consortium: Consortium, tmp_path: Path
+) -> None:
+    """A veto that comes while it runs ends releases of everybody."""
+    from sealift.release.statement import save_statement
+
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    assert town.collect("ada") == "released"
+    said = sign_statement("veto", consortium.agreement, town.identity("bern"), NOW_S)
+    save_statement(said, town.statements)
+    assert "agreement-vetoed" in town.collect("ada")
+    vault.close()
+
+
+def test_an_owner_with_a_broker_of_its_own(
+    town: Town, consortium: Consortium, tmp_path: Path
+) -> None:
+    """cleo is not among those who may entrust; the desk does not even meet it."""
+    vault = owner_vault(consortium, "cleo", tmp_path / "v")
+    with pytest.raises(SealiftError) as caught:
+        town.entrust("cleo", vault)
+    assert caught.value.code == "not-entrusting"
+    vault.close()
+
+
+def test_role_of_the_desk(town: Town) -> None:
+    with town.meet("ada") as session:
+        assert session.peer.role is Role.BROKER
+        assert session.peer.result is not None
