@@ -166,7 +166,7 @@ class Impostor:
 
     def __init__(self, town: Town) -> None:
         self._town = town
-        link = town.stack.enter_context(town.relay.local_link("broker-ada"))
+        link = town.stack.enter_context(town.link("broker-ada"))
         ours = Endpoint(
             role=Role.BROKER,
             name="ada",

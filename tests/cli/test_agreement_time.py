@@ -51,3 +51,15 @@ def test_no_role_starts_under_it(
     written(tmp_path, NOW_S + 9999)
     join(tmp_path)
     assert "[agreement-expired]" not in capsys.readouterr().err  # control
+
+
+def test_nobody_signs_what_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the key is even opened: a date was mistyped, or the file is an old one."""
+    words = ["--key", str(tmp_path / "none"), "--yes"]
+    over = written(tmp_path, NOW_S - 9)
+    assert main(["agreement", "sign", str(over), *words]) == 5
+    assert "[agreement-expired]" in capsys.readouterr().err
+    main(["agreement", "sign", str(written(tmp_path, NOW_S + 9999)), *words])
+    assert "[agreement-expired]" not in capsys.readouterr().err  # control

@@ -15,7 +15,7 @@ from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.policy import Appraiser
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import TOKEN
-from sealift.errors import SealiftError
+from sealift.errors import PeerError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import SharedBroker
 from sealift.release.appointment import SignedAppointment
@@ -122,6 +122,21 @@ class Town:
         self.thread = threading.Thread(target=serve, daemon=True)
         self.thread.start()
 
+    @contextmanager
+    def link(self, name: str) -> Iterator[Link]:
+        """The relay frees the name of a link that was closed a moment later."""
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                link = self.relay.local_link(name)
+                break
+            except PeerError as error:
+                if error.code != "name-taken" or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        with link:
+            yield link
+
     def crash(self) -> None:
         """Its memory is gone; what is on the disk stays."""
         for link in list(self.links):
@@ -129,7 +144,7 @@ class Town:
         self.thread.join(10)
 
     def _keep(self, name: str, serve: Callable[[Link], None]) -> None:
-        with self.relay.local_link(name) as link:
+        with self.link(name) as link:
             self.links.append(link)
             serve(link)
 
@@ -138,7 +153,7 @@ class Town:
         """The owner's session at the desk."""
         judge = appraiser or broker_appraiser(self.verified, owner)
         policy = expect_shared_broker(self.verified, owner, judge)
-        with self.relay.local_link(f"{ENTRUST}{owner}") as link:
+        with self.link(f"{ENTRUST}{owner}") as link:
             circuit = link.open(DESK, 5.0, wait_s=5.0)
             with connect(circuit, self.holder(owner), policy) as session:
                 yield session
@@ -189,7 +204,7 @@ class Town:
     ) -> Iterator[Session]:
         """An accelerator's session with whoever keeps the owner's keys."""
         with (
-            self.relay.local_link("accelerator") as link,
+            self.link("accelerator") as link,
             meet_broker(
                 link,
                 endpoint or self.accelerator(),

@@ -237,6 +237,7 @@ def _sign(args: argparse.Namespace) -> None:
     target = _target(args.file)
     document = _load(args.file)
     agreement = document.agreement
+    _require_not_over(agreement)
     _say(f"you are signing {agreement.name}, number {agreement.number}")
     _say(
         f"digest {agreement.digest}; `sealift agreement check {args.file}` explains it"
@@ -253,6 +254,19 @@ def _sign(args: argparse.Namespace) -> None:
         save_signed(signed, target)
     print(f"{'signed':<7}  {target}\n{'digest':<7}  {agreement.digest}")
     print(f"missing  {', '.join(signed.missing) or 'nobody'}")
+
+
+def _require_not_over(agreement: Agreement) -> None:
+    """What has ended binds nobody to anything; a date was mistyped, or the file is old.
+
+    Raises:
+        PolicyError: ``agreement-expired``.
+    """
+    try:
+        agreement.require_time(now_s())
+    except PolicyError as error:
+        if error.code == "agreement-expired":
+            raise
 
 
 def _identity(args: argparse.Namespace, key: Path) -> Identity:

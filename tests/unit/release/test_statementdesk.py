@@ -1,0 +1,160 @@
+"""A broker obeys statements that come while it runs, and shows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sealift.errors import SealiftError, UnavailableError
+from sealift.ids import Role
+from sealift.release import statementdesk
+from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
+from sealift.release.hearing import obey
+from sealift.release.statement import (
+    SignedStatement,
+    StatementKind,
+    save_statement,
+    sign_statement,
+)
+from sealift.release.statementdesk import StatementDesk
+from tests.sim.owners import (
+    NOW_S,
+    BrokerSide,
+    Consortium,
+    accelerator_peer,
+    ask,
+    broker_peer,
+    make_broker,
+    make_consortium,
+    session_pair,
+)
+
+
+@pytest.fixture(scope="module")
+def consortium() -> Consortium:
+    return make_consortium()
+
+
+def say(
+    consortium: Consortium, kind: StatementKind, name: str, at_s: float = NOW_S
+) -> SignedStatement:
+    return sign_statement(kind, consortium.agreement, consortium.identities[name], at_s)
+
+
+def code_of(desk: StatementDesk) -> str:
+    try:
+        desk.verified()
+    except SealiftError as error:
+        return error.code
+    return ""
+
+
+def test_a_file_put_beside_the_agreement(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    assert (code_of(desk), desk.known()) == ("", ())
+    said = say(consortium, "veto", "bern")
+    path = save_statement(said, tmp_path)
+    assert code_of(desk) == "agreement-vetoed"
+    path.unlink()  # what was known once stays known
+    assert (code_of(desk), desk.known()) == ("agreement-vetoed", (said,))
+
+
+def test_a_file_that_nobody_signed(consortium: Consortium, tmp_path: Path) -> None:
+    """Refused, like one that lies there at the start; and over when it is gone."""
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    said = say(consortium, "veto", "bern")
+    path = save_statement(replace(said, signature=bytes(64)), tmp_path)
+    assert code_of(desk) == "statement-altered"
+    path.unlink()
+    assert code_of(desk) == ""
+
+
+def test_on_the_disk_before_it_counts(
+    consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    said = say(consortium, "leave", "ada")
+
+    def full(*args: object) -> None:
+        raise UnavailableError("no space", code="disk-full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(statementdesk, "save_statement", full)
+        with pytest.raises(UnavailableError):
+            desk.admit(said)
+    assert desk.known() == ()
+    desk.admit(said)
+    assert (tmp_path / said.file_name).exists()
+    again = StatementDesk(consortium.verified(), tmp_path)  # after a restart
+    assert again.verified().backing.left == {"ada"}
+
+
+def test_an_older_word_changes_nothing(consortium: Consortium, tmp_path: Path) -> None:
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    desk.admit(say(consortium, "withdraw", "ada", NOW_S + 5))
+    desk.admit(say(consortium, "withdraw", "ada", NOW_S))
+    assert desk.verified().backing.withdrawn == {"ada": int(NOW_S) + 5}
+    assert StatementDesk(
+        consortium.verified(), tmp_path
+    ).verified().backing.withdrawn == {"ada": int(NOW_S) + 5}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"line": "another"}, {"number": 7}, {"digest": None}, {"party": "bern"}]
+)
+def test_a_message_about_something_else(
+    consortium: Consortium, changes: dict[str, object]
+) -> None:
+    desk = StatementDesk(consortium.verified())
+    said = say(consortium, "veto", "ada")
+    if "digest" in changes:
+        changes = {"digest": consortium.agreement.code.digest}
+    forged = replace(said, statement=replace(said.statement, **changes))  # type: ignore[arg-type]
+    with pytest.raises(SealiftError) as caught:
+        desk.admit(forged)
+    assert caught.value.code in ("bad-statement", "statement-altered")
+    assert code_of(desk) == ""
+
+
+def told(consortium: Consortium, folder: Path, side: BrokerSide) -> BrokerAnswer:
+    """What ada's broker says to bern's veto, brought by this peer."""
+    box = make_broker(consortium, "ada", folder)
+    try:
+        said = say(consortium, "veto", "bern")
+        answer = ask(box.broker, side, BrokerRequest(statement=said))
+        release = session_pair(consortium, box.broker, "ada")
+        box.broker.obey_statements()
+        after = ask(box.broker, release.other, BrokerRequest(statements=True))
+        assert (answer.statements == (said,)) is (after.statements == (said,))
+        return answer
+    finally:
+        box.close()
+
+
+def test_a_party_brings_one_and_others_are_shown_it(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    holder = replace(broker_peer(consortium, "bern"), role=Role.HOLDER)
+    answer = told(consortium, tmp_path, BrokerSide(holder, bytes(32)))
+    assert answer.statements is not None
+    with pytest.raises(SealiftError) as caught:
+        obey(consortium.verified(), answer.statements)
+    assert caught.value.code == "agreement-vetoed"
+
+
+def test_a_stranger_brings_none(consortium: Consortium, tmp_path: Path) -> None:
+    peer = accelerator_peer(consortium, broker_peer(consortium, "ada").hpke)
+    stranger = BrokerSide(replace(peer, result=None), bytes(32))
+    answer = told(consortium, tmp_path, stranger)
+    assert answer.refusal is not None
+    assert answer.refusal.rule == "evidence-missing"
+
+
+def test_what_a_broker_made_up_is_dropped(consortium: Consortium) -> None:
+    said = replace(say(consortium, "veto", "bern"), signature=bytes(64))
+    verified = consortium.verified()
+    assert obey(verified, (said,)) is verified
