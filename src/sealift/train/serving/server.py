@@ -28,7 +28,7 @@ from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
-from sealift.session.establish import accept, connect
+from sealift.session.establish import accept
 from sealift.session.link import Link
 from sealift.session.session import Session
 from sealift.train.enrolling import enrol_where_missing
@@ -45,7 +45,7 @@ from sealift.train.serving.sealedmodel import ModelSource, find_model
 from sealift.train.serving.tally import Tally
 from sealift.train.settings import ServingTable
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock
 
 HANDSHAKE_S: Final = 10.0
@@ -346,7 +346,5 @@ class Server:
 
     @contextmanager
     def _reach_broker(self, owner: str) -> Iterator[Session]:
-        circuit = self._link.open(link_name(Role.BROKER, owner))
-        policy = expect_broker(self._agreement, owner)
-        with connect(circuit, self._endpoint, policy) as session:
+        with meet_broker(self._link, self._endpoint, self._agreement, owner) as session:
             yield session
