@@ -84,7 +84,8 @@ def _measure_size(
         busy_s = arm.cpu_s + device_cpu_s[arm.link]
         row["cpu_s_per_gb"] = round(busy_s / (repeats + 1) / size * 1e9, 3)
         report.rows.append(row)
-    report.rows.append(_ablation(size, times))
+    if STEPS[0] in times:
+        report.rows.append(_ablation(size, times))
     _close(peer, arms)
     _keep_ratios(report, size, times)
 
