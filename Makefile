@@ -6,7 +6,7 @@ READY := .venv/ready
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 
 .PHONY: help setup demo guest test soak soak-kills check layout lint types layers sizes format \
-	attacks bench clean
+	attacks bench gpu-bundle clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /make \1\t/p' Makefile | expand -t 16
@@ -59,6 +59,9 @@ attacks: $(READY)  ## try the attacks and print how each is refused
 
 bench: $(READY)  ## quick measurements (ARGS='NAME --json FILE')
 	$(BIN)/sealift bench --quick $(ARGS)
+
+gpu-bundle: $(READY)  ## collect what a bare GPU machine needs (build/gpu-bundle.tar.gz)
+	@$(BIN)/python scripts/gpu_bundle.py
 
 clean:  ## remove what these targets made, .venv included
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache \

@@ -31,7 +31,10 @@ LACKS = "this machine lacks "
 def _lacks_gpu() -> str | None:
     if not Path("/dev/nvidiactl").exists():
         return "an NVIDIA GPU (no /dev/nvidiactl)"
-    torch = importlib.import_module("torch")
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return "torch"
     return None if torch.cuda.is_available() else "a torch build for its NVIDIA GPU"
 
 
