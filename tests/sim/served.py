@@ -1,0 +1,223 @@
+"""A served model without processes: real agreement, sessions, desk; arithmetic for a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sealift.attest.attester import Attester
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.level import Level
+from sealift.channel.memory import memory_pair
+from sealift.channel.transport import Transport
+from sealift.crypto.identity import Identity, create_identity
+from sealift.crypto.sign import SigningKey
+from sealift.data.schema import Field, Schema
+from sealift.errors import JobError, SealiftError
+from sealift.ids import Buffer, Digest, Role
+from sealift.release.agreement import (
+    NO_OUTPUT,
+    Agreement,
+    Party,
+    References,
+    Resource,
+    TravelRule,
+)
+from sealift.release.bundle import measure_bundle
+from sealift.release.signed import (
+    SignedAgreement,
+    VerifiedAgreement,
+    add_signature,
+    verify,
+)
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.establish import accept
+from sealift.train.modelform import Fields, ModelForm
+from sealift.train.serving.backlog import Limits
+from sealift.train.serving.caller import Caller, CallerLimits
+from sealift.train.serving.client import Client, meet
+from sealift.train.serving.clientpolicy import ClientPolicy
+from sealift.train.serving.desk import Desk
+from sealift.train.serving.packets import VERSION, Welcome
+from sealift.train.serving.tally import Tally
+
+CODE = {"recipe.py": b"def build():\n    return None\n"}
+POISON = 666.0
+FORM = ModelForm(
+    inputs=Schema((Field("x", "float32", (2,)),)),
+    outputs=Fields(Schema((Field("y", "float32", (2,)),)), {"y": 3}),
+    tokens=Fields(Schema((Field("t", "float32", (2,)),)), {"t": 3}),
+    max_rows=16,
+    max_steps=20,
+    mixed=True,
+)
+
+
+class Doubler:
+    """Answers twice what it is asked; counts down to generate. Fails on ``POISON``."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.streams: dict[int, int] = {}
+        self.dropped: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
+        self.entered.set()
+        self.gate.wait(10)
+        self.batches.append([len(part) // 8 for part in parts])
+        x = np.frombuffer(b"".join(bytes(part) for part in parts), np.float32)
+        if (x == POISON).any():
+            raise JobError("the recipe failed at recipe.py:1", code="recipe-error")
+        return bytearray((2 * x).tobytes())
+
+    def begin(self, stream: int, payload: Buffer, rows: int) -> None:
+        self.streams[stream] = 0
+
+    def next(self, stream: int, rows: int) -> bytearray | None:
+        self.streams[stream] += 1
+        return bytearray(np.full(2 * rows, self.streams[stream], np.float32).tobytes())
+
+    def drop(self, stream: int) -> None:
+        self.dropped.append(stream)
+
+
+@dataclass
+class Served:
+    """One model's owner, its agreement and its host."""
+
+    form: ModelForm = FORM
+    accept: tuple[Level, ...] = (Level.DEVELOPMENT,)
+    limits: Limits = field(default_factory=lambda: Limits(mixed=True, max_delay_s=0.0))
+    lab: Identity = field(default_factory=lambda: create_identity("lab"))
+    attester: SigningKey = field(default_factory=SigningKey.generate)
+    model: Doubler = field(default_factory=Doubler)
+    welcome: Callable[[Welcome], Welcome] = lambda w: w
+
+    def __post_init__(self) -> None:
+        self.tally = Tally()
+        self.desk = Desk(
+            self.model,
+            self.limits,
+            clock=time.monotonic,
+            tally=self.tally,
+            patience_s=5,
+        )
+        self.verified = verify(
+            add_signature(SignedAgreement(self.agreement()), self.lab)
+        )
+
+    def agreement(self) -> Agreement:
+        roles = ("model_owner", "code_owner", "operator")
+        return Agreement(
+            name="served",
+            number=1,
+            predecessor=None,
+            parties=(Party("lab", roles, self.lab.public_key, self.lab.card.hpke),),
+            code=measure_bundle(CODE, "recipe.py"),
+            accept=self.accept,
+            references=References((self.attester.public_key,)),
+            resources=(
+                Resource(
+                    name="doubler",
+                    owner="lab",
+                    part="model",
+                    rows=1,
+                    row_bytes=64,
+                    total_bytes=64,
+                    record_bytes=1 << 20,
+                    schema=self.form.to_plain(),
+                    content=Digest.of(b"content"),
+                    key=Digest.of(b"key"),
+                ),
+            ),
+            model_owner="lab",
+            operator="lab",
+            output=NO_OUTPUT,
+            travel=TravelRule(1, 1.0),
+        )
+
+    def policy(self, **changes: object) -> ClientPolicy:
+        policy = ClientPolicy(agreement=self.verified, development=True)
+        return replace(policy, **changes)  # type: ignore[arg-type]
+
+    def genuine_attester(self) -> Attester:
+        return DevelopmentAttester(
+            self.attester,
+            role=Role.ACCELERATOR,
+            code_bundle=self.verified.agreement.code.digest,
+        )
+
+    def serve(self, transport: Transport, attester: Attester | None = None) -> None:
+        """The server's end of one connection, until it is over."""
+        endpoint = Endpoint(
+            role=Role.ACCELERATOR,
+            name="accelerator",
+            agreement=self.verified.digest,
+            attester=attester or self.genuine_attester(),
+        )
+        policy = PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
+        with suppress(SealiftError):
+            session = accept(transport, endpoint, policy)
+            caller = Caller(
+                session,
+                session,
+                self.desk,
+                self.form,
+                limits=CallerLimits(),
+                clock=time.monotonic,
+                tally=self.tally,
+            )
+            caller.serve(self.welcome(greeting(self.verified)))
+
+    @contextmanager
+    def running(self) -> Iterator[Served]:
+        """With the desk at work."""
+        worker = threading.Thread(target=self.desk.run, daemon=True)
+        worker.start()
+        try:
+            yield self
+        finally:
+            self.model.gate.set()
+            self.desk.stop(JobError("the test is over", code="recipe-killed"))
+            worker.join(10)
+            assert not worker.is_alive()
+
+    def dial(
+        self,
+        between: Callable[[Transport], Transport] = lambda t: t,
+        attester: Attester | None = None,
+    ) -> Transport:
+        """A connection to a server in a thread of its own; ``between`` lies on the way."""
+        here, there = memory_pair()
+        words = (there, attester)
+        threading.Thread(target=self.serve, args=words, daemon=True).start()
+        return between(here)
+
+    def connect(self, **changes: object) -> Client:
+        return meet(self.dial(), self.policy(**changes))
+
+
+def greeting(verified: VerifiedAgreement) -> Welcome:
+    resource = verified.agreement.resources[0]
+    return Welcome(
+        version=VERSION,
+        model=resource.name,
+        content=resource.content,
+        sandbox="none",
+        software="sealift",
+        max_request_bytes=1 << 20,
+        max_waiting=8,
+        head=None,
+    )
+
+
+def rows(*values: float) -> np.ndarray:
+    return np.array([[v, v + 0.5] for v in values], np.float32)

@@ -1,0 +1,143 @@
+"""What waits at a server, and which of it is answered together: with a clock of our own."""
+
+from __future__ import annotations
+
+import pytest
+
+from sealift.train.serving.backlog import Backlog, BusyError, Limits, Question
+
+
+def question(client: str, rows: int = 1, **more: object) -> Question:
+    plain: dict = {
+        "client": client,
+        "work": "predict",
+        "rows": rows,
+        "payload": b"",
+        "deadline_s": 100.0,
+        "deliver": lambda rows, count, final: None,
+        "refuse": lambda error: None,
+    }
+    return Question(**{**plain, **more})
+
+
+def make(**changes: object) -> Backlog:
+    plain: dict = {
+        "max_batch_rows": 4,
+        "max_delay_s": 1.0,
+        "max_waiting_rows": 8,
+        "max_waiting": 3,
+        "mixed": True,
+    }
+    return Backlog(Limits(**{**plain, **changes}))
+
+
+def test_one_client_alone_does_not_wait() -> None:
+    backlog, only = make(), question("ada")
+    backlog.admit(only, 10.0)
+    assert backlog.wait_s(10.0, 1) == 0.0
+    assert backlog.take_batch(10.0, 1) == [only]
+
+
+def test_others_that_asked_just_now_are_waited_for_and_no_longer_than_the_delay() -> (
+    None
+):
+    backlog, first = make(), question("ada")
+    backlog.admit(first, 10.0)
+    assert backlog.take_batch(10.0, 2) == []
+    assert backlog.wait_s(10.25, 2) == 0.75
+    second = question("bern")
+    backlog.admit(second, 10.5)
+    assert backlog.take_batch(10.5, 2) == [first, second]
+    backlog.admit(question("ada"), 11.0)
+    assert backlog.take_batch(11.9, 2) == []
+    assert len(backlog.take_batch(12.0, 2)) == 1
+
+
+def test_a_full_batch_does_not_wait_and_takes_no_more() -> None:
+    backlog = make()
+    for client in ("ada", "bern", "cleo"):
+        backlog.admit(question(client, 2), 10.0)
+    assert [each.client for each in backlog.take_batch(10.0, 9)] == ["ada", "bern"]
+    assert backlog.waiting_rows == 2
+
+
+def test_a_question_larger_than_a_batch_goes_alone() -> None:
+    backlog = make()
+    backlog.admit(question("ada", 6), 10.0)
+    backlog.admit(question("bern", 1), 10.0)
+    assert [each.rows for each in backlog.take_batch(11.0, 2)] == [6]
+
+
+def test_clients_are_not_mixed_unless_the_form_says_so() -> None:
+    backlog = make(mixed=False)
+    for client in ("ada", "bern", "ada"):
+        backlog.admit(question(client), 10.0)
+    assert [each.client for each in backlog.take_batch(11.0, 2)] == ["ada", "ada"]
+    assert [each.client for each in backlog.take_batch(11.0, 2)] == ["bern"]
+
+
+def test_clients_take_turns() -> None:
+    backlog = make(max_batch_rows=1)
+    for client in ("ada", "ada", "ada", "bern"):
+        backlog.admit(question(client), 10.0)
+    taken = [backlog.take_batch(11.0, 2)[0].client for _ in range(4)]
+    assert taken == ["ada", "bern", "ada", "ada"]
+
+
+def test_a_client_beyond_its_own_limit_is_told_when_to_come_again() -> None:
+    backlog = make()
+    held = [question("ada") for _ in range(3)]
+    for each in held:
+        backlog.admit(each, 10.0)
+    backlog.note_batch(2, 1.0)
+    with pytest.raises(BusyError) as caught:
+        backlog.admit(question("ada"), 10.0)
+    assert caught.value.code == "busy"
+    assert caught.value.retry_s == 1.5  # three rows of half a second
+    backlog.admit(question("bern"), 10.0)
+    backlog.forget(held[0])
+    backlog.admit(question("ada"), 10.0)
+
+
+def test_rows_beyond_the_limit_of_all_are_refused() -> None:
+    backlog = make()
+    backlog.admit(question("ada", 5), 10.0)
+    with pytest.raises(BusyError):
+        backlog.admit(question("bern", 4), 10.0)
+    backlog.admit(question("bern", 3), 10.0)
+
+
+def test_what_is_answered_counts_until_it_is() -> None:
+    backlog = make(max_waiting=1)
+    first = question("ada")
+    backlog.admit(first, 10.0)
+    backlog.take_batch(10.0, 1)
+    with pytest.raises(BusyError):
+        backlog.admit(question("ada"), 10.0)
+    backlog.forget(first)
+    backlog.admit(question("ada"), 10.0)
+
+
+def test_who_left_or_waited_too_long_is_found() -> None:
+    backlog = make()
+    gone, late = question("ada", gone=True), question("bern", deadline_s=11.0)
+    stays = question("cleo")
+    for each in (gone, late, stays):
+        backlog.admit(each, 10.0)
+    assert backlog.late(10.0) == [gone]
+    assert backlog.late(11.0) == [gone, late]
+    for each in (gone, late):
+        backlog.forget(each)
+    assert backlog.everything() == [stays]
+    assert backlog.waiting_rows == 1
+
+
+def test_so_many_generations_and_no_more() -> None:
+    backlog = make(streams=1)
+    for client in ("ada", "bern"):
+        backlog.admit(question(client, work="generate"), 10.0)
+    first = backlog.take_stream(0)
+    assert first is not None
+    assert first.client == "ada"
+    assert backlog.take_stream(1) is None
+    assert backlog.take_batch(99.0, 1) == []

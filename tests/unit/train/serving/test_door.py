@@ -1,0 +1,94 @@
+"""The server's one port: who is let in, and how many."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.channel.transport import Transport
+from sealift.errors import PeerError
+from sealift.session.link import Link
+from sealift.session.relay import Relay
+from sealift.train.serving.door import Door, DoorLimits
+from sealift.train.serving.tally import Tally
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class House:
+    """A door with nobody behind it but an echo."""
+
+    def __init__(self, relay: Relay, **limits: int) -> None:
+        self.listener = TcpListener()
+        self.tally = Tally()
+        self.gate = threading.Event()
+        self.guests: list[TcpTransport] = []
+        self.door = Door(
+            self.listener,
+            relay,
+            self.serve,
+            limits=DoorLimits(**limits),
+            tally=self.tally,
+        )
+
+    def serve(self, transport: Transport, address: str) -> None:
+        assert address == "127.0.0.1"
+        transport.send(transport.receive(5))
+        self.gate.wait(10)
+
+    def knock(self, frame: bytes = b"\1{hello}") -> TcpTransport:
+        transport = TcpTransport.dial(*self.listener.address)
+        self.guests.append(transport)
+        transport.send(frame)
+        return transport
+
+    def close(self) -> None:
+        self.gate.set()
+        self.door.close()
+        for each in self.guests:
+            each.close()
+
+
+@contextmanager
+def house(**limits: int) -> Iterator[House]:
+    with Relay(None) as relay:
+        made = House(relay, **limits)
+        made.door.open()
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_the_first_frame_says_who_comes() -> None:
+    with house() as made:
+        client = made.knock()
+        assert client.receive(5) == b"\1{hello}"
+        with Link.dial(made.listener.address, "broker-lab") as link:
+            assert link.name == "broker-lab"
+
+
+def test_nobody_is_let_in_before_the_model_is_there() -> None:
+    with house() as made:
+        made.door._open = False
+        with pytest.raises(PeerError):
+            made.knock().receive(5)
+
+
+def test_so_many_of_one_address_and_no_more() -> None:
+    with house(max_each=2) as made:
+        inside = [made.knock() for _ in range(2)]
+        for each in inside:
+            each.receive(5)
+        with pytest.raises(PeerError):
+            made.knock().receive(5)
+        assert made.tally.numbers()["refused_too_many_clients"] == 1
+
+
+def test_a_long_first_frame_is_refused() -> None:
+    with house() as made, pytest.raises(PeerError):
+        made.knock(bytes(1 << 20)).receive(5)

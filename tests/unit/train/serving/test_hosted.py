@@ -1,0 +1,110 @@
+"""The served model's process: what it survives, and what is not believed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from sealift.errors import JobError
+from sealift.train.serving.hosted import HostedModel, HostLimits
+from sealift.train.worker.workshop import Workshop
+from sealift.travel.sharedbuffer import SharedBuffer
+from tests.sim.served import FORM, rows
+
+pytestmark = pytest.mark.timeout(120)
+RECIPE = b"""
+import os
+import socket
+import time
+
+import torch
+from torch import nn
+
+
+def build():
+    return nn.Linear(2, 2, bias=False)
+
+
+def predict(model, batch):
+    x = batch["x"]
+    first = int(x[0, 0])
+    if first == 1:
+        raise ValueError(f"rows {x}")
+    if first == 2:
+        os._exit(3)
+    if first == 3:
+        time.sleep(60)
+    if first == 4:
+        return {"y": x[:, :1]}
+    if first == 5:
+        return {"y": x / 0}
+    if first == 6:
+        socket.socket()
+    batch["x"] *= 100  # its own copy
+    return {"y": model(x / 100)}
+
+
+def generate(model, batch):
+    for step in range(2):
+        yield {"t": batch["x"] * 0 + step}
+"""
+
+
+@pytest.fixture(scope="module")
+def workshop() -> Iterator[Workshop]:
+    with Workshop({"recipe.py": RECIPE}, "recipe.py") as made:
+        yield made
+
+
+def weights(width: int = 2) -> bytes:
+    return save({"weight": 2 * np.eye(2, width, dtype=np.float32)})
+
+
+def host(workshop: Workshop, content: bytes) -> HostedModel:
+    limits = HostLimits(max_batch_rows=16, work_s=2.0)
+    return HostedModel(workshop, FORM, lambda: SharedBuffer.of(content), limits=limits)
+
+
+def ask(model: HostedModel, first: float) -> np.ndarray:
+    x = rows(first)
+    found = model.predict([x.tobytes()], 1)
+    return np.frombuffer(found, np.float32).reshape(1, 2)
+
+
+def test_it_answers_again_whatever_a_recipe_did(workshop: Workshop) -> None:
+    model = host(workshop, weights())
+    model.start()
+    try:
+        assert np.array_equal(ask(model, 7.0), 2 * rows(7.0))
+        for first, code in (
+            (1.0, "recipe-error"),
+            (2.0, "recipe-killed"),
+            (3.0, "recipe-timeout"),
+            (4.0, "bad-recipe"),
+            (5.0, "answer-refused"),
+            (6.0, "recipe-error"),  # the sandbox gives no sockets
+        ):
+            with pytest.raises(JobError) as caught:
+                ask(model, first)
+            assert caught.value.code == code, first
+            assert np.array_equal(ask(model, 7.0), 2 * rows(7.0))
+        model.begin(1, rows(1.0, 2.0).tobytes(), 2)
+        model.begin(2, rows(1.0).tobytes(), 1)
+        assert [model.next(1, 2) is None for _ in range(2)] == [False, False]
+        assert model.next(2, 1) is not None
+        model.drop(2)
+        assert model.next(1, 2) is None
+    finally:
+        model.close()
+
+
+def test_another_model_than_the_code_builds(workshop: Workshop) -> None:
+    model = host(workshop, weights(3))
+    try:
+        with pytest.raises(JobError, match="another model"):
+            model.start()
+    finally:
+        model.close()

@@ -1,0 +1,184 @@
+"""A served model over real sessions in memory: streams, failures, limits, leaving."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sealift.crypto.sign import SigningKey
+from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
+from sealift.train.serving.backlog import Limits
+from sealift.train.serving.client import meet
+from sealift.train.serving.packets import Ask, send_packet
+from tests.sim.served import POISON, Served, rows
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def wait_until(met: object) -> None:
+    until = time.monotonic() + 10
+    while not met() and time.monotonic() < until:  # type: ignore[operator]
+        time.sleep(0.002)
+    assert met()  # type: ignore[operator]
+
+
+def test_streams_and_answers_take_turns() -> None:
+    with (served := Served()).running(), served.connect() as client:
+        stream = client.generate(rows(1.0, 2.0), steps=5)
+        assert next(stream)["t"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+        assert client.predict(rows(3.0))["y"].tolist() == [[6.0, 7.0]]
+        assert [each["t"][0, 0] for each in stream] == [2.0, 3.0, 4.0, 5.0]
+        assert len(list(client.generate(rows(1.0)))) == 20  # the form's own most
+
+
+def test_who_stops_listening_ends_the_generation() -> None:
+    with (served := Served()).running(), served.connect() as client:
+        stream = client.generate(rows(1.0))
+        next(stream)
+        stream.close()
+        wait_until(lambda: served.desk.waiting() == (0, 0) and not served.desk._streams)
+        assert client.predict(rows(1.0))["y"].tolist() == [[2.0, 3.0]]
+
+
+def test_a_client_that_leaves_frees_what_it_held() -> None:
+    with (served := Served()).running():
+        client = served.connect()
+        next(client.generate(rows(1.0)))
+        client.close()
+        wait_until(lambda: not served.desk._streams)
+
+
+def test_poison_fails_alone() -> None:
+    """Of several clients in one batch, the one whose rows the model fails on."""
+    with (served := Served()).running():
+        clients = [served.connect() for _ in range(3)]
+        served.model.gate.clear()
+        found: dict[int, object] = {}
+
+        def ask(number: int, value: float) -> None:
+            try:
+                found[number] = clients[number].predict(rows(value))["y"]
+            except JobError as error:
+                found[number] = error
+
+        threads = [
+            threading.Thread(target=ask, args=words)
+            for words in ((0, 1.0), (1, POISON), (2, 3.0))
+        ]
+        threads[0].start()
+        assert served.model.entered.wait(10)
+        for thread in threads[1:]:
+            thread.start()
+        wait_until(lambda: served.desk.waiting()[0] == 2)
+        served.model.gate.set()
+        for thread in threads:
+            thread.join(10)
+        assert isinstance(found[1], JobError)
+        assert found[1].code == "model-failed"
+        assert "recipe" not in str(found[1])
+        assert np.array_equal(found[2], 2 * rows(3.0))
+        for each in clients:
+            each.close()
+
+
+def test_busy_says_when_and_patience_comes_again() -> None:
+    limits = Limits(max_waiting=1, max_delay_s=0.0)
+    with (served := Served(limits=limits)).running(), served.connect() as client:
+        served.model.gate.clear()
+        waiting = threading.Thread(target=client.predict, args=(rows(1.0),))
+        waiting.start()
+        assert served.model.entered.wait(10)
+        with pytest.raises(PeerError) as caught:
+            client.predict(rows(2.0))
+        assert caught.value.code == "busy"
+        assert caught.value.retry_s > 0  # type: ignore[attr-defined]
+        threading.Timer(0.1, served.model.gate.set).start()
+        assert client.predict(rows(2.0), patience_s=10)["y"].tolist() == [[4.0, 5.0]]
+        waiting.join(10)
+
+
+def test_a_server_that_is_stopped_says_so() -> None:
+    served = Served()
+    with served.running():
+        client = served.connect()
+        client.predict(rows(1.0))
+    with pytest.raises(JobError):  # as the desk of this test was told
+        client.predict(rows(1.0))
+    client.close()
+
+
+def test_a_server_that_is_gone_in_the_midst() -> None:
+    with (served := Served()).running():
+        there: list = []
+
+        def keep(transport: object) -> object:
+            there.append(transport)
+            return transport
+
+        client = meet(served.dial(keep), served.policy())  # type: ignore[arg-type]
+        stream = client.generate(rows(1.0))
+        next(stream)
+        there[0].close()
+        with pytest.raises(PeerError) as caught:
+            list(stream)
+        assert caught.value.code in ("server-gone", "session-truncated")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"z": rows(1.0)}, "it is asked with x"),
+        (rows(1.0).astype(int), "must be float32"),
+        (rows(1.0)[:, :1], "has shape"),
+        (np.zeros((0, 2), np.float32), "one at least"),
+    ],
+)
+def test_rows_that_do_not_fit(given: object, why: str) -> None:
+    with (
+        Served().connect() as client,
+        pytest.raises(MalformedError, match=why) as caught,
+    ):
+        client.predict(given)
+    assert caught.value.code == "bad-request"
+
+
+def test_what_the_server_checks_itself() -> None:
+    """A client that sends what ours would not."""
+    with (served := Served()).running(), served.connect() as client:
+        for rows_, payload in ((2, bytes(8)), (17, bytes(17 * 8)), (0, b"")):
+            mail = client._mail
+            mail._last_id += 1
+            mail._inbox[mail._last_id] = deque()
+            header = Ask(id=mail._last_id, work="predict", rows=rows_)
+            send_packet(client._session, header, payload)
+            with pytest.raises(MalformedError) as caught:
+                mail.await_answer(mail._last_id, 10)
+            assert caught.value.code == "bad-request"
+        big = Ask(id=mail._last_id + 1, work="predict", rows=1)
+        with suppress(PeerError):  # it hangs up before all of it has come
+            send_packet(client._session, big, bytes(17 << 20))
+        with pytest.raises((MalformedError, PeerError)) as refused:
+            client.predict(rows(1.0))
+        assert refused.value.code in ("request-too-large", "server-gone", "peer-closed")
+    assert not served.model.batches
+
+
+def test_another_version() -> None:
+    served = Served(welcome=lambda welcome: replace(welcome, version=2))
+    with pytest.raises(UnavailableError) as caught:
+        served.connect()
+    assert caught.value.code == "serve-version"
+
+
+def test_fresh_evidence_on_demand() -> None:
+    with (served := Served()).running(), served.connect() as client:
+        client.predict(rows(1.0))
+        client.renew()
+        assert client.predict(rows(2.0))["y"].tolist() == [[4.0, 5.0]]
+        served.attester = SigningKey.generate()
