@@ -21,6 +21,7 @@ PROBE probe_encrypt(const u32* words, u32* blocks) {
     u32 plane[32];
     for (u32 i = 0; i < (GCM_ROUNDS + 1) * 32; i++)
         keys[i >> 5][i & 31] = key_plane(words, i >> 5, i & 31);
+    for (u32 round = 1; round < GCM_ROUNDS; round++) spread_key(keys[round]);
     to_planes(blocks, plane);
     add_key(plane, keys[0]);
     aes_rounds(plane, keys);

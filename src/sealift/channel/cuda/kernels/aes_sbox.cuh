@@ -1,70 +1,67 @@
 // The AES S-box on bit planes: no table, no branch, the same steps for every input.
 //
 // Inversion in GF(2^8) over GF(2^4) over GF(2^2), with the signals of Boyar and Peralta's
-// circuit of depth 16 (2011), arranged for gates of three inputs: about 80 of those
-// instead of 113 of two. The affine constant 0x63 is left out: round keys contain it.
+// circuit of depth 16 (2011), which has 113 gates of two inputs. Here it is arranged for
+// gates of three: 73. The affine constant 0x63 is left out: round keys contain it.
 #pragma once
 
 #include "portable.cuh"
 
-// What the three multiplications in GF(2^4) take from the input: linear forms of it.
+// What the multiplications in GF(2^4) take from the input: linear forms of it.
 struct sbox_forms {
     u32 a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17;
-    u32 low;  // the input's lowest bit
-    u32 c1, c2, c3, c4;
 };
 
+// x[7] is the highest bit.
 SEALIFT_INLINE sbox_forms sbox_linear(const u32 x[8]) {
-    // x[7] is the highest bit.
     sbox_forms f;
-    f.low = x[0];
-    f.a14 = x[4] ^ x[2];
-    f.a13 = x[7] ^ x[1];
-    f.a9 = x[7] ^ x[4];
-    f.a8 = x[7] ^ x[2];
-    f.a1 = xor3(x[6], x[5], x[0]);
-    f.a4 = f.a1 ^ x[4];
-    f.a12 = f.a13 ^ f.a14;
-    f.a2 = f.a1 ^ x[7];
-    f.a5 = f.a1 ^ x[1];
-    f.a3 = f.a5 ^ f.a8;
-    f.a15 = xor3(x[3], f.a12, x[2]);
-    f.c1 = xor3(x[3], f.a12, x[6]);
-    f.a6 = f.a15 ^ x[0];
-    f.a10 = xor3(f.a15, x[6], x[5]);
-    f.a11 = f.c1 ^ f.a9;
+    f.a14 = x[2] ^ x[4];
+    f.a13 = x[1] ^ x[7];
+    f.a9 = x[4] ^ x[7];
+    f.a8 = x[2] ^ x[7];
+    f.a1 = xor3(x[0], x[5], x[6]);
+    f.a4 = x[4] ^ f.a1;
+    f.a12 = f.a14 ^ f.a13;
+    f.a2 = x[7] ^ f.a1;
+    f.a5 = x[1] ^ f.a1;
+    f.a3 = f.a8 ^ f.a5;
+    f.a15 = xor3(x[1], x[3], f.a9);
+    f.a6 = x[0] ^ f.a15;
+    f.a10 = f.a1 ^ f.a6;
+    f.a17 = xor3(x[1], x[5], f.a12);
+    f.a11 = f.a10 ^ f.a17;
     f.a7 = x[0] ^ f.a11;
-    f.a17 = f.a10 ^ f.a11;
-    f.c2 = f.a10 ^ f.a8;
-    f.a16 = xor3(x[6], x[5], f.a11);
-    f.c3 = f.a13 ^ f.a16;
-    f.c4 = x[7] ^ f.a16;
+    f.a16 = f.a1 ^ f.a7;
     return f;
 }
 
-// The inverse in GF(2^4) of the norm, and the sums of its bits that products need.
+// The inverse in GF(2^4) of the norm, d to h, and the sums of its bits that products
+// need.
 struct sbox_inverse {
     u32 d, e, g, h, de, dh, eg, gh, all;
 };
 
-SEALIFT_INLINE sbox_inverse sbox_invert(const sbox_forms& f) {
-    const u32 high = f.a12 & f.a15, mid = f.a13 & f.a16, low = f.a9 & f.a11;
-    const u32 m14 = xor_and(low, f.a14, f.a17), m16 = xor_and(low, f.a8, f.a10);
-    const u32 p = xor3(xor_and(high, f.a3, f.a6), m14, f.c1);
-    const u32 q = xor3(xor_and(high, f.a4, f.low), m16, f.c2);
-    const u32 r = xor3(xor_and(mid, f.a5, f.a1), m14, f.c3);
-    const u32 s = xor3(xor_and(mid, f.a2, f.a7), m16, f.c4);
-    const u32 ps = xor_and(s, p, r), pq = xor_and(q, p, r);
+// The norm's bits p to s are sums of products and of linear forms. The forms are added to
+// the products that two bits share, so that only one of them (x4 ^ x5) has to be made.
+SEALIFT_INLINE sbox_inverse sbox_invert(const u32 x[8], const sbox_forms& f) {
+    const u32 high = xor_and(x[0], f.a12, f.a15), middle = xor_and(f.a2, f.a13, f.a16);
+    const u32 low = xor_and(f.a7, f.a9, f.a11);
+    const u32 low_pr = xor_and(low, f.a14, f.a17), low_qs = xor_and(low, f.a8, f.a10);
+    const u32 p = xor3(xor_and(high, f.a3, f.a6), low_pr, f.a9);
+    const u32 q = xor3(xor_and(high, f.a4, x[0]), low_qs, x[4] ^ x[5]);
+    const u32 r = xor3(xor_and(middle, f.a5, f.a1), low_pr, x[1]);
+    const u32 s = xor_and(middle, f.a2, f.a7) ^ low_qs;
+    const u32 s_pr = xor_and(s, p, r), q_pr = xor_and(q, p, r);
+    const u32 either = choose(s_pr, q, s);
     sbox_inverse i;
-    i.d = choose(ps, p, q);
-    i.e = choose(pq, r, s);
-    const u32 u = s & (ps ^ i.e);
-    i.g = xor3(u, r, i.e);
-    i.h = xor_and(p ^ q, i.d, ps ^ u);
-    i.gh = i.g ^ i.h;
+    i.d = choose(s_pr, p, q);
+    i.e = choose(q_pr, r, s);
+    i.dh = choose(either, q_pr, p);
+    i.eg = choose(either, s_pr, r);
     i.de = i.d ^ i.e;
-    i.dh = i.d ^ i.h;
-    i.eg = i.e ^ i.g;
+    i.h = i.d ^ i.dh;
+    i.g = i.e ^ i.eg;
+    i.gh = i.g ^ i.h;
     i.all = i.de ^ i.gh;
     return i;
 }
@@ -72,8 +69,8 @@ SEALIFT_INLINE sbox_inverse sbox_invert(const sbox_forms& f) {
 // x[0] is the plane of the lowest bits; the planes are replaced by those of S(x) ^ 0x63.
 SEALIFT_INLINE void sbox(u32 x[8]) {
     const sbox_forms f = sbox_linear(x);
-    const sbox_inverse i = sbox_invert(f);
-    const u32 z2 = i.e & f.low, z3 = i.dh & f.a16, z5 = i.d & f.a7, z12 = i.dh & f.a13;
+    const sbox_inverse i = sbox_invert(x, f);
+    const u32 z2 = i.e & x[0], z3 = i.dh & f.a16, z5 = i.d & f.a7, z12 = i.dh & f.a13;
     const u32 z16 = i.all & f.a14;
     const u32 t46 = xor_and(z16, i.de, f.a9);
     const u32 t58 = xor_and(t46, i.h, f.a1);

@@ -38,9 +38,12 @@ SEALIFT_KERNEL(1) sealift_gcm_key_expand(const u8* __restrict__ raw_key,
     }
     __syncthreads();
     for (u32 i = t; i < GCM_KEY_WORDS; i += SEALIFT_THREADS)
-        key->round_keys[i >> 5][i & 31] = planes[i >> 5][i & 31] =
-            key_plane(words, i >> 5, i & 31);
+        planes[i >> 5][i & 31] = key_plane(words, i >> 5, i & 31);
     __syncthreads();
+    if (t > 0 && t < GCM_ROUNDS) spread_key(planes[t]);
+    __syncthreads();
+    for (u32 i = t; i < GCM_KEY_WORDS; i += SEALIFT_THREADS)
+        key->round_keys[i >> 5][i & 31] = planes[i >> 5][i & 31];
     if (t == 0) {
         u32 plane[32], word[32];
         for (u32 p = 0; p < 32; p++) plane[p] = planes[0][p];
