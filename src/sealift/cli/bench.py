@@ -15,6 +15,7 @@ BENCHES: Final = {
     "gpu": "opening on a GPU beside the copy to it; says so where there is none",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
+    "loader": "sealed batches beside a plain DataLoader over the same arrays",
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }

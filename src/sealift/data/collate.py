@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,37 +13,41 @@ from sealift.data.schema import Schema
 Columns = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Rows of one window that go into one batch.
+class Batch:
+    """A batch that is being filled, from one window or at the seam of several.
 
-    Attributes:
-        columns: Per field, a view of the window's rows.
-        places: Which of them, ``int64``.
+    Args:
+        columns: Of a window: per field, a view of its rows.
+        fields: Which of them, in this order.
+        rows: How many rows it will have.
     """
 
-    columns: Columns
-    places: Tensor
+    def __init__(self, columns: Columns, fields: Sequence[str], rows: int) -> None:
+        self.rows = rows
+        self.filled = 0
+        self._fields = fields
+        self.tensors = [
+            torch.empty(
+                (rows, *columns[name].shape[1:]),
+                dtype=columns[name].dtype,
+                device=columns[name].device,
+            )
+            for name in fields
+        ]
 
-    def copied(self, fields: Sequence[str] | None) -> Segment:
-        """The same rows in memory of their own."""
-        names = tuple(self.columns) if fields is None else fields
-        columns = {name: _gather(self.columns[name], self.places) for name in names}
-        return Segment(columns, torch.arange(len(self.places)))
+    @property
+    def missing(self) -> int:
+        """Rows that are not filled yet."""
+        return self.rows - self.filled
 
-
-def join_segments(
-    segments: Sequence[Segment], fields: Sequence[str] | None
-) -> list[Tensor]:
-    """One contiguous tensor per field, of all segments' rows in turn."""
-    names = tuple(segments[0].columns) if fields is None else fields
-    if len(segments) == 1:
-        segment = segments[0]
-        return [_gather(segment.columns[name], segment.places) for name in names]
-    return [
-        torch.cat([_gather(part.columns[name], part.places) for part in segments])
-        for name in names
-    ]
+    def fill(self, columns: Columns, places: Tensor) -> None:
+        """Copy the rows at ``places`` (``int64``) behind those that are there."""
+        end = self.filled + len(places)
+        for name, out in zip(self._fields, self.tensors, strict=True):
+            column = columns[name]
+            here = places.to(column.device)
+            torch.index_select(column, 0, here, out=out[self.filled : end])
+        self.filled = end
 
 
 def columns_of(rows: Tensor, schema: Schema) -> Columns:
@@ -55,7 +58,3 @@ def columns_of(rows: Tensor, schema: Schema) -> Columns:
         schema: What a row is.
     """
     return column_views(rows, schema)
-
-
-def _gather(column: Tensor, places: Tensor) -> Tensor:
-    return column.index_select(0, places.to(column.device))

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor
 
-from sealift.data.collate import Segment, join_segments
+from sealift.data.collate import Batch
 from sealift.data.dataset import SealedDataset
 from sealift.data.loaderstate import LoaderState, parse_state
 from sealift.data.memories import Engine, MemoryOptions, Rows, WorkerKind, make_rows
@@ -25,7 +25,7 @@ from sealift.errors import SealiftError, UsageError
 
 WINDOW_BYTES: Final = 64 << 20
 
-Batch = dict[str, Tensor] | tuple[Tensor, ...]
+Tensors = dict[str, Tensor] | tuple[Tensor, ...]
 
 
 class SealedDataLoader:
@@ -107,7 +107,7 @@ class SealedDataLoader:
         full, rest = divmod(self._rows_of_epoch, self.batch_size)
         return full + bool(rest and not self._drop_last)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Tensors]:
         """One epoch; a former iteration ends.
 
         The iterator raises ``AuthenticationError``, ``IntegrityError``,
@@ -153,16 +153,15 @@ class SealedDataLoader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[Tensors]:
         rows = self._opened_rows()
         order = EpochOrder(self.dataset.shards.layout, self._order, self._epoch)
         stream = WindowStream(order.windows(self._position), rows.memory)
         self._stream = stream
         try:
-            for segments in self._segments(stream, rows):
-                batch = join_segments(segments, self._fields)
-                self._position += sum(len(segment.places) for segment in segments)
-                yield self._handed_out(batch)
+            for batch in self._filled(stream, rows):
+                self._position += batch.rows
+                yield self._handed_out(batch.tensors)
                 if self._stream is not stream:
                     raise UsageError("this iteration was ended by another one")
         except SealiftError:
@@ -172,27 +171,26 @@ class SealedDataLoader:
             if self._stream is stream:
                 self._end_stream()
 
-    def _segments(self, stream: WindowStream, rows: Rows) -> Iterator[list[Segment]]:
-        """What batches are made of: places in one window, or at the seam of some."""
+    def _filled(self, stream: WindowStream, rows: Rows) -> Iterator[Batch]:
+        """Batches of one window, or at the seam of some."""
         position, last = self._position, self._last_position
-        pending: list[Segment] = []
-        missing = min(self.batch_size, last - position)
+        batch: Batch | None = None
         for loaded in stream:
             places = torch.from_numpy(loaded.places)
             taken = position - loaded.window.start
-            fields = rows.columns(loaded.slot)
-            while missing and taken < len(places):
-                part = places[taken : taken + missing]
+            columns = rows.columns(loaded.slot)
+            while taken < len(places) and position < last:
+                if batch is None:
+                    count = min(self.batch_size, last - position)
+                    batch = Batch(columns, self._names, count)
+                part = places[taken : taken + batch.missing]
+                batch.fill(columns, part)
                 taken, position = taken + len(part), position + len(part)
-                missing -= len(part)
-                pending.append(Segment(fields, part))
-                if not missing:
-                    yield pending
-                    pending, missing = [], min(self.batch_size, last - position)
-            if not missing:
+                if not batch.missing:
+                    yield batch
+                    batch = None
+            if position >= last:
                 return
-            # The window's memory is used again: what is left of it is copied now.
-            pending = [segment.copied(self._fields) for segment in pending]
             rows.settle()
 
     @property
@@ -201,12 +199,17 @@ class SealedDataLoader:
         rest = self._rows_of_epoch % self.batch_size if self._drop_last else 0
         return self._rows_of_epoch - rest
 
-    def _handed_out(self, batch: list[Tensor]) -> Batch:
+    def _handed_out(self, batch: list[Tensor]) -> Tensors:
         placed = [tensor.to(self._device) for tensor in batch]
         if self._fields is not None:
             return tuple(placed)
-        names = [field.name for field in self.dataset.schema.fields]
-        return dict(zip(names, placed, strict=True))
+        return dict(zip(self._names, placed, strict=True))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The fields of a batch, in its order."""
+        every = (field.name for field in self.dataset.schema.fields)
+        return tuple(every) if self._fields is None else self._fields
 
     def _opened_rows(self) -> Rows:
         if self._rows is None:
