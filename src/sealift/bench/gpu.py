@@ -28,6 +28,7 @@ SIZES: Final = (1 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 QUICK_SIZES: Final = (16 * MIB, 256 * MIB)
 RECORD_BYTES: Final = 1 * MIB
 BATCH_RECORDS: Final = 16
+LEAST_RECORDS: Final = 2
 REPEATS: Final = 15
 GOALS: Final = {Suite.AES_256_GCM: 150e9, Suite.CHACHA20_POLY1305: 300e9}
 _SLOT_ALIGNED: Final = 256
@@ -191,5 +192,11 @@ def _seal_into(
 
 
 def _batches(places: Sequence[RecordPlace]) -> list[Sequence[RecordPlace]]:
-    starts = range(0, len(places), BATCH_RECORDS)
-    return [places[start : start + BATCH_RECORDS] for start in starts]
+    """Batches that become small at the end: nothing crosses while the last is opened."""
+    batches, start = [], 0
+    while start < len(places):
+        left = len(places) - start
+        count = min(BATCH_RECORDS, max(left // 2, LEAST_RECORDS))
+        batches.append(places[start : start + count])
+        start += count
+    return batches

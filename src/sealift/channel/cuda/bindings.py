@@ -9,8 +9,8 @@ Source: CUDA driver API reference.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from sealift.channel.cuda.door import driver_bindings
@@ -248,14 +248,9 @@ class CudaDriver:
         )
 
     def _ask(self, call: str, *arguments: Any) -> Any:
-        with self._current():
-            return _check(self._cu, call, *arguments)
-
-    @contextmanager
-    def _current(self) -> Iterator[None]:
         _check(self._cu, "cuCtxPushCurrent", self._context)
         try:
-            yield
+            return _check(self._cu, call, *arguments)
         finally:
             _check(self._cu, "cuCtxPopCurrent")
 

@@ -201,7 +201,7 @@ class CudaEngine:
         event = core.driver.event()
         core.driver.record(event, core.driver.foreign_stream(stream))
         for lane in (core.crypto, *(way.lane for way in core.up), core.back):
-            core.driver.wait(lane.stream, event)
+            lane.driver.wait(lane.stream, event)
         core.driver.release(event)
 
     @told()

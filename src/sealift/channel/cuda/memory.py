@@ -7,12 +7,14 @@ tensor can be made over them without a copy. What is borrowed is never given bac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sealift.channel.cuda.driver import Driver, Residence
 from sealift.channel.cuda.hazards import Hazards
 from sealift.channel.device import DeviceMemory
-from sealift.errors import UsageError
+from sealift.errors import UnavailableError, UsageError
+
+LOST: Final = "device-lost"
 
 
 class CudaMemory:
@@ -71,11 +73,20 @@ class CudaMemory:
             self._scrub(self)
 
     def close(self) -> None:
-        """Scrub and give back; borrowed memory is only scrubbed. Idempotent."""
+        """Scrub and give back; borrowed memory is only scrubbed. Idempotent.
+
+        A GPU that was lost took the memory with it: that is no error here.
+
+        Raises:
+            IntegrityError: if it was not zeroes afterwards.
+        """
         if self._closed:
             return
         try:
             self.scrub()
+        except UnavailableError as error:
+            if error.code != LOST:
+                raise
         finally:
             self._closed = True
             self._give_back(self)
