@@ -41,17 +41,23 @@ class CudaVerdicts:
         Raises:
             UnavailableError: code ``device-lost``.
         """
-        with self._lock:
-            if self._answer is None and self._failed is None:
-                try:
-                    self._ticket.wait()
-                    self._answer = self._read()
-                except SealiftError as error:
-                    self._failed = error
+        # Without the lock once it is known: whoever refuses holds it, and wants the
+        # engine's, which a caller that takes this table back may hold.
+        if self._answer is None and self._failed is None:
+            with self._lock:
+                self._ask()
         if self._answer is None:
             assert self._failed is not None
             raise self._failed
         return self._answer
+
+    def _ask(self) -> None:
+        if self._answer is None and self._failed is None:
+            try:
+                self._ticket.wait()
+                self._answer = self._read()
+            except SealiftError as error:
+                self._failed = error
 
     def wait(self) -> None:
         """Return when every tag verified (see ``channel.device.Verdicts``).

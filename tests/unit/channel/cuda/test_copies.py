@@ -14,7 +14,12 @@ from sealift.channel.cuda.confidential import (
 )
 from sealift.channel.cuda.pinned import PinnedTruth, prove_pinned
 from sealift.crypto.aead import Suite
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    UnavailableError,
+    UsageError,
+)
 from tests.contract.test_device_engines import Batch, on_device, open_batch, read
 from tests.sim.cuda_engines import PIECE, WAYS, engine_on, model_gpu, opened_on
 from tests.sim.cuda_standin import FOREIGN, StandInDriver, StandInStream
@@ -238,4 +243,54 @@ def test_streams_of_others_are_waited_for_and_can_wait():
     engine.lead(7)
     foreign.drain()
     foreign.end()
+    engine.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_share_an_engine(way):
+    """Good and bad batches at once, more than there are tables: each gets its own answer."""
+    engine = engine_on(model_gpu(), way)
+    wrong = []
+
+    def work(number):
+        batch = Batch(GCM, (100, 3000))
+        spoiled = bytearray(batch.sealed)
+        spoiled[batch.places[1].sealed_offset] ^= 1
+        key, plain = engine.key(GCM, batch.key), engine.allocate(batch.plain_bytes)
+        memories = [on_device(engine, each) for each in (batch.sealed, spoiled)]
+        for turn in range(12):
+            bad = (turn + number) % 3 == 0
+            verdicts = engine.open(key, memories[bad], plain, batch.places)
+            try:
+                verdicts.wait()
+                right = not bad and read(engine, plain) == batch.plain
+            except AuthenticationError:
+                right = bad and not any(read(engine, plain))
+            if not right:
+                wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert not any(each.is_alive() for each in threads)
+    assert not wrong
+    engine.close()
+
+
+def test_a_scrub_that_does_not_hold_is_noticed():
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    memory = engine.allocate(5000)
+    engine.upload(b"x" * 10, memory, 4990).wait()
+    engine.core.driver.zero = lambda address, nbytes, stream: (
+        None
+        if address == memory.address
+        else StandInDriver.zero(engine.core.driver, address, nbytes, stream)
+    )
+    with pytest.raises(IntegrityError, match="10 bytes were not zero"):
+        memory.scrub()
+    del engine.core.driver.zero
+    memory.scrub()
     engine.close()
