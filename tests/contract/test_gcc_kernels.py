@@ -7,6 +7,7 @@ that is missing gives other bytes for another seed.
 from __future__ import annotations
 
 import os
+import secrets
 import struct
 from collections.abc import Iterator
 
@@ -85,6 +86,23 @@ def test_memory_that_is_not_aligned(suite: Suite, shift: int) -> None:
     assert seal_all(suite, key, texts, shift=shift) == expected
     opened = open_all(suite, key, as_sealed(texts, expected), shift=shift)
     assert opened == [(True, text.content) for text in texts]
+
+
+def test_the_largest_record(suite: Suite) -> None:
+    """256 or 512 segments: more than a block of threads has threads."""
+    key, texts = os.urandom(32), made([MAX_PLAINTEXT_BYTES])
+    expected = sealed_by_oracle(suite, key, texts)
+    opened = open_all(suite, key, as_sealed(texts, expected))
+    assert opened == [(True, texts[0].content)]
+
+
+def test_random_batches(suite: Suite, order: int) -> None:
+    lengths = [secrets.randbelow(1 << secrets.randbelow(18)) for _ in range(12)]
+    key, texts = os.urandom(32), made(lengths)
+    expected = sealed_by_oracle(suite, key, texts)
+    assert seal_all(suite, key, texts, gpu=SMALL_GPU) == expected, lengths
+    opened = open_all(suite, key, as_sealed(texts, expected))
+    assert opened == [(True, text.content) for text in texts], lengths
 
 
 # One memory for both: had a kernel read what it hashes after what it wrote, it would hash
