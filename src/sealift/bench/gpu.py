@@ -2,7 +2,7 @@
 
 Arms of one size run in turn; a ratio is that of medians. Sealed records lie in pinned
 memory if that is proven, and the plain copy moves exactly their bytes from there. Without
-a GPU the report says so and has no rows.
+a GPU the report has one row, which says why.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def run(
     try:
         engine = open_engine()
     except UnavailableError as error:
-        report.real = [f"nothing: {error}"]
+        report.real = ["nothing"]
+        report.rows = [{"arm": "none", "why": str(error)}]
         return report
     facts = engine.facts
     real = facts.name if facts.real else f"no GPU: {facts.name}"

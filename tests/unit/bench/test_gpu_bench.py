@@ -24,13 +24,13 @@ def test_every_arm_is_measured_for_both_suites(monkeypatch):
     assert report.real[0].startswith("no GPU: stand-in")
 
 
-def test_without_a_gpu_there_are_no_rows():
+def test_without_a_gpu_one_row_says_why():
     def refuses():
         raise UnavailableError("there is no NVIDIA GPU to use here", code="no-gpu")
 
     report = gpu.run(open_engine=refuses)
-    assert report.rows == []
-    assert report.real == ["nothing: there is no NVIDIA GPU to use here"]
+    assert report.real == ["nothing"]
+    assert report.to_text() == "arm=none  why=there is no NVIDIA GPU to use here"
 
 
 @pytest.mark.gpu

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+import sealift
 from sealift.channel.cuda.driver import GpuFacts
 from sealift.channel.cuda.faults import CudaError
 from sealift.crypto.aead import Suite
@@ -17,6 +21,8 @@ from tests.sim.cuda_engines import WAYS, engine_on, model_gpu, opened_on
 from tests.sim.cuda_standin import StandInDriver
 
 GCM = Suite.AES_256_GCM
+ROOT = Path(__file__).resolve().parents[4]
+SOURCE = Path(sealift.__file__).parent
 
 
 def code_of(error: pytest.ExceptionInfo) -> tuple[str, int]:
@@ -102,6 +108,36 @@ def test_keys_are_gone_from_the_gpu_after_close(way):
     blocks = list(gpu.blocks.values())
     engine.close()
     assert not any(secret in block[:] for secret in secrets for block in blocks)
+
+
+AT_EXIT = """
+import atexit
+from sealift.crypto.aead import Suite
+from sealift.crypto.keys import SecretKey
+from tests.sim.cuda_engines import engine_on, model_gpu
+gpu = model_gpu()
+atexit.register(lambda: print(any(block[:].count(b"k" * 32) for block in blocks)))
+engine = engine_on(gpu)
+key = engine.key(Suite.AES_256_GCM, SecretKey(b"k" * 32))
+blocks = list(gpu.blocks.values())
+print(any(block[:].count(b"k" * 32) for block in blocks))
+{how}
+"""
+
+
+@pytest.mark.parametrize("how", ["", "raise SystemExit(0)"])
+def test_keys_are_overwritten_when_the_process_ends(how):
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT.format(how=how)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(SOURCE.parent), str(ROOT))),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 def test_a_key_that_cannot_be_expanded_is_not_left_on_the_gpu():
