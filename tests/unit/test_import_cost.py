@@ -50,6 +50,12 @@ def test_a_holder_loads_nothing_heavy() -> None:
     assert not loaded_by("sealift.travel.holder") & HEAVY
 
 
+def test_what_seals_and_opens_has_no_torch() -> None:
+    """Nor numpy, before a name of it is used; workers that open have no torch."""
+    assert not loaded_by("sealift.data") & (HEAVY | {"cryptography"})
+    assert not loaded_by("sealift.data.worker.__main__") & {"torch", "pyarrow", "PIL"}
+
+
 @pytest.mark.parametrize("parent", ["accelerator", "trainlocal", "orchestrator"])
 def test_whoever_starts_a_recipe_has_no_torch(parent: str) -> None:
     """Keys, leases and digests are in a process that no recipe's library runs in."""

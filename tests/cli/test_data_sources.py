@@ -1,0 +1,114 @@
+"""`sealift data seal` from sources that say their schema: what it prints and refuses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sealift.cli import data
+from sealift.crypto.identity import create_identity, save_identity
+from sealift.data.schemafile import load_schema
+from sealift.errors import SealiftError
+
+KEYS = ("--vault", "v.db", "--key", "north.key", "--passphrase-file", "passphrase")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    save_identity(create_identity("north"), tmp_path / "north.key", "correct horse")
+    (tmp_path / "passphrase").write_text("correct horse\n")
+    np.savez(tmp_path / "t.npz", x=np.eye(3, dtype=np.float32), Label=np.arange(3))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def seal(source: str, *words: str) -> None:
+    parser = argparse.ArgumentParser("sealift")
+    data.add_parser(parser.add_subparsers(required=True))
+    given = ["data", "seal", source, "--name", "n", "--part", "train", *KEYS, *words]
+    args = parser.parse_args(given)
+    assert args.run(args) == 0
+
+
+def refused(source: str, *words: str) -> SealiftError:
+    with pytest.raises(SealiftError) as caught:
+        seal(source, *words)
+    assert "\n" not in str(caught.value)
+    assert not list(Path().glob("n.*"))
+    assert not Path("v.db").exists()
+    return caught.value
+
+
+def test_the_schema_is_shown_and_written(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seal("t.npz", "--fields", "x,label=Label", "--json")
+    said = capsys.readouterr()
+    assert "no --schema: t.npz itself says (also in n.schema.toml)" in said.err
+    text = (home / "n.schema.toml").read_text()
+    assert text in said.err
+    assert [field.name for field in load_schema(home / "n.schema.toml").fields] == [
+        "x", "label",
+    ]  # fmt: skip
+    assert json.loads(said.out)["rows"] == 3
+    assert {path.name for path in home.glob("n.*")} == {
+        "n.sealed", "n.resource.json", "n.schema.toml",
+    }  # fmt: skip
+
+
+def test_a_schema_given_is_not_written_again(home: Path) -> None:
+    (home / "s.toml").write_text(
+        '[[fields]]\nname = "label"\ndtype = "int64"\nclasses = 3\n'
+    )
+    seal("t.npz", "--fields", "label=Label", "--schema", "s.toml")
+    assert not (home / "n.schema.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "code", "exit_code", "said"),
+    [
+        ("t.npz", (), "no-schema", 6, "'Label' makes no field"),
+        ("t.csv", (), "no-schema", 6, "--schema"),
+        ("t.npz", ("--fields", "x,x=Label"), "usage", 2, "a field twice"),
+        ("t.npz", ("--fields", "y"), "usage", 2, "no column 'y'"),
+        ("t.npz", ("--image-size", "9"), "usage", 2, "HEIGHTxWIDTH"),
+        ("t.npz", ("--image-size", "9x9", "--fields", "x"), "usage", 2, "not for"),
+        ("none.parquet", (), "cannot-read", 3, "no such file"),
+        ("nowhere", (), "cannot-read", 3, "no such file"),
+        ("passphrase", (), "unknown-source", 2, "Use one of"),
+        ("no_module:rows", (), "bad-dataset", 2, "cannot load no_module:rows"),
+    ],
+)
+def test_what_is_refused(
+    home: Path,
+    source: str,
+    words: tuple[str, ...],
+    code: str,
+    exit_code: int,
+    said: str,
+) -> None:
+    (home / "t.csv").write_text("a\n1\n")
+    error = refused(source, *words)
+    assert (error.code, error.exit_code) == (code, exit_code)
+    assert said in str(error)
+
+
+def test_a_row_out_of_range_leaves_nothing(home: Path) -> None:
+    (home / "s.toml").write_text(
+        '[[fields]]\nname = "label"\ndtype = "int64"\nclasses = 2\n'
+    )
+    error = refused("t.npz", "--fields", "label=Label", "--schema", "s.toml")
+    assert error.code == "bad-row"
+    assert "label[2]: 2 is not at most 1" in str(error)
+
+
+def test_the_owners_module_is_found_in_this_folder(home: Path) -> None:
+    (home / "mine_for_a_test.py").write_text(
+        "rows = [{'x': float(i), 'n': i} for i in range(5)]\n"
+    )
+    seal("mine_for_a_test:rows")
+    assert load_schema(home / "n.schema.toml").fields[1].dtype == "int64"
