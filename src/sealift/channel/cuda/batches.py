@@ -24,6 +24,7 @@ from sealift.channel.device import RecordPlace
 from sealift.errors import SealiftError
 
 _THREADS: Final = 128
+_MOST_BLOCKS: Final = 512  # each reads all verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def refusal(num_records: int) -> Launch:
     """Zero the plaintext of the whole batch if a record of it was refused."""
     return Launch(
         "sealift_refuse_batch",
-        Grid(num_records, _THREADS),
+        Grid(min(num_records, _MOST_BLOCKS), _THREADS),
         ("records", Word32(num_records), "verdicts", "plain"),
     )
 

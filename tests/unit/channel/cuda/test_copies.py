@@ -13,6 +13,7 @@ from sealift.channel.cuda.confidential import (
     read_protection,
 )
 from sealift.channel.cuda.pinned import PinnedTruth, prove_pinned
+from sealift.channel.cuda.selftest import make_case
 from sealift.crypto.aead import Suite
 from sealift.errors import (
     AuthenticationError,
@@ -21,7 +22,14 @@ from sealift.errors import (
     UsageError,
 )
 from tests.contract.test_device_engines import Batch, on_device, open_batch, read
-from tests.sim.cuda_engines import PIECE, WAYS, engine_on, model_gpu, opened_on
+from tests.sim.cuda_engines import (
+    PIECE,
+    WAYS,
+    engine_on,
+    gcc_engine,
+    model_gpu,
+    opened_on,
+)
 from tests.sim.cuda_standin import FOREIGN, StandInDriver, StandInStream
 from tests.sim.nvml import FakeNvml
 
@@ -293,4 +301,18 @@ def test_a_scrub_that_does_not_hold_is_noticed():
         memory.scrub()
     del engine.core.driver.zero
     memory.scrub()
+    engine.close()
+
+
+def test_many_small_records_are_refused_as_one():
+    """More records than the refusing kernel has blocks; the real kernels."""
+    engine, case = gcc_engine(), make_case(GCM, [33] * 600)
+    spoiled = bytearray(case.sealed)
+    spoiled[case.places[599].sealed_offset] ^= 1
+    sealed, plain = on_device(engine, spoiled), engine.allocate(len(case.plain))
+    verdicts = engine.open(engine.key(GCM, case.key), sealed, plain, case.places)
+    assert verdicts.collect() == b"\1" * 599 + b"\0"
+    assert engine.core.count_nonzero(plain, 0, plain.nbytes) == 0
+    with pytest.raises(AuthenticationError):
+        verdicts.wait()
     engine.close()

@@ -71,7 +71,8 @@ SEALIFT_INLINE void zero_range(u8* start, u32 nbytes) {
         store_block(start, nbytes, block, zero, aligned);
 }
 
-// If any record of a batch is not genuine, zero the plaintext of all. One block a record.
+// If any record of a batch is not genuine, zero the plaintext of all. Any grid: each block
+// looks at all verdicts once, and takes its share of the records.
 SEALIFT_KERNEL(8) sealift_refuse_batch(const sealift_record* __restrict__ records,
                                        u32 num_records,
                                        const u8* __restrict__ verdicts, u8* plain) {
@@ -81,7 +82,10 @@ SEALIFT_KERNEL(8) sealift_refuse_batch(const sealift_record* __restrict__ record
     for (u32 i = threadIdx.x; i < num_records; i += SEALIFT_THREADS)
         if (verdicts[i] != 1) wrong = 1;  // whoever writes, writes the same
     __syncthreads();
-    const sealift_record record = records[blockIdx.x];
-    if (!wrong || !has_lengths(record)) return;
-    zero_range(plain + record.plain_offset, record.plaintext_bytes);
+    if (!wrong) return;
+    for (u32 i = blockIdx.x; i < num_records; i += gridDim.x) {
+        const sealift_record record = records[i];
+        if (has_lengths(record))
+            zero_range(plain + record.plain_offset, record.plaintext_bytes);
+    }
 }
