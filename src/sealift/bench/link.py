@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from sealift.bench import linkinference, linktraining
 from sealift.bench.linkarms import (
     HOME,
     NAIVE,
@@ -50,12 +51,15 @@ Times = dict[str, list[float]]
 
 
 def run(*, quick: bool = False) -> BenchReport:
-    """Measure everything; some minutes, with ``quick`` about half a minute."""
+    """Measure everything; a quarter of an hour, with ``quick`` some two minutes."""
     report = start_report("link")
     report.real = [
         "both ciphers, every copy, two processes on this machine, a core each",
         "reencrypt*, sealed at home: begin with records that were sealed before",
         "seal-ahead: the sealing is not in its time, it happens during compute",
+        "inference: one server loop and sandboxed worker for all arms; tls: a TLS server "
+        "that opens and seals again",
+        "training: batches over a private memory file, sealed ahead or as they are",
         "CPU seconds: those of waiting ends are in them, they look for a moment",
     ]
     report.modelled = sources()
@@ -66,8 +70,17 @@ def run(*, quick: bool = False) -> BenchReport:
         if not quick:
             _sweep(report, peer)
         _measure_failures(report, peer)
+    _measure_models(report, quick=quick)
     report.rows += modelled_rows(QUICK_SIZES_BYTES if quick else SIZES_BYTES)
     return report
+
+
+def _measure_models(report: BenchReport, *, quick: bool) -> None:
+    """Whole questions and whole training steps, sealed beside plain."""
+    for part in (linkinference, linktraining):
+        found = part.rows(quick=quick)
+        report.rows += found
+        report.ratios |= part.ratios(found)
 
 
 def _measure_size(

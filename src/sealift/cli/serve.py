@@ -16,6 +16,7 @@ from sealift.channel.tcp import TcpListener
 from sealift.cli.accelerator import restart_overwriting
 from sealift.cli.hostattester import add_attester_arguments, open_attester
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
+from sealift.cli.signals import on_second_signal
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
@@ -23,6 +24,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay import Relay
 from sealift.train.sandbox import limits
 from sealift.train.serving.door import Door, DoorLimits
+from sealift.train.serving.hosted import overwrite_live_rooms
 from sealift.train.serving.server import Server, find_subject
 from sealift.train.settings import parse_address
 from sealift.train.worker.workshop import Workshop
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit code is the signal's, or that of an error."""
     if not args.keep_freed_memory:
         restart_overwriting()
+    on_second_signal(overwrite_live_rooms)
     setup = set_up_role(args, ("serve",))
     subject = find_subject(setup.agreement, setup.job.serving)
     attester = open_attester(args, setup)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,9 @@ class HostLimits:
     memory_bytes: int = 0
 
 
+_LIVE: weakref.WeakSet[HostedModel] = weakref.WeakSet()
+
+
 class HostedModel:
     """A model in its sandbox.
 
@@ -95,6 +99,7 @@ class HostedModel:
         self._room = SharedBuffer(rows * form.inputs.row_bytes)
         area_bytes = rows * max(each.schema.row_bytes for each in found)
         self._terms = _Terms(form, self._room, area_bytes, limits)
+        _LIVE.add(self)
 
     def start(self) -> None:
         """Load the model.
@@ -134,8 +139,13 @@ class HostedModel:
     def close(self) -> None:
         """End the process and overwrite what it read and wrote."""
         self._end_worker()
-        scrub(self._room.view)
+        self.overwrite()
+        _LIVE.discard(self)
         self._room.close()
+
+    def overwrite(self) -> None:
+        """Overwrite the questions that lie here."""
+        scrub(self._room.view)
 
     def _fill(self, parts: Sequence[Buffer]) -> None:
         at = 0
@@ -172,6 +182,12 @@ class HostedModel:
             worker.close()
 
 
+def overwrite_live_rooms() -> None:
+    """Of every model of this process: the last act of a second signal."""
+    for model in list(_LIVE):
+        model.overwrite()
+
+
 @dataclass(frozen=True, slots=True)
 class _Terms:
     """What every worker gets, also after a restart."""
@@ -206,6 +222,7 @@ class _Worker:
         with ExitStack() as stack:
             control, self._equipment = stack.enter_context(workshop.lend())
             area = stack.enter_context(closing(Area(terms.area_bytes)))
+            stack.callback(area.overwrite)  # once the process is gone
             self._answers = stack.enter_context(
                 closing(
                     mmap.mmap(area.descriptor, terms.area_bytes, prot=mmap.PROT_READ)

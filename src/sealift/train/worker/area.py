@@ -15,6 +15,7 @@ from typing import Final
 from sealift.errors import MalformedError, UnavailableError
 from sealift.train.tensors import parse_tensors
 
+_ZEROES: Final = bytes(1 << 20)
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -51,6 +52,12 @@ class Area:
         if not 0 <= start <= start + length <= self.length:
             raise MalformedError("outside of the area", code="bad-message")
         return _copy(self.descriptor, start, length)
+
+    def overwrite(self) -> None:
+        """Write zeroes over all that was handed over, where there was anything."""
+        for start in range(0, self.length, len(_ZEROES)):
+            length = min(len(_ZEROES), self.length - start)
+            os.pwrite(self.descriptor, _ZEROES[:length], start)
 
     def close(self) -> None:
         """Give it back."""
