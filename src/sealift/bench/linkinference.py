@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -42,7 +43,7 @@ BATCHES: Final = (1, 8, 32)
 QUICK_BATCHES: Final = (1,)
 QUICK_S: Final = 4.0  # for all arms of a row
 FULL_S: Final = 20.0
-MIN_PAIRS: Final = 15
+MIN_PAIRS: Final = 31
 MAX_PAIRS: Final = 400
 BAR_BYTES: Final = 64 << 10  # of question and answer together
 RATIO: Final = "infer_secure_vs_plain"
@@ -87,14 +88,16 @@ def _measure(
     question = (batch, random_rows(form.inputs, batch))
     answer_bytes = batch * form.outputs.schema.row_bytes
     times: dict[str, list[float]] = {arm: [] for arm in sessions}
+    turn = deque(sessions)
     began = time.perf_counter()
     while len(times["plain"]) <= MAX_PAIRS:
         late = time.perf_counter() - began > budget_s
         if late and len(times["plain"]) > MIN_PAIRS:
             break
-        for arm, session in sessions.items():
-            taken = _ask(session, next(numbers), question, answer_bytes)
-            times[arm].append(taken)
+        turn.rotate(1)  # nobody always comes after the same one
+        for arm in turn:
+            number = next(numbers)
+            times[arm].append(_ask(sessions[arm], number, question, answer_bytes))
     medians = {arm: statistics.median(found[1:]) for arm, found in times.items()}
     row: Row = {
         "what": "inference",

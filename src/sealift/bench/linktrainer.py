@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import deque
 from typing import Any, Final
 
 from sealift.channel.hostdevice import HostDevice
@@ -48,9 +49,11 @@ def main() -> None:
     task = _Task(name, rows)
     receivers, memory, holder = _links(task.batch, cores[-1])
     times: dict[LinkMode, list[float]] = {arm: [] for arm in ARMS}
+    turn = deque(ARMS)
     began = time.perf_counter()
     while time.perf_counter() - began < budget_s or len(times[ARMS[0]]) < 3 * WARM_UP:
-        for arm in ARMS:
+        turn.rotate(1)
+        for arm in turn:
             start = time.perf_counter()
             receivers[arm].receive(memory)
             task.step(memory.view)
