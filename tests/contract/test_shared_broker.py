@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import SealiftError
-from sealift.ids import Role
+from sealift.ids import Digest, Role
+from sealift.release.checkpoint import CheckpointMark
 from sealift.release.collect import request_head
 from sealift.release.custody import log_name
 from sealift.release.entrust import withdraw
 from sealift.release.heads import HeadStore
 from sealift.release.logcheck import read_entries, read_head, verify_log
+from sealift.release.shares import Shares
 from sealift.release.speaking import log_owner
 from sealift.release.statement import sign_statement
+from sealift.session import Session
+from sealift.travel.brokerage import dismiss_brokers
+from sealift.travel.peers import ORCHESTRATOR
 from tests.sim.owners import NOW_S, Consortium
 from tests.sim.shared_broker import Town, entrusting, owner_vault
 
@@ -90,6 +97,45 @@ def test_started_again_it_has_nothing(
     town.entrust("ada", vault)
     assert town.collect("ada") == "released"
     vault.close()
+
+
+def test_the_job_ends(town: Town, consortium: Consortium, tmp_path: Path) -> None:
+    """It ends when every seat was told, and its keys with it."""
+    for owner in ("ada", "bern"):
+        vault = owner_vault(consortium, owner, tmp_path / f"{owner}.vault")
+        town.entrust(owner, vault)
+        vault.close()
+    operator = replace(town.holder("cleo"), role=Role.ORCHESTRATOR)
+    with town.link(ORCHESTRATOR) as link:
+        dismiss_brokers(link, operator, town.verified, "finished")
+    town.thread.join(10)
+    assert not town.thread.is_alive()
+    assert town.ended == ""
+    assert not town.custody.seats
+
+
+def test_checkpoints(town: Town, consortium: Consortium, tmp_path: Path) -> None:
+    """A seat keeps its owner's shares, in memory, and signs for it."""
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    vault.close()
+    share = SecretKey.generate()
+    mark = CheckpointMark(1, Digest.of(b"sealed"), ("ada",))
+    ours = town.accelerator()
+
+    def shares(session: Session) -> Shares:
+        clock = time.monotonic
+        return Shares(session, town.verified, "ada", job="job", clock=clock)
+
+    with town.reach("ada", ours) as session:
+        asked = shares(session)
+        asked.claim()
+        asked.deposit(mark, share)
+        head = asked.commit(mark)
+    assert log_owner(head, town.verified).name == "ada"
+    with town.reach("ada", ours) as session:
+        found, _ = shares(session).fetch(mark)
+    assert found.reveal(TOKEN) == share.reveal(TOKEN)
 
 
 def test_withdrawn(town: Town, consortium: Consortium, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,7 @@ class Town:
             sink=lambda event: self.events.append((event.kind, dict(event.fields))),
         )
         self.links: list[Link] = []
+        self.ended = ""
         shared = SharedBrokerage(
             self.verified,
             self.custody,
@@ -116,8 +117,10 @@ class Town:
         )
 
         def serve() -> None:
-            with suppress(SealiftError):
+            try:
                 shared.serve()
+            except SealiftError as error:
+                self.ended = error.code
 
         self.thread = threading.Thread(target=serve, daemon=True)
         self.thread.start()

@@ -15,6 +15,7 @@ from sealift.errors import UsageError
 from sealift.release.files import read_whole
 from sealift.release.logcheck import read_entries, read_head, verify_log
 from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.speaking import log_owner
 from sealift.train.levelproof import ShownRelease, head_of, prove_releases
 from sealift.train.manifest import (
     MANIFEST_NAME,
@@ -81,13 +82,14 @@ def _facts(
         "level": manifest.level,
         "instance": manifest.instance.to_text(),
         "evidence": f"{manifest.evidence.kind} {manifest.evidence.digest}",
-        "released": [_line(each, verified) for each in shown],
+        "released": [_line(each, manifest, verified) for each in shown],
         "verified": proven + nobody,
     }
 
 
-def _line(shown: ShownRelease, verified: VerifiedAgreement) -> str:
-    parties = verified.agreement.parties
-    owner = next((each.name for each in parties if each.sign == shown.log), "?")
+def _line(
+    shown: ShownRelease, manifest: RunManifest, verified: VerifiedAgreement
+) -> str:
+    owner = log_owner(head_of(manifest, shown.log), verified).name
     on = " ".join(digest.to_text() for digest in shown.evidence)
     return f"{owner}: {', '.join(shown.resources)} on evidence {on}"

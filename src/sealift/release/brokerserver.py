@@ -177,6 +177,7 @@ class Broker:
         return CheckpointDesk(
             self._verified,
             self._identity,
+            self._owner,
             store=self._vault.checkpoints,
             log=self._log,
             clock=self._clock,

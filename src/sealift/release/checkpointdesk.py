@@ -55,7 +55,8 @@ class CheckpointDesk:
 
     Args:
         verified: The agreement that everybody signed.
-        identity: The owner's identity.
+        identity: Signs: the owner's, or the one that it appointed.
+        owner: For whom.
         store: The shares in its vault.
         log: Its audit log.
         clock: Seconds since 1970, for people who read the log.
@@ -67,6 +68,7 @@ class CheckpointDesk:
         self,
         verified: VerifiedAgreement,
         identity: Identity,
+        owner: Owner,
         *,
         store: CheckpointStore,
         log: AuditLog,
@@ -76,7 +78,7 @@ class CheckpointDesk:
     ) -> None:
         self._verified = verified
         self._identity = identity
-        self._owner = Owner(identity.name, identity.public_key)
+        self._owner = owner
         self._store = store
         self._log = log
         self._clock = clock

@@ -23,7 +23,7 @@ from sealift.release.rollback import Sighting
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept
+from sealift.session.establish import accept, connect
 from sealift.session.link import Link
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import (
@@ -40,6 +40,7 @@ from sealift.travel.peers import (
     expect_data_owner,
     expect_orchestrator,
     expect_speaker,
+    link_name,
 )
 
 MAX_SESSIONS: Final = 32
@@ -240,17 +241,11 @@ def dismiss_brokers(
         wait_s: How long each may take to appear.
     """
     for owner in agreement.agreement.holders:
-        with (
-            suppress(SealiftError),
-            meet_broker(
-                link,
-                endpoint,
-                agreement,
-                owner,
-                open_s=FAREWELL_S,
-                wait_s=wait_s,
-                timeout_s=FAREWELL_S,
-            ) as session,
-        ):
-            send_message(session, Finished(outcome, agreement.digest))
-            await_end(session)
+        with suppress(SealiftError):
+            name = link_name(Role.BROKER, owner)
+            circuit = link.open(name, FAREWELL_S, wait_s=wait_s)
+            # Whoever speaks for the owner: that the job has ended is no secret.
+            policy = expect_speaker(agreement, owner)
+            with connect(circuit, endpoint, policy, FAREWELL_S) as session:
+                send_message(session, Finished(outcome, agreement.digest))
+                await_end(session)

@@ -8,6 +8,7 @@ served from then on under the name that its own broker would have.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -36,6 +37,7 @@ MAX_EACH: Final = 4  # meetings under one name on the relay
 MAX_MEETINGS: Final = 16  # each costs a piece of evidence
 SILENCE_S: Final = 600.0  # a person reads what our evidence amounts to
 SWEEP_S: Final = 1.0
+LAST_SEATS_S: Final = 5.0
 
 Serve = Callable[[Link], None]
 # (name on the relay, what to do with the link): dials again when the relay is lost.
@@ -96,6 +98,7 @@ class SharedBrokerage:
         self._over = threading.Event()
         self._desk: Link | None = None
         self._links: dict[str, Link] = {}
+        self._threads: list[threading.Thread] = []
 
     def serve(self) -> None:
         """Until every owner's part was told that the job has ended.
@@ -108,6 +111,9 @@ class SharedBrokerage:
         try:
             self._keep(DESK, self._take_owners)
         except PeerError:
+            # With the job the orchestrator ends, and its relay: maybe before the seats,
+            # which were told so, have come to their end here.
+            self._await_seats()
             if not self._over.is_set():
                 raise
         finally:
@@ -207,9 +213,12 @@ class SharedBrokerage:
     def _open_seat(self, owner: str, seat: Seat) -> None:
         """Serve it; raises PeerError if its name on the relay is not to be had."""
         opening = _Opening()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._serve_seat, args=(owner, seat, opening), daemon=True
-        ).start()
+        )
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
         opening.await_link()
 
     def _serve_seat(self, owner: str, seat: Seat, opening: _Opening) -> None:
@@ -246,6 +255,13 @@ class SharedBrokerage:
         else:
             if self._custody.seats.get(owner) is seat:
                 self._end(owner)
+
+    def _await_seats(self) -> None:
+        deadline = time.monotonic() + LAST_SEATS_S
+        with self._lock:
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _end(self, owner: str) -> None:
         """The job has ended for one owner; with the last one this process ends."""
