@@ -53,8 +53,8 @@ class Envelope:
         return b"".join((head, self.payload))
 
     @classmethod
-    def parse(cls, frame: bytes) -> Envelope:
-        """Read an envelope; its payload is a copy.
+    def parse(cls, frame: Buffer) -> Envelope:
+        """Read an envelope; its payload is a view of the frame.
 
         Raises:
             MalformedError: for another version, an unknown kind, or a bad name.
@@ -66,12 +66,13 @@ class Envelope:
         except ValueError:
             raise _malformed("unknown kind", 1) from None
         start = HEAD_BYTES + frame[HEAD_BYTES - 1]
-        name = frame[HEAD_BYTES:start].decode("ascii", "replace")
+        name = bytes(frame[HEAD_BYTES:start]).decode("ascii", "replace")
         if len(frame) < start:
             raise _malformed("the name is cut", HEAD_BYTES)
         if name:
             check_name(name, what="endpoint name")
-        return cls(kind, frame[2 : 2 + CIRCUIT_BYTES], name, frame[start:])
+        circuit = bytes(frame[2 : 2 + CIRCUIT_BYTES])
+        return cls(kind, circuit, name, memoryview(frame)[start:])
 
     @property
     def reason(self) -> str:

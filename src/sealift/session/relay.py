@@ -1,93 +1,36 @@
 """The orchestrator's one port: forwards frames between named processes, unopened.
 
-All decisions are ``Switchboard``'s; here are the sockets and threads around it: one that
-accepts, and per connection one that reads and one that writes, so that a slow reader
-stops nobody else. All of them end with ``close``.
+All decisions are ``Switchboard``'s; here are the sockets around it. One thread accepts;
+another reads from every connection that has something, and writes to every one that
+takes something, so that a slow reader stops nobody else. Both end with ``close``.
 The relay is trusted for progress only: it can drop and delay, and nothing more.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 import threading
-from collections import deque
+import time
 from contextlib import suppress
 from typing import Final
 
-from sealift.channel.memory import memory_pair
-from sealift.channel.tcp import TcpListener
-from sealift.channel.transport import Transport
-from sealift.errors import MalformedError, PeerError, SealiftError
+from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.channel.transport import DEFAULT_SEND_TIMEOUT_S, peer_timeout
+from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.session.envelope import MAX_ENVELOPE_BYTES, NO_CIRCUIT, refuse
+from sealift.ids import Buffer
+from sealift.session.envelope import NO_CIRCUIT, refuse
 from sealift.session.link import Link
+from sealift.session.relayline import READ_BYTES, RelayLine
 from sealift.session.switchboard import MAX_CONNECTIONS, Delivery, Switchboard
 
 REGISTER_TIMEOUT_S: Final = 10.0
 ACCEPT_PAUSE_S: Final = 0.05
 MAX_OUTBOX_BYTES: Final = 256 << 20  # a connection that takes nothing is dropped then
-MAX_OUTBOX_FRAMES: Final = 1 << 16
-
-
-class _Connection:
-    """A transport with an outbox, emptied by a thread of its own."""
-
-    def __init__(self, number: int, transport: Transport) -> None:
-        self.number = number
-        self.transport = transport
-        self._changed = threading.Condition()
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._closing = False
-        self._writer = threading.Thread(
-            target=self._write, name=f"relay writer {number}", daemon=True
-        )
-        self._writer.start()
-
-    def put(self, frame: bytes) -> None:
-        """Queue a frame; never waits."""
-        with self._changed:
-            self._outbox.append(frame)
-            self._outbox_bytes += len(frame)
-            full = (
-                self._outbox_bytes > MAX_OUTBOX_BYTES
-                or len(self._outbox) > MAX_OUTBOX_FRAMES
-            )
-            self._changed.notify_all()
-        if full:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Drop the connection at once; its reader ends, and reports it gone."""
-        with self._changed:
-            self._closing = True
-            self._outbox.clear()
-            self._changed.notify_all()
-        self.transport.close()
-
-    def finish(self) -> None:
-        """Write out what is queued, close, and wait for the writer to end."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._writer.join()
-
-    def _write(self) -> None:
-        try:
-            while (frame := self._next()) is not None:
-                self.transport.send(frame)
-        except SealiftError:
-            pass  # the reader sees the same end and reports it
-        self.transport.close()
-
-    def _next(self) -> bytes | None:
-        with self._changed:
-            while not self._outbox and not self._closing:
-                self._changed.wait()
-            if not self._outbox:
-                return None
-            frame = self._outbox.popleft()
-            self._outbox_bytes -= len(frame)
-            return frame
+MAX_OUTBOX_PIECES: Final = 1 << 17
+_LOOK_S: Final = 1.0  # how often deadlines are looked at
 
 
 class Relay:
@@ -103,10 +46,20 @@ class Relay:
         self._sink = sink
         self._lock = threading.Lock()
         self._board = Switchboard()
-        self._connections: dict[int, _Connection] = {}
-        self._readers: list[threading.Thread] = []
+        self._lines: dict[int, RelayLine] = {}  # by number
+        self._waited: dict[int, RelayLine] = {}  # by descriptor
+        self._due_s: dict[RelayLine, float] = {}  # to register, or to take something
+        self._to_flush: dict[RelayLine, None] = {}
+        self._scratch = memoryview(bytearray(READ_BYTES))
         self._count = 0
         self._closing = threading.Event()
+        self._poll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._forwarder = threading.Thread(
+            target=self._forward, name="relay", daemon=True
+        )
+        self._forwarder.start()
         self._acceptor = threading.Thread(
             target=self._accept, name="relay acceptor", daemon=True
         )
@@ -137,44 +90,36 @@ class Relay:
             return self._board.names
 
     def local_link(self, name: str = "orchestrator") -> Link:
-        """A link of the relay's own process, without a socket."""
-        here, there = memory_pair()
+        """A link of the relay's own process, over a pair of sockets."""
+        here, there = socket.socketpair()
         self.attach(there)
-        return Link(here, name)
+        return Link(TcpTransport(here), name)
 
-    def attach(self, transport: Transport) -> None:
+    def attach(self, sock: socket.socket) -> None:
         """Serve one more connection."""
         with self._lock:
-            if self._closing.is_set() or len(self._connections) >= MAX_CONNECTIONS:
-                with suppress(SealiftError):
-                    transport.send(refuse(NO_CIRCUIT, "relay-full"))
-                transport.close()
+            if self._closing.is_set() or len(self._lines) >= MAX_CONNECTIONS:
+                _turn_away(sock)
                 return
             self._count += 1
-            connection = _Connection(self._count, transport)
-            self._connections[connection.number] = connection
-            reader = threading.Thread(
-                target=self._serve,
-                args=(connection,),
-                name=f"relay reader {connection.number}",
-                daemon=True,
-            )
-            self._readers = [old for old in self._readers if old.is_alive()]
-            self._readers.append(reader)
-            reader.start()
+            line = RelayLine(self._count, sock)
+            self._lines[line.number] = self._waited[line.fileno()] = line
+            self._due_s[line] = time.monotonic() + REGISTER_TIMEOUT_S
+            self._poll.register(line, select.EPOLLIN)
 
     def close(self) -> None:
-        """Stop listening, end every connection, wait for every thread."""
+        """Stop listening, end every connection, wait for both threads."""
         with self._lock:
+            if self._closing.is_set():
+                return
             self._closing.set()
-            connections, readers = list(self._connections.values()), self._readers
+        os.eventfd_write(self._wake, 1)
         if self._listener is not None:
             self._listener.close()
             self._acceptor.join()
-        for connection in connections:
-            connection.abandon()
-        for reader in readers:
-            reader.join()
+        self._forwarder.join()
+        self._poll.close()
+        os.close(self._wake)
 
     def __enter__(self) -> Relay:
         return self
@@ -186,55 +131,124 @@ class Relay:
         assert self._listener is not None
         while not self._closing.is_set():
             try:
-                self.attach(self._listener.accept(None))
+                self.attach(self._listener.accept_socket(None))
             except PeerError:
                 # Closed, or a peer that left before it was accepted; or no descriptor
                 # is left, which lasts.
                 self._closing.wait(ACCEPT_PAUSE_S)
 
-    def _serve(self, connection: _Connection) -> None:
-        try:
-            self._register(connection)
-            while True:
-                frame = connection.transport.receive(None)
-                with self._lock:
-                    self._deliver(self._board.handle(connection.number, frame))
-        except SealiftError as error:
-            self._drop(connection, error)
-        connection.finish()
+    def _forward(self) -> None:
+        look_s = time.monotonic() + _LOOK_S
+        while not self._closing.is_set():
+            for descriptor, events in self._poll.poll(_LOOK_S):
+                line = self._waited.get(descriptor)
+                if line is not None:
+                    self._serve(line, events)
+            self._flush()
+            if time.monotonic() >= look_s:
+                look_s = time.monotonic() + _LOOK_S
+                self._drop_overdue()
+        for line in self._lines.values():
+            line.close()
 
-    def _register(self, connection: _Connection) -> None:
-        transport = connection.transport
-        longest, transport.max_frame_bytes = (
-            transport.max_frame_bytes,
-            MAX_ENVELOPE_BYTES,
-        )
-        frame = transport.receive(REGISTER_TIMEOUT_S)
-        transport.max_frame_bytes = longest
+    def _serve(self, line: RelayLine, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._to_flush[line] = None
+        if not events & ~select.EPOLLOUT:
+            return
+        try:
+            for frame in line.receive(self._scratch):
+                self._take(line, frame)
+        except SealiftError as error:
+            self._drop(line, error)
+
+    def _take(self, line: RelayLine, frame: Buffer) -> None:
+        with self._lock:
+            known = self._board.name_of(line.number)
+            if known:
+                self._deliver(self._board.handle(line.number, frame))
+        if not known:
+            self._register(line, frame)
+
+    def _register(self, line: RelayLine, frame: Buffer) -> None:
         try:
             with self._lock:
-                self._deliver([self._board.register(connection.number, frame)])
-        except (PeerError, MalformedError) as error:
-            connection.put(refuse(NO_CIRCUIT, error.code))
+                self._deliver([self._board.register(line.number, frame)])
+        except SealiftError as error:
+            line.put(refuse(NO_CIRCUIT, error.code))
+            with suppress(PeerError):  # it is dropped in any case
+                line.flush()
             emit(self._sink, "relay.refused", reason=error.code)
             raise
-        emit(self._sink, "relay.registered", name=self._name(connection))
+        line.registered()
+        self._due_s.pop(line, None)
+        emit(self._sink, "relay.registered", name=self._board.name_of(line.number))
 
-    def _drop(self, connection: _Connection, error: SealiftError) -> None:
-        name = self._name(connection)
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            target = self._lines.get(delivery.connection)
+            if target is not None:
+                target.put(delivery.frame)
+                self._to_flush[target] = None
+
+    def _flush(self) -> None:
+        """Send what was queued; who is dropped for it may leave others more to send."""
+        while self._to_flush:
+            line = next(iter(self._to_flush))
+            del self._to_flush[line]
+            if line.number not in self._lines:
+                continue
+            before = line.outbox_bytes
+            try:
+                line.flush()
+                _require_room(line)
+            except PeerError as error:
+                self._drop(line, error)
+                continue
+            self._wait_for(line, progress=line.outbox_bytes < before)
+
+    def _wait_for(self, line: RelayLine, *, progress: bool) -> None:
+        """To read, and to write if something is left; and not for ever."""
+        left = bool(line.outbox)
+        began = left and not line.blocked
+        if left != line.blocked:
+            line.blocked = left
+            writing = select.EPOLLOUT if left else 0
+            self._poll.modify(line, select.EPOLLIN | writing)
+            self._due_s.pop(line, None)
+        if began or (left and progress):
+            self._due_s[line] = time.monotonic() + DEFAULT_SEND_TIMEOUT_S
+
+    def _drop_overdue(self) -> None:
+        now_s = time.monotonic()
         with self._lock:
-            self._deliver(self._board.drop(connection.number))
-            del self._connections[connection.number]
+            due = [line for line, due_s in self._due_s.items() if now_s >= due_s]
+        for line in due:
+            self._drop(line, peer_timeout())
+        self._flush()
+
+    def _drop(self, line: RelayLine, error: SealiftError) -> None:
+        with self._lock:
+            if self._lines.pop(line.number, None) is None:
+                return
+            name = self._board.name_of(line.number)
+            self._deliver(self._board.drop(line.number))
+            self._poll.unregister(line)
+            del self._waited[line.fileno()]
+            self._due_s.pop(line, None)
+            line.close()
         if name:
             emit(self._sink, "relay.gone", name=name, reason=error.code)
 
-    def _deliver(self, deliveries: list[Delivery]) -> None:
-        """Queue under the lock, so that the order of decisions is kept."""
-        for delivery in deliveries:
-            target = self._connections.get(delivery.connection)
-            if target is not None:
-                target.put(delivery.frame)
 
-    def _name(self, connection: _Connection) -> str:
-        with self._lock:
-            return self._board.name_of(connection.number)
+def _require_room(line: RelayLine) -> None:
+    full = line.outbox_bytes > MAX_OUTBOX_BYTES or len(line.outbox) > MAX_OUTBOX_PIECES
+    if full:
+        raise PeerError("the peer takes nothing", code="peer-timeout")
+
+
+def _turn_away(sock: socket.socket) -> None:
+    transport = TcpTransport(sock, send_timeout_s=0.0)
+    with suppress(SealiftError):
+        transport.send(refuse(NO_CIRCUIT, "relay-full"))
+    transport.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.errors import MalformedError, PeerError
+from sealift.ids import Buffer
 from sealift.session.envelope import (
     FRAME_COST_BYTES,
     WINDOW_BYTES,
@@ -32,7 +33,7 @@ class Delivery:
     """Bytes for one connection."""
 
     connection: int
-    frame: bytes
+    frame: Buffer
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Switchboard:
         """The name of a registered connection, or an empty text."""
         return self._connections.get(connection, "")
 
-    def register(self, connection: int, frame: bytes) -> Delivery:
+    def register(self, connection: int, frame: Buffer) -> Delivery:
         """Take a connection's first envelope; return what answers it.
 
         Raises:
@@ -86,7 +87,7 @@ class Switchboard:
         answer = Envelope(EnvelopeKind.REGISTERED, name=envelope.name)
         return Delivery(connection, answer.encode())
 
-    def handle(self, connection: int, frame: bytes) -> list[Delivery]:
+    def handle(self, connection: int, frame: Buffer) -> list[Delivery]:
         """What follows from one envelope of a registered connection.
 
         Raises:
@@ -152,7 +153,7 @@ class Switchboard:
         return target
 
     def _forward(
-        self, sender: int, route: _Route, envelope: Envelope, frame: bytes
+        self, sender: int, route: _Route, envelope: Envelope, frame: Buffer
     ) -> list[Delivery]:
         under_way = route.under_way.get(sender, 0)
         if under_way >= self._window_bytes:
@@ -161,7 +162,7 @@ class Switchboard:
         return [Delivery(route.other(sender), frame)]
 
     def _credit(
-        self, receiver: int, route: _Route, envelope: Envelope, frame: bytes
+        self, receiver: int, route: _Route, envelope: Envelope, frame: Buffer
     ) -> list[Delivery]:
         sender = route.other(receiver)
         left = route.under_way.get(sender, 0) - envelope.credit_bytes

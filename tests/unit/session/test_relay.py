@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -309,7 +310,7 @@ class Exhausted:
     def __init__(self) -> None:
         self.asked = 0
 
-    def accept(self, timeout_s: float | None) -> TcpTransport:
+    def accept_socket(self, timeout_s: float | None) -> socket.socket:
         self.asked += 1
         raise PeerError("too many open files", code="peer-closed")
 
