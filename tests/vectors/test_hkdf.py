@@ -1,7 +1,8 @@
 """HKDF-SHA-256: ours equals a second one, which equals RFC 5869.
 
 Ours puts a label before ``info``, so the RFC's vectors do not pass through it. They
-pass through ten lines on the standard library's HMAC, and these check ours.
+pass through ten lines on the standard library's HMAC, and these check ours; a library's
+HKDF checks it too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import hmac
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +57,5 @@ def test_ours_is_hkdf_with_the_label_before_the_context(
     info = bytes([len(label)]) + label.encode() + context
     ours = derive_bytes(SecretKey(key), label, context, length=length)
     assert ours == hkdf(b"", key, info, length)
+    library = HKDF(algorithm=SHA256(), length=length, salt=None, info=info)
+    assert ours == library.derive(key)

@@ -6,7 +6,8 @@ and -96..-33 warn, 96..127 and -128..-97 are contraindicated, -1..1 say nothing.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Final
 
 from sealift.attest.level import Tier
@@ -46,10 +47,17 @@ class TrustVector:
     sourced_data: int = 0
 
     def __post_init__(self) -> None:
-        for value in astuple(self):
+        for value in self._values():
             tier_of(value)
 
     @property
     def tier(self) -> Tier:
         """The worst tier of the eight claims."""
-        return max(map(tier_of, astuple(self)), key=_ORDER.index)
+        return max(map(tier_of, self._values()), key=_ORDER.index)
+
+    def _values(self) -> tuple[int, ...]:
+        values: tuple[int, ...] = _CLAIMS(self)
+        return values
+
+
+_CLAIMS: Final = attrgetter(*(field.name for field in fields(TrustVector)))

@@ -29,7 +29,7 @@ from sealift.codec.writing import MAX_INTEGER, to_base64
 from sealift.errors import MalformedError, SealiftError
 
 T = TypeVar("T")
-_STANDARD: Final = str.maketrans("-_", "+/")
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _MAX_NAME: Final = 80  # characters of a field's name that an error quotes
 # What was entered before, and then: a field's name, or the number of an item.
 _Path = str | tuple[Any, str | int]
@@ -143,8 +143,8 @@ def _from_itself(kind: type, expected: str, plain: Any, path: _Path) -> Any:
 def _from_base64(plain: Any, path: _Path) -> bytes:
     if type(plain) is not str:
         _refuse(path, "base64url text", plain)
-    padded = plain.translate(_STANDARD) + "=" * (-len(plain) % 4)
     try:
+        padded = plain.encode("ascii").translate(_STANDARD) + b"=" * (-len(plain) % 4)
         raw = binascii.a2b_base64(padded)
     except ValueError:
         _refuse(path, "base64url text", plain)

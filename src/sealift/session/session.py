@@ -27,6 +27,7 @@ from sealift.ids import Buffer
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
 from sealift.session.frames import FrameKind, MessageType, pack, raise_abort, unpack
 from sealift.session.halves import MAX_MESSAGE_BYTES, ReceivingHalf, SendingHalf
+from sealift.session.impatience import Impatience
 from sealift.session.lifetime import TIMEOUT, Ends, Lifetime
 from sealift.session.rekey import answer_renewal, start_renewal, verify_same_peer
 from sealift.session.transcript import Side
@@ -36,6 +37,7 @@ REKEY_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
 MAX_WAITING_BYTES: Final = 16 << 20
+_CLOSING: Final = Impatience(CLOSE_TIMEOUT_S)
 _LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
 
 
@@ -177,15 +179,13 @@ class Session:
         Takes at most about ``CLOSE_TIMEOUT_S``: a peer that takes nothing any more gets
         no final record.
         """
-        impatience = threading.Timer(CLOSE_TIMEOUT_S, self._transport.close)
-        impatience.daemon = True
-        impatience.start()
-        with self._send_lock:
+        if self._life.over:
+            return
+        with _CLOSING.limit(self._transport.close), self._send_lock:
             if not self._life.over:
                 with suppress(SealiftError):
                     self._sending.send(MessageType.CLOSE, b"", final=True)
-            impatience.cancel()
-            self._life.end(PeerError("the session is closed", code="session-closed"))
+        self._life.end(PeerError("the session is closed", code="session-closed"))
 
     def __enter__(self) -> Session:
         return self
