@@ -44,8 +44,16 @@ def test_tree_agrees_with_the_oracle(size: int) -> None:
     tree = LogTree(LEAVES[:size])
     assert len(tree) == size
     assert tree.root() == merkle.root(LEAVES[:size])
-    if size < len(LEAVES):
-        assert tree.root_with(LEAVES[size]) == merkle.root(LEAVES[: size + 1])
+
+
+@given(st.integers(0, 70), st.integers(0, 70))
+def test_what_was_taken_back_leaves_nothing(size: int, more: int) -> None:
+    tree = LogTree(LEAVES[: max(size, more)])
+    tree.truncate(size)
+    assert (len(tree), tree.root()) == (size, merkle.root(LEAVES[:size]))
+    for leaf in LEAVES[size:more]:
+        tree.append(leaf)
+    assert tree.root() == merkle.root(LEAVES[: max(size, more)])
 
 
 @given(st.integers(1, 70), st.data())

@@ -1,7 +1,8 @@
 """The audit log on disk: entries and signed heads in one SQLite file.
 
 ``append`` returns only when entry and head are on the disk, so a caller that appends
-before it lets a key go has the entry whatever happens next (rule H6). Opening for
+before it lets a key go has the entry whatever happens next (rule H6). Entries that come
+while the disk is busy are written together, under one head. Opening for
 writing checks the file against its own last head. Whoever owns the log can still write
 another one from the start: only a head kept elsewhere shows that (``release/heads.py``).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from sealift.release.database import (
     open_database,
     transaction,
 )
+from sealift.release.groupcommit import GroupCommit
 from sealift.release.logfile import (
     APPLICATION_ID,
     SCHEMA,
@@ -79,6 +81,7 @@ class AuditLog:
         self._tree = LogTree(
             leaf_hash(entry) for entry in stored_entries(connection, path)
         )
+        self._appending = GroupCommit(self._append)
 
     @classmethod
     def create(
@@ -137,18 +140,7 @@ class AuditLog:
         Raises:
             UnavailableError: ``disk-full`` and others; the log is as before.
         """
-        raw = encode(entry)
-        with self._lock:
-            index = len(self._tree)
-            head = self._sign(index + 1, self._tree.root_with(leaf_hash(raw)))
-            with transaction(self._connection, self._path):
-                self._connection.execute(
-                    "INSERT INTO entries VALUES (?, ?)", (index, raw)
-                )
-                self._store_head(head)
-            self._tree.append(leaf_hash(raw))
-            path = self._tree.inclusion_proof(index, index + 1)
-        return Appended(raw, Inclusion(index, path), head)
+        return self._appending.run(encode(entry))
 
     def entries(self) -> Iterator[bytes]:
         """Canonical bytes of every entry, in order."""
@@ -180,6 +172,33 @@ class AuditLog:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    def _append(self, raws: Sequence[bytes]) -> list[Appended]:
+        """Entries that came together lie under one head."""
+        with self._lock:
+            before = len(self._tree)
+            for raw in raws:
+                self._tree.append(leaf_hash(raw))
+            try:
+                head = self._sign(len(self._tree), self._tree.root())
+                self._store(before, raws, head)
+            except BaseException:
+                self._tree.truncate(before)
+                raise
+            return [
+                Appended(raw, self._inclusion(before + i), head)
+                for i, raw in enumerate(raws)
+            ]
+
+    def _inclusion(self, index: int) -> Inclusion:
+        return Inclusion(index, self._tree.inclusion_proof(index, len(self._tree)))
+
+    def _store(self, before: int, raws: Sequence[bytes], head: SignedTreeHead) -> None:
+        with transaction(self._connection, self._path):
+            self._connection.executemany(
+                "INSERT INTO entries VALUES (?, ?)", enumerate(raws, before)
+            )
+            self._store_head(head)
 
     def _sign(self, size: int, root: bytes) -> SignedTreeHead:
         key = self._signer.public_key

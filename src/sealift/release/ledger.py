@@ -10,13 +10,14 @@ back: the audit log, and the heads that others kept, show that it happened.
 from __future__ import annotations
 
 import sqlite3
-import threading
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
-from sealift.release.database import database_errors, transaction
+from sealift.release.groupcommit import GroupCommit
+from sealift.release.vaultfile import VaultFile
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS uses (
@@ -74,57 +75,56 @@ class Ledger(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Use:
+    line: str
+    resource: str
+    limit: int
+    count: int
+
+
 class SqliteLedger:
     """The ledger in one vault; ``Vault.ledger`` makes it."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path, lock: threading.Lock
-    ) -> None:
-        self._connection = connection
-        self._path = path
-        self._lock = lock
+    def __init__(self, file: VaultFile) -> None:
+        self._file = file
+        self._debiting = GroupCommit(self._debit)
 
     def debit(self, line: str, resource: str, limit: int, count: int = 1) -> int:
-        """See ``Ledger``."""
-        with self._lock, transaction(self._connection, self._path):
-            last = self._count(line, resource) + count
-            require_use(last, limit, resource)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", (line, resource, last)
-            )
-        return last
+        """See ``Ledger``; uses that come together are counted in one transaction."""
+        return self._debiting.run(_Use(line, resource, limit, count))
 
     def uses(self, line: str, resource: str) -> int:
         """See ``Ledger``."""
-        with self._lock, database_errors(self._path):
-            return self._count(line, resource)
+        with self._file.reading() as connection:
+            return _count(connection, line, resource)
 
     def revoke(self, instance: PublicKey, rule: str) -> int:
         """See ``Ledger``."""
-        with self._lock, transaction(self._connection, self._path):
-            self._connection.execute(
+        with self._file.writing() as connection:
+            connection.execute(
                 "INSERT INTO revocations (instance, rule) VALUES (?, ?) "
                 "ON CONFLICT (instance) DO NOTHING",
                 (instance.to_text(), rule),
             )
-            return self._epoch()
+            return _epoch(connection)
 
     def revoked(self, instance: PublicKey) -> str:
         """See ``Ledger``."""
         query = "SELECT rule FROM revocations WHERE instance = ?"
-        with self._lock, database_errors(self._path):
-            row = self._connection.execute(query, (instance.to_text(),)).fetchone()
+        with self._file.reading() as connection:
+            row = connection.execute(query, (instance.to_text(),)).fetchone()
         return str(row[0]) if row else ""
 
     def epoch(self) -> int:
         """See ``Ledger``."""
-        with self._lock, database_errors(self._path):
-            return self._epoch()
+        with self._file.reading() as connection:
+            return _epoch(connection)
 
     def remember(self, name: str, number: int) -> None:
         """See ``Ledger``."""
-        with self._lock, transaction(self._connection, self._path):
-            self._connection.execute(
+        with self._file.writing() as connection:
+            connection.execute(
                 "INSERT INTO seen VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
                 "SET number = max(number, excluded.number)",
                 (name, number),
@@ -133,19 +133,38 @@ class SqliteLedger:
     def remembered(self, name: str) -> int:
         """See ``Ledger``."""
         query = "SELECT number FROM seen WHERE name = ?"
-        with self._lock, database_errors(self._path):
-            row = self._connection.execute(query, (name,)).fetchone()
+        with self._file.reading() as connection:
+            row = connection.execute(query, (name,)).fetchone()
         return int(row[0]) if row else 0
 
-    def _count(self, line: str, resource: str) -> int:
-        row = self._connection.execute(
-            "SELECT count FROM uses WHERE line = ? AND resource = ?", (line, resource)
-        ).fetchone()
-        return int(row[0]) if row else 0
+    def _debit(self, uses: Sequence[_Use]) -> list[int | Exception]:
+        with self._file.writing() as connection:
+            return [_debit_one(connection, use) for use in uses]
 
-    def _epoch(self) -> int:
-        query = "SELECT count(*) FROM revocations"
-        return int(self._connection.execute(query).fetchone()[0])
+
+def _debit_one(connection: sqlite3.Connection, use: _Use) -> int | Exception:
+    """The number of the last use, or why it may not be: then nothing was counted."""
+    last = _count(connection, use.line, use.resource) + use.count
+    try:
+        require_use(last, use.limit, use.resource)
+    except PolicyError as error:
+        return error
+    connection.execute(
+        "INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", (use.line, use.resource, last)
+    )
+    return last
+
+
+def _count(connection: sqlite3.Connection, line: str, resource: str) -> int:
+    row = connection.execute(
+        "SELECT count FROM uses WHERE line = ? AND resource = ?", (line, resource)
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _epoch(connection: sqlite3.Connection) -> int:
+    query = "SELECT count(*) FROM revocations"
+    return int(connection.execute(query).fetchone()[0])
 
 
 def require_use(count: int, limit: int, resource: str) -> None:

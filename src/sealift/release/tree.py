@@ -44,13 +44,10 @@ class LogTree:
             raise UsageError(f"the log has {len(self)} entries, not {size}")
         return self._range(0, size) if size else sha256(b"")
 
-    def root_with(self, leaf: bytes) -> bytes:
-        """The tree head that appending ``leaf`` would lead to."""
-        head, size = leaf, len(self)
-        for level in range(size.bit_length()):
-            if size >> level & 1:  # the last complete subtree of this height
-                head = node_hash(self._levels[level][-1], head)
-        return head
+    def truncate(self, size: int) -> None:
+        """Take back the leaves from ``size`` on."""
+        for level, nodes in enumerate(self._levels):
+            del nodes[size >> level :]
 
     def inclusion_proof(self, index: int, size: int) -> tuple[bytes, ...]:
         """PATH(index, D[size]), leaf side first."""

@@ -11,7 +11,6 @@ Not promised: an older copy of the whole file brings older memory back.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,7 @@ from sealift.release.database import (
 from sealift.release.ledger import SCHEMA as LEDGER_SCHEMA
 from sealift.release.ledger import SqliteLedger
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.vaultfile import VaultFile
 from sealift.release.wrapping import Wrapped, unwrap, wrap
 
 APPLICATION_ID: Final = 0x5EA11062
@@ -74,10 +74,12 @@ class Vault:
     def __init__(
         self, connection: sqlite3.Connection, path: Path, identity: Identity
     ) -> None:
+        self._file = VaultFile(connection, path, APPLICATION_ID)
         self._connection = connection
         self._path = path
         self._identity = identity
-        self._lock = threading.Lock()
+        self._lock = self._file.lock
+        self._ledger = SqliteLedger(self._file)
 
     @classmethod
     def create(cls, path: Path, identity: Identity) -> Vault:
@@ -114,7 +116,7 @@ class Vault:
     @property
     def ledger(self) -> SqliteLedger:
         """What it remembers of releases and of those that got them."""
-        return SqliteLedger(self._connection, self._path, self._lock)
+        return self._ledger
 
     def store(self, resource: str, data_key: SecretKey) -> Digest:
         """Keep a data key; returns its commitment for the agreement (rule C9).
@@ -128,7 +130,7 @@ class Vault:
         context = _KeyContext(self._identity.name, resource, commitment)
         wrapped = wrap(self._identity, data_key, context)
         with self._lock, transaction(self._connection, self._path):
-            if self._row(resource):
+            if _row(self._connection, resource):
                 raise UsageError(
                     f"the vault holds a key for {resource} already",
                     fix="Seal under another name; keys are never overwritten",
@@ -147,8 +149,8 @@ class Vault:
             UnavailableError: ``no-key``, if the vault does not hold it.
             RefusedError: ``vault-locked``, if the identity does not open it.
         """
-        with self._lock, database_errors(self._path):
-            row = self._row(resource)
+        with self._file.reading() as connection:
+            row = _row(connection, resource)
         if row is None:
             raise _no_key(resource)
         commitment = Digest.from_text(row[0])
@@ -166,7 +168,7 @@ class Vault:
         """
         with self._lock:
             with transaction(self._connection, self._path):
-                if not self._row(resource):
+                if not _row(self._connection, resource):
                     raise _no_key(resource)
                 self._connection.execute(
                     "DELETE FROM keys WHERE resource = ?", (resource,)
@@ -182,9 +184,9 @@ class Vault:
 
     def resources(self) -> dict[str, Digest]:
         """Names and key commitments of everything held."""
-        with self._lock, database_errors(self._path):
+        with self._file.reading() as connection:
             query = "SELECT resource, commitment FROM keys ORDER BY 1"
-            rows = self._connection.execute(query).fetchall()
+            rows = connection.execute(query).fetchall()
         return {name: Digest.from_text(text) for name, text in rows}
 
     def activate(self, verified: VerifiedAgreement) -> None:
@@ -210,21 +212,24 @@ class Vault:
 
     def in_force(self, line: str) -> Digest | None:
         """Digest of the agreement in force in a line."""
-        with self._lock, database_errors(self._path):
-            row = self._connection.execute(
+        with self._file.reading() as connection:
+            row = connection.execute(
                 "SELECT digest FROM agreements WHERE line = ?", (line,)
             ).fetchone()
         return Digest.from_text(row[0]) if row else None
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        self._file.close()
 
-    def _row(self, resource: str) -> tuple[str, bytes, bytes] | None:
-        query = "SELECT commitment, salt, wrapped FROM keys WHERE resource = ?"
-        row: tuple[str, bytes, bytes] | None
-        row = self._connection.execute(query, (resource,)).fetchone()
-        return row
+
+def _row(
+    connection: sqlite3.Connection, resource: str
+) -> tuple[str, bytes, bytes] | None:
+    query = "SELECT commitment, salt, wrapped FROM keys WHERE resource = ?"
+    row: tuple[str, bytes, bytes] | None
+    row = connection.execute(query, (resource,)).fetchone()
+    return row
 
 
 def _no_key(resource: str) -> UnavailableError:
