@@ -28,6 +28,7 @@ from sealift.ids import Buffer
 
 LENGTH_BYTES: Final = 4
 _BACKLOG: Final = 128
+_AHEAD_BYTES: Final = 8 << 10
 
 
 class TcpTransport(CopyingSlots):
@@ -55,6 +56,10 @@ class TcpTransport(CopyingSlots):
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
         self._body = bytearray()
+        # What the system had beyond the frame that was asked for: small frames come in
+        # one call then, with their lengths.
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        self._ahead_at = self._ahead_end = 0
         self._wanted = LENGTH_BYTES
         self._in_body = False
         self._filled = 0
@@ -163,12 +168,30 @@ class TcpTransport(CopyingSlots):
     def _fill(self, deadline: Deadline) -> None:
         if len(self._body) < self._wanted:
             self._body = bytearray(self._wanted)
-        view = memoryview(self._body)
+        view = memoryview(self._body)[: self._wanted]
         while self._filled < self._wanted:
+            room = view[self._filled :]
+            if self._ahead_at < self._ahead_end:
+                self._filled += self._take_ahead(room)
+            elif len(room) >= _AHEAD_BYTES:
+                self._filled += self._receive_into(room, deadline)
+            else:
+                self._ahead_end = self._receive_into(self._ahead, deadline)
+                self._ahead_at = 0
+
+    def _take_ahead(self, room: memoryview) -> int:
+        taken = self._ahead[self._ahead_at : self._ahead_end][: len(room)]
+        room[: len(taken)] = taken
+        self._ahead_at += len(taken)
+        return len(taken)
+
+    def _receive_into(self, room: memoryview, deadline: Deadline) -> int:
+        """Some bytes, at least one; waits for them."""
+        while True:
             if self._closed:
                 raise peer_closed()
             try:
-                count = self._sock.recv_into(view[self._filled : self._wanted])
+                count = self._sock.recv_into(room)
             except BlockingIOError:
                 self._wait(select.POLLIN, deadline)
                 continue
@@ -176,7 +199,7 @@ class TcpTransport(CopyingSlots):
                 raise peer_closed(_reason(error)) from error
             if count == 0:
                 raise peer_closed("the peer ended it")
-            self._filled += count
+            return count
 
     def _wait(self, events: int, deadline: Deadline) -> None:
         poller = select.poll()

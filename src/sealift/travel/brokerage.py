@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError, StaleError
@@ -42,6 +43,7 @@ from sealift.travel.peers import (
     expect_speaker,
     link_name,
 )
+from sealift.travel.workers import Workers
 
 MAX_SESSIONS: Final = 32
 MAX_EACH: Final = (
@@ -84,6 +86,7 @@ class Brokerage:
         self._heads = heads
         self._speaks = speaks
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
+        self._workers = Workers("broker session")
         self._taken: Counter[str] = Counter()
         self._taking = threading.Lock()
         self._dismissed = False
@@ -112,6 +115,7 @@ class Brokerage:
             self._take_sessions()
         finally:
             stop.set()
+            self._workers.close()
             watch.join()
 
     def _take_sessions(self) -> None:
@@ -125,12 +129,7 @@ class Brokerage:
             if not self._take_place(circuit.peer_name):
                 circuit.close()
                 continue
-            threading.Thread(
-                target=self._serve_one,
-                args=(circuit,),
-                name=f"broker session {circuit.peer_name}",
-                daemon=True,
-            ).start()
+            self._workers.run(partial(self._serve_one, circuit))
 
     def _take_place(self, name: str) -> bool:
         """A place for one more session, of which no single peer may have all."""
