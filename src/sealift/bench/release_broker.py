@@ -1,7 +1,6 @@
-"""The broker's process of the release measurement: vault, log, and the relay beside it.
+"""The broker's process of the release measurement: it dials the relay, as in a job.
 
-``python -m sealift.bench.release_broker`` takes orders on stdin (``travel_wire``). The
-relay is in this process, which costs it time that a job's broker does not spend.
+``python -m sealift.bench.release_broker`` takes orders on stdin (``travel_wire``).
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import connect
 from sealift.session.link import Link
-from sealift.session.relay import Relay
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.peers import (
@@ -64,7 +62,7 @@ class BrokerEnd:
     def __init__(self) -> None:
         self._identity = create_identity(OWNER)
         self._key = SecretKey.generate()
-        self._relay: Relay | None = None
+        self._link: Link | None = None
 
     def make(self, heartbeat_s: float | None) -> Answer:
         """The owner's card and its one resource."""
@@ -92,8 +90,8 @@ class BrokerEnd:
         found = decode(SignedAgreement, unpack(signed))
         return {"signed": pack(encode(add_signature(found, self._identity)))}
 
-    def start(self, signed: str, folder: str) -> Answer:
-        """Begin to serve; the relay's address."""
+    def start(self, signed: str, folder: str, host: str, port: int) -> Answer:
+        """Dial the relay and begin to serve."""
         verified = equip(
             verify(decode(SignedAgreement, unpack(signed))),
             clock=_now_s,
@@ -112,22 +110,21 @@ class BrokerEnd:
             agreement=verified.digest,
             identity=self._identity,
         )
-        self._relay = Relay.listen()
-        link = self._relay.local_link(BROKER)
-        door = _Crowded(link, self._endpoint, verified, broker=self._broker)
+        self._relay = host, port
+        self._link = Link.dial(self._relay, BROKER)
+        door = _Crowded(self._link, self._endpoint, verified, broker=self._broker)
         threading.Thread(target=_serve, args=(door,), daemon=True).start()
-        return {"address": list(self._relay.address)}
+        return {}
 
     def give(self, host: str, port: int, instance: str) -> Answer:
         """Be this owner's holder: send rows to an instance until its lease is lost."""
-        assert self._relay is not None
         endpoint = replace(
             self._endpoint, role=Role.HOLDER, instance=SigningKey.generate()
         )
         key = PublicKey.from_text(instance)
         line = TcpTransport.dial(host, port)
         with (
-            Link.dial(self._relay.address, link_name(Role.HOLDER, OWNER)) as link,
+            Link.dial(self._relay, link_name(Role.HOLDER, OWNER)) as link,
             connect(link.open(BROKER), endpoint, self._policy) as session,
             LeaseWatch(
                 lambda wait_s: ask_standing(session, key, wait_s=wait_s),
@@ -148,14 +145,14 @@ class BrokerEnd:
 
     def close(self) -> None:
         """Stop serving."""
-        if self._relay is not None:
-            self._relay.close()
+        if self._link is not None:
+            self._link.close()
             self._vault.close()
             self._log.close()
 
 
 def _serve(door: Brokerage) -> None:
-    with suppress(PeerError):  # the relay is closed at the end
+    with suppress(PeerError):  # the link is closed at the end
         door.serve()
 
 

@@ -1,4 +1,4 @@
-"""A broker and its accelerators as processes, under one agreement: who is measured."""
+"""Broker, relay, accelerators as processes, under one agreement: who is measured."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ class ReleaseCast:
     ) -> None:
         self._stack = ExitStack()
         self._operator = create_identity(OPERATOR)
+        self.relay = self._start("sealift.bench.release_relay")
         self.broker = self._start("sealift.bench.release_broker")
         self.clients = [
             self._start("sealift.bench.release_client") for _ in range(clients)
@@ -58,15 +59,24 @@ class ReleaseCast:
         resource = decode(Resource, unpack(made["resource"]))
         signed = self._agree(owner, resource, host)
         folder.mkdir()
-        started = self.broker.ask("start", signed=signed, folder=str(folder))
-        address, port = started["address"]
-        self._all("join", host=address, port=port, signed=signed)
+        host_name, port = self.relay.ask("start")["address"]
+        where = {"host": host_name, "port": port, "signed": signed}
+        self.broker.ask("start", folder=str(folder), **where)
+        self._all("join", **where)
 
-    def release_together(self, times: int) -> list[Answer]:
+    def release_together(self, times: int, order: str = "release") -> list[Answer]:
         """Every client collects so many keys, all at the same time."""
         for client in self.clients:
-            client.tell("release", times=times)
+            client.tell(order, times=times)
         return [client.hear() for client in self.clients]
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds so far: the broker's, the relay's, all clients'."""
+        return {
+            "broker": float(self.broker.ask("spent")["cpu_s"]),
+            "relay": float(self.relay.ask("spent")["cpu_s"]),
+            "clients": sum(float(c.ask("spent")["cpu_s"]) for c in self.clients),
+        }
 
     def close(self) -> None:
         """End every process."""

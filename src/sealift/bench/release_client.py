@@ -132,6 +132,19 @@ class ClientEnd:
             sessions.append((opened - started) * 1000)
         return {"ms": whole, "session_ms": sessions, "cpu_s": time.process_time()}
 
+    def release_again(self, times: int) -> Answer:
+        """So many releases in one session that stands: milliseconds, without opening."""
+        spent = []
+        with self._open() as session:
+            for _ in range(times):
+                started = time.perf_counter()
+                key, _ = collect_release(
+                    session, self._agreement, RESOURCE, clock=time.monotonic
+                )
+                spent.append((time.perf_counter() - started) * 1000)
+                key.wipe()
+        return {"ms": spent}
+
     def attest(self, times: int) -> Answer:
         """Only the evidence: collected, not sent; milliseconds."""
         attester = self._endpoint.attester

@@ -66,10 +66,10 @@ def seal_key(
     data_key: SecretKey, info: ReleaseInfo, *, recipient: HpkePublicKey, owner: Signer
 ) -> SealedKey:
     """Seal a data key to the recipient's session key and sign it as its owner."""
-    sealed = recipient.seal(encode(info), data_key.reveal(TOKEN))
-    return SealedKey(
-        info, sealed, owner.sign(Label.RELEASE, _signed_bytes(sealed, info))
-    )
+    raw = encode(info)
+    sealed = recipient.seal(raw, data_key.reveal(TOKEN))
+    signature = owner.sign(Label.RELEASE, _signed_bytes(sealed, raw))
+    return SealedKey(info, sealed, signature)
 
 
 def open_release(
@@ -102,12 +102,11 @@ def open_release(
             fix="Ask again",
             code="release-foreign",
         )
-    key = release.key
-    verify_owner(
-        Label.RELEASE, _signed_bytes(key.sealed, key.info), key.signature, owner
-    )
-    _verify_logged(release, owner)
-    data_key = private.open(encode(expected), release.key.sealed)
+    raw = encode(expected)
+    sealed, signature = release.key.sealed, release.key.signature
+    verify_owner(Label.RELEASE, _signed_bytes(sealed, raw), signature, owner)
+    _verify_logged(release, Digest.of(raw), owner)
+    data_key = private.open(raw, sealed)
     _verify_commitment(data_key, resource)
     return data_key
 
@@ -128,13 +127,13 @@ def verify_owner(label: Label, message: bytes, signature: bytes, owner: Party) -
         ) from None
 
 
-def _verify_logged(release: KeyRelease, owner: Party) -> None:
+def _verify_logged(release: KeyRelease, info: Digest, owner: Party) -> None:
     head = verify_head(release.head)
     if head.log != owner.sign:
         raise PolicyError("the release is in another owner's log", code="other-log")
     verify_entry(release.entry, release.inclusion, head)
     entry = decode(LogEntry, release.entry)
-    if (entry.kind, entry.info) != ("release", info_digest(release.key.info)):
+    if (entry.kind, entry.info) != ("release", info):
         raise IntegrityError(
             "the log entry is about something else",
             fix="The owner's broker does not log what it does; do not use it",
@@ -160,6 +159,6 @@ def info_digest(info: ReleaseInfo) -> Digest:
     return Digest.of(encode(info))
 
 
-def _signed_bytes(sealed: bytes, info: ReleaseInfo) -> bytes:
+def _signed_bytes(sealed: bytes, info: bytes) -> bytes:
     # The hash has a fixed length and stands last, so the two parts cannot blur.
-    return sealed + sha256(encode(info))
+    return sealed + sha256(info)

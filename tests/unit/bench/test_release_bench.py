@@ -19,7 +19,7 @@ TINY = release.Sizes(
 )  # fmt: skip
 RATIOS = {
     "release_p50_ms", "release_p99_ms", "releases_per_s", "ima_entries_per_s",
-    "revocation_s", "heartbeat_s",
+    "revocation_s", "heartbeat_s", "standing_releases_per_s",
 }  # fmt: skip
 
 

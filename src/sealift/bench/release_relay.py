@@ -1,0 +1,34 @@
+"""The relay's process of the release measurement, as an orchestrator's in a job.
+
+``python -m sealift.bench.release_relay`` takes orders on stdin (``travel_wire``).
+"""
+
+from __future__ import annotations
+
+import time
+
+from sealift.bench.travel_wire import Answer, serve
+from sealift.session.relay import Relay
+
+
+class RelayEnd:
+    """Forwards frames."""
+
+    def __init__(self) -> None:
+        self._relay = Relay.listen()
+
+    def start(self) -> Answer:
+        """Where to dial."""
+        return {"address": list(self._relay.address)}
+
+    def spent(self) -> Answer:
+        """CPU seconds of this process so far."""
+        return {"cpu_s": time.process_time()}
+
+    def close(self) -> None:
+        """Stop."""
+        self._relay.close()
+
+
+if __name__ == "__main__":
+    serve(RelayEnd())
