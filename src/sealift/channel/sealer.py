@@ -35,6 +35,7 @@ class StreamSealer:
             ``record_bytes``, of which the last is sealed with ``final=True``.
         record_bytes: Plaintext bytes per record; a multiple of 32, 64 B to 4 MiB.
         context: What both ends know besides the header (empty at rest).
+        trailer: Whether the stream ends with one; a session's do not.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class StreamSealer:
         suite: Suite = Suite.AES_256_GCM,
         key_epoch: int = 0,
         context: bytes = b"",
+        trailer: bool = True,
         options: StreamOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.header = make_header(
@@ -58,7 +60,7 @@ class StreamSealer:
         )
         self.header_bytes = self.header.encode()
         self._keys = RecordKeys(base_key, self.header, context=context, options=options)
-        self._root = TagRoot(self._keys, self.header)
+        self._root = TagRoot(self._keys, self.header) if trailer else None
         self._life = Life()
         self._index = 0
         self._sequence = 0
@@ -152,7 +154,7 @@ class StreamSealer:
             if not self._ended:
                 raise UsageError("the final record was not sealed yet")
             self._settle()
-            trailer = self._root.trailer().encode()
+            trailer = self._rooted().trailer().encode()
         self._life.dead = True
         return trailer
 
@@ -210,5 +212,11 @@ class StreamSealer:
     def _settle(self) -> None:
         """The last record can no longer be discarded: its tag enters the root."""
         if self._pending is not None:
-            self._root.add(*self._pending)
+            if self._root is not None:
+                self._root.add(*self._pending)
             self._pending = None
+
+    def _rooted(self) -> TagRoot:
+        if self._root is None:
+            raise UsageError("this stream ends without a trailer")
+        return self._root

@@ -36,6 +36,7 @@ class StreamOpener:
         base_key: The key that the header must commit to; not kept.
         header_bytes: The 120 bytes of the header, as received.
         context: What the sealer was given.
+        trailer: Whether the stream ends with one; a session's do not.
 
     Raises:
         MalformedError: if the header does not parse.
@@ -48,6 +49,7 @@ class StreamOpener:
         header_bytes: Buffer,
         *,
         context: bytes = b"",
+        trailer: bool = True,
         options: StreamOptions = DEFAULT_OPTIONS,
     ) -> None:
         self._records = RecordOpener(
@@ -55,7 +57,7 @@ class StreamOpener:
         )
         self.header = self._records.header
         self._messages = self.header.carries_messages
-        self._root = TagRoot(self._records.keys, self.header)
+        self._root = TagRoot(self._records.keys, self.header) if trailer else None
         self._life = Life()
         self._index = 0
         self._last_sequence: dict[int, int] = {}
@@ -135,6 +137,8 @@ class StreamOpener:
         """
         with self._life:
             self._check_finished()
+            if self._root is None:
+                raise UsageError("this stream ends without a trailer")
             self._root.verify(Trailer.parse(trailer))
         self.close()
 
@@ -186,7 +190,8 @@ class StreamOpener:
         return Place(self._index, sequence, final, lane)
 
     def _accept(self, place: Place, plaintext_bytes: int) -> None:
-        self._root.add(self._records.last_tag, plaintext_bytes)
+        if self._root is not None:
+            self._root.add(self._records.last_tag, plaintext_bytes)
         self._last_sequence[place.lane] = place.sequence
         self._index += 1
         self._finished = place.final

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -23,6 +24,8 @@ from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Buffer
 
 SIGNATURE_BYTES = 64
+_MANY_KEYS: Final = 256  # public ones that are remembered, with what was made of them
+_LONGEST_TEXT = 4096
 _PREFIX = "ed25519:"
 
 # The y coordinates of the eight points whose order divides 8, and the two encodings
@@ -66,11 +69,8 @@ class PublicKey:
         Raises:
             AuthenticationError: if it does not verify.
         """
-        if _y_coordinate(self.raw) in _SMALL_ORDER:
-            raise AuthenticationError
         try:
-            key = Ed25519PublicKey.from_public_bytes(self.raw)
-            key.verify(bytes(signature), _framed(label, message))
+            _load(self.raw).verify(bytes(signature), _framed(label, message))
         except (InvalidSignature, ValueError):
             raise AuthenticationError from None
 
@@ -118,6 +118,15 @@ class SigningKey:
         raise TypeError("keys are not pickled or copied")
 
 
+@lru_cache(_MANY_KEYS)
+def _load(raw: bytes) -> Ed25519PublicKey:
+    """A key that verifies something; raises AuthenticationError or ValueError."""
+    if _y_coordinate(raw) in _SMALL_ORDER:
+        raise AuthenticationError
+    return Ed25519PublicKey.from_public_bytes(raw)
+
+
+@lru_cache(_MANY_KEYS)
 def encode_key_text(raw: bytes, prefix: str) -> str:
     """``prefix`` and base64url without padding."""
     return prefix + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
@@ -129,6 +138,13 @@ def decode_key_text(text: str, prefix: str) -> bytes:
     Raises:
         MalformedError: for any other text.
     """
+    if len(text) > _LONGEST_TEXT:  # before anything of it is remembered
+        raise MalformedError(f"not a key of the form {prefix}<base64url>")
+    return _decode_key_text(text, prefix)
+
+
+@lru_cache(_MANY_KEYS)
+def _decode_key_text(text: str, prefix: str) -> bytes:
     body = text.removeprefix(prefix)
     try:
         raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))

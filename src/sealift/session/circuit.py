@@ -58,6 +58,7 @@ class Circuit(CopyingSlots):
         self.id = circuit
         self.peer_name = peer_name
         self.max_frame_bytes = max_frame_bytes
+        self._head = Envelope(EnvelopeKind.FRAME, circuit).encode()
         self._write = write
         self._send_timeout_s = send_timeout_s
         self._changed = threading.Condition()
@@ -71,7 +72,7 @@ class Circuit(CopyingSlots):
         """Send one frame; waits while the window is full."""
         check_frame_bytes(len(frame), self.max_frame_bytes)
         self._spend(len(frame) + FRAME_COST_BYTES)
-        self._write(Envelope(EnvelopeKind.FRAME, self.id, payload=frame).encode())
+        self._write(b"".join((self._head, frame)))
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame."""

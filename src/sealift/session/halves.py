@@ -43,6 +43,7 @@ class SendingHalf:
             record_bytes=RECORD_BYTES,
             suite=Suite(suite),
             key_epoch=key_epoch,
+            trailer=False,
         )
         key.wipe()
         self._started = False
@@ -95,7 +96,7 @@ class ReceivingHalf:
         """
         if self._opener is not None:
             raise PolicyError("a second stream in one direction", code="bad-frame")
-        opener = StreamOpener(self._key, header)
+        opener = StreamOpener(self._key, header, trailer=False)
         self._key.wipe()
         agreed = (self._suite, self._key_epoch, True)
         found = opener.header
