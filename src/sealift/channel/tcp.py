@@ -110,6 +110,17 @@ class TcpTransport(CopyingSlots):
         with self._receive_lock:
             return self._next_frame(Deadline(timeout_s))
 
+    def detach(self, frame: bytes) -> tuple[socket.socket, bytes]:
+        """The socket, for somebody else, and what of its bytes was received already.
+
+        Args:
+            frame: The last frame received; it is given back, with what came behind it.
+        """
+        with self._send_lock, self._receive_lock:
+            self._closed = True
+            behind = bytes(self._ahead[self._ahead_at : self._ahead_end])
+        return self._sock, len(frame).to_bytes(LENGTH_BYTES, "big") + frame + behind
+
     def close(self) -> None:
         """Close the socket; a thread that waits on it gets ``PeerError``."""
         if self._closed:

@@ -13,6 +13,8 @@ import select
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -49,6 +51,7 @@ class Relay:
         self._lines: dict[int, RelayLine] = {}  # by number
         self._waited: dict[int, RelayLine] = {}  # by descriptor
         self._due_s: dict[RelayLine, float] = {}  # to register, or to take something
+        self._begun: deque[RelayLine] = deque()
         self._to_flush: dict[RelayLine, None] = {}
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._count = 0
@@ -95,17 +98,20 @@ class Relay:
         self.attach(there)
         return Link(TcpTransport(here), name)
 
-    def attach(self, sock: socket.socket) -> None:
-        """Serve one more connection."""
+    def attach(self, sock: socket.socket, begun: bytes = b"") -> None:
+        """Serve one more connection; ``begun`` is what was read of it already."""
         with self._lock:
             if self._closing.is_set() or len(self._lines) >= MAX_CONNECTIONS:
                 _turn_away(sock)
                 return
             self._count += 1
-            line = RelayLine(self._count, sock)
+            line = RelayLine(self._count, sock, begun)
             self._lines[line.number] = self._waited[line.fileno()] = line
             self._due_s[line] = time.monotonic() + REGISTER_TIMEOUT_S
             self._poll.register(line, select.EPOLLIN)
+            if begun:
+                self._begun.append(line)
+                os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
         """Stop listening, end every connection, wait for both threads."""
@@ -144,6 +150,8 @@ class Relay:
                 line = self._waited.get(descriptor)
                 if line is not None:
                     self._serve(line, events)
+                else:
+                    self._serve_begun(descriptor)
             self._flush()
             if time.monotonic() >= look_s:
                 look_s = time.monotonic() + _LOOK_S
@@ -154,10 +162,20 @@ class Relay:
     def _serve(self, line: RelayLine, events: int) -> None:
         if events & select.EPOLLOUT:
             self._to_flush[line] = None
-        if not events & ~select.EPOLLOUT:
-            return
+        if events & ~select.EPOLLOUT:
+            self._take_all(line, lambda: line.receive(self._scratch))
+
+    def _serve_begun(self, descriptor: int) -> None:
+        """Woken up: lines came of which something was read already."""
+        if descriptor == self._wake:
+            os.eventfd_read(self._wake)
+        while self._begun:
+            line = self._begun.popleft()
+            self._take_all(line, line.begin)
+
+    def _take_all(self, line: RelayLine, read: Callable[[], Iterator[Buffer]]) -> None:
         try:
-            for frame in line.receive(self._scratch):
+            for frame in read():
                 self._take(line, frame)
         except SealiftError as error:
             self._drop(line, error)

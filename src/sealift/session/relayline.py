@@ -30,9 +30,10 @@ class RelayLine:
     Args:
         number: Its number at the relay.
         sock: Owned from here on.
+        begun: What somebody else read of it already.
     """
 
-    def __init__(self, number: int, sock: socket.socket) -> None:
+    def __init__(self, number: int, sock: socket.socket, begun: bytes) -> None:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -42,7 +43,7 @@ class RelayLine:
         self.blocked = False  # the socket did not take all of it
         self._max_frame_bytes = MAX_ENVELOPE_BYTES
         self._sock = sock
-        self._rest = b""
+        self._rest = begun
         self._long: memoryview | None = None
         self._filled = 0
 
@@ -53,6 +54,10 @@ class RelayLine:
     def registered(self) -> None:
         """From here on its frames may be as long as any."""
         self._max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+
+    def begin(self) -> Iterator[Buffer]:
+        """The frames that were read already; raises like ``receive``."""
+        return self._split()
 
     def receive(self, scratch: memoryview) -> Iterator[Buffer]:
         """What one read of the socket completes.

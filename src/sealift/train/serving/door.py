@@ -141,13 +141,12 @@ class Door:
         try:
             transport.max_frame_bytes = SHORT_FRAME_BYTES
             frame = transport.receive(FIRST_FRAME_S)
-            there = FirstFrame(transport, frame)
             if frame[:2] == _REGISTER:
                 self._give_back(address)
                 given_back = True
-                self._relay.attach(there)
+                self._relay.attach(*transport.detach(frame))
             elif self._open:
-                self._serve(there, address)
+                self._serve(FirstFrame(transport, frame), address)
                 transport.close()
             else:
                 transport.close()
