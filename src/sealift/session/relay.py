@@ -193,10 +193,10 @@ class Relay:
             with self._lock:
                 self._deliver([self._board.register(line.number, frame)])
         except SealiftError as error:
+            emit(self._sink, "relay.refused", reason=error.code)
             line.put(refuse(NO_CIRCUIT, error.code))
             with suppress(PeerError):  # it is dropped in any case
                 line.flush()
-            emit(self._sink, "relay.refused", reason=error.code)
             raise
         line.registered()
         self._due_s.pop(line, None)
