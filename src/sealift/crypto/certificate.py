@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, TypeVar
 
 from cryptography import x509
@@ -31,6 +31,7 @@ warnings.filterwarnings(
 E = TypeVar("E", bound=x509.ExtensionType)
 MAX_CHAIN: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10
+_REMEMBERED: Final = 128  # certificates, and pairs of them
 # Where warnings are errors, what the library only warns of is refused too.
 UNREADABLE: Final = (
     ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, Warning,
@@ -160,13 +161,7 @@ class Certificate:
 
     def is_issued_by(self, issuer: Certificate) -> bool:
         """Whether names fit and the issuer's key made the signature, not over SHA-1."""
-        try:
-            self.parsed.verify_directly_issued_by(issuer.parsed)
-            return self.parsed.signature_hash_algorithm is not None and (
-                self.parsed.signature_hash_algorithm.name in HASHES
-            )
-        except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
-            return False
+        return _is_issued_by(self, issuer)
 
     def _extension(self, kind: type[E]) -> E | None:
         try:
@@ -209,7 +204,32 @@ def certificates_from_pem(pem: bytes) -> tuple[Certificate, ...]:
         raise MalformedError("not certificates in PEM") from None
     if len(parsed) > 4 * MAX_CHAIN:
         raise MalformedError(f"{len(parsed)} certificates", why="too many")
-    return tuple(Certificate(each.public_bytes(Encoding.DER)) for each in parsed)
+    return tuple(read_certificate(each.public_bytes(Encoding.DER)) for each in parsed)
+
+
+@lru_cache(_REMEMBERED)
+def read_certificate(der: bytes) -> Certificate:
+    """A certificate that is likely to come again; the same object then.
+
+    Vendors' issuers come with every piece of evidence, and a host's own with each of
+    its renewals. Nothing is remembered of bytes that do not parse.
+
+    Raises:
+        MalformedError: if it does not parse.
+    """
+    return Certificate(der)
+
+
+@lru_cache(_REMEMBERED)
+def _is_issued_by(certificate: Certificate, issuer: Certificate) -> bool:
+    """By their bytes: whatever is said about time and revocation is asked each time."""
+    parsed = certificate.parsed
+    try:
+        parsed.verify_directly_issued_by(issuer.parsed)
+        algorithm = parsed.signature_hash_algorithm
+        return algorithm is not None and algorithm.name in HASHES
+    except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
+        return False
 
 
 def say_time(at_s: int) -> str:

@@ -3,7 +3,8 @@
 The agreement names a policy by its digest, so every party sees that there is one and
 which. It is judged like a KBS resource policy of Trustee: ``input`` is the EAR of the
 evidence, ``data`` names the resource, and only ``data.policy.allow == true`` allows.
-The evaluator runs in a process of its own, without environment, time-limited; what it
+The evaluator runs in a process of its own for each question, a fork of one that is kept
+ready (``release/regoprocess.py``), without environment, time-limited; what it
 could learn of its surroundings (environment, time, chance) is refused in the text, so
 that a decision follows from its input and is the same whenever it is made again.
 Source: spec/release.md section Owner's policy; regopy 1.5 (rego-cpp), extra ``rego``.
@@ -14,11 +15,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from sealift import __version__
@@ -28,11 +26,11 @@ from sealift.attest.result import AttestationResult
 from sealift.errors import MalformedError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.agreement import Resource
+from sealift.release.regoprocess import PolicyProcess
 
 MAX_POLICY_BYTES: Final = 64 << 10
 LIMIT_S: Final = 5.0
-_WORKER: Final = Path(__file__).with_name("regoworker.py")
-_MAX_ANSWER: Final = 4096
+_PROCESS: Final = PolicyProcess(LIMIT_S)
 # Surroundings, by every way that the language has to name a built-in: the name itself,
 # an alias by import, a name in brackets. There is no way to call one by computed name.
 _FORBIDDEN: Final = re.compile(
@@ -207,25 +205,12 @@ def _require_pure(text: str) -> None:
 def _evaluate(
     text: str, data: Mapping[str, Any], shown: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The worker's answer; whatever kills it is an error of the policy."""
+    """The answer of a fresh process; whatever kills that is an error of the policy."""
     question = json.dumps({"policy": text, "data": data, "input": shown})
     try:
-        done = subprocess.run(  # noqa: S603 - our own file, no shell
-            [sys.executable, "-I", "-B", str(_WORKER)],
-            input=question.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={},
-            timeout=LIMIT_S,
-            check=False,
-        )
-        answer = json.loads(done.stdout[:_MAX_ANSWER])
-    except subprocess.TimeoutExpired:
+        answer = json.loads(_PROCESS.ask(question.encode()))
+    except TimeoutError:
         return {"error": f"it took longer than {LIMIT_S:g} s"}
-    except OSError as error:
-        raise UnavailableError(
-            "no process for a policy could be started", why=error.strerror or ""
-        ) from None
     except ValueError:
         return {"error": "its evaluation took too much time or memory"}
     return answer if isinstance(answer, dict) else {"error": "no answer"}

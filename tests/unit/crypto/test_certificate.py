@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sealift.crypto.certificate import (
     MAX_CERTIFICATE_BYTES,
     Certificate,
+    _is_issued_by,
     certificates_from_pem,
+    read_certificate,
 )
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
@@ -262,3 +264,30 @@ def test_keys_by_kind() -> None:
     other_curve = make("k", key=ec.generate_private_key(ec.SECP256K1()))
     with pytest.raises(MalformedError):
         other_curve.certificate.key()
+
+
+def test_what_is_remembered_is_what_would_be_found_anew() -> None:
+    issuers = [each.certificate for each in (ROOT, MIDDLE, LEAF)]
+    for certificate in issuers:
+        again = read_certificate(certificate.der)
+        assert again is read_certificate(bytes(bytearray(certificate.der)))
+        assert again == certificate
+        for issuer in issuers:
+            anew = _is_issued_by.__wrapped__(certificate, issuer)
+            assert again.is_issued_by(issuer) is anew
+    assert LEAF.certificate.is_issued_by(MIDDLE.certificate)  # control: some are
+
+
+def test_a_changed_certificate_is_another() -> None:
+    der = bytearray(LEAF.certificate.der)
+    der[-1] ^= 1  # of its signature
+    changed = read_certificate(bytes(der))
+    assert LEAF.certificate.is_issued_by(MIDDLE.certificate)
+    assert not changed.is_issued_by(MIDDLE.certificate)
+
+
+def test_what_does_not_parse_is_not_remembered() -> None:
+    for _ in range(2):
+        with pytest.raises(MalformedError):
+            read_certificate(b"no certificate")
+    assert read_certificate.cache_info().maxsize == 128

@@ -18,7 +18,11 @@ from sealift.attest.formats.der import (
     read_value,
 )
 from sealift.attest.formats.snp import PRODUCTS, Tcb
-from sealift.crypto.certificate import Certificate, certificates_from_pem
+from sealift.crypto.certificate import (
+    Certificate,
+    certificates_from_pem,
+    read_certificate,
+)
 from sealift.errors import MalformedError
 
 _ARC: Final = "1.3.6.1.4.1.3704.1"
@@ -92,7 +96,7 @@ def parse_certificates(raw: bytes) -> tuple[Certificate, ...]:
     """
     if raw.startswith(b"-----BEGIN"):
         return certificates_from_pem(raw)
-    return (Certificate(raw),)
+    return (read_certificate(raw),)
 
 
 def parse_table(raw: bytes) -> tuple[bytes, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.crypto.certificate import Certificate
+from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import digest
@@ -221,7 +221,7 @@ def _read_certificates(key: Any) -> tuple[Certificate, ...]:
     for each in found:
         plain = each.tag == DSIG + "X509Certificate" and not each.attrib
         _require(plain and not len(each), "something else than certificates")
-    return tuple(Certificate(_base64(each, None)) for each in found)
+    return tuple(read_certificate(_base64(each, None)) for each in found)
 
 
 def _children(element: Any, *names: str, attributes: tuple[str, ...] = ()) -> list[Any]:

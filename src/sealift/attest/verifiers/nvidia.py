@@ -30,7 +30,7 @@ from sealift.attest.verifiers.nvidia_golden import (
     open_rim,
     wanted_rims,
 )
-from sealift.crypto.certificate import Certificate
+from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.ocsp import Revocations, StatusAnswer
@@ -151,7 +151,7 @@ def _verify_path(
     certificates: tuple[bytes, ...], known: Revocations, at_s: int
 ) -> tuple[Certificate, ...]:
     """The chain, in the very order in which it was sent."""
-    chain = tuple(Certificate(der) for der in certificates)
+    chain = tuple(read_certificate(der) for der in certificates)
     path = verify_chain(
         chain[0],
         chain[1:],

@@ -19,7 +19,7 @@ from sealift.attest.formats.amdcert import (
     parse_endorsement,
 )
 from sealift.attest.formats.snp import Report, parse_report, parse_tcb
-from sealift.crypto.certificate import Certificate
+from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.revocation import RevocationList
@@ -102,7 +102,7 @@ def _gather(
     """Every certificate at hand: of the evidence first, then of collateral."""
     prefixes = (f"snp/vcek/{report.chip_id.hex()}", "snp/vlek/", "snp/chain/")
     stored = (raw for prefix in prefixes for raw in collateral.named(prefix).values())
-    found = [Certificate(der) for der in certificates]
+    found = [read_certificate(der) for der in certificates]
     return found + [each for raw in stored for each in parse_certificates(raw)]
 
 

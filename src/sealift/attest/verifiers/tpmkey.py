@@ -16,7 +16,7 @@ from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.tpm import TpmReferences, TpmRoot
 from sealift.attest.tpm import TpmBody
-from sealift.crypto.certificate import Certificate
+from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError
@@ -103,7 +103,7 @@ def verify_endorsement(
             fix="Use a TPM whose maker certified it",
             code="tpm-no-endorsement",
         )
-    leaf, *issuers = (Certificate(raw) for raw in certificates)
+    leaf, *issuers = (read_certificate(raw) for raw in certificates)
     purposes = leaf.extension(_EXTENDED_KEY_USAGE)
     if leaf.is_ca or (purposes is not None and _EK_PURPOSE not in purposes):
         raise EvidenceError(
@@ -111,7 +111,7 @@ def verify_endorsement(
             why="it is one of an issuer, or was issued for something else",
             code="tpm-no-endorsement",
         )
-    ours = (Certificate(raw) for raw in collateral.named("tpm/issuer/").values())
+    ours = (read_certificate(raw) for raw in collateral.named("tpm/issuer/").values())
     lists = (RevocationList(raw) for raw in collateral.named("tpm/crl/").values())
     path = verify_chain(
         leaf,
