@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGSEGV
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -91,8 +92,19 @@ def table(part: Part = "train") -> Resource:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
-    with hostile_bundle(tmp_path_factory.mktemp("hostile"), os.getpid()) as files:
+def elsewhere() -> Iterator[Path]:
+    """Open to everybody like /tmp, and of this run: others run this test, too."""
+    with TemporaryDirectory(prefix="elsewhere-", dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def bundle(
+    tmp_path_factory: pytest.TempPathFactory, elsewhere: Path
+) -> Iterator[dict[str, bytes]]:
+    folder = tmp_path_factory.mktemp("hostile")
+    with hostile_bundle(folder, os.getpid(), elsewhere) as files:
         yield files
 
 
@@ -161,14 +173,16 @@ def test_in_one_process_for_all_slices_it_is(one_process: Stage) -> None:
         del builtins.KEPT, sys.modules["kept"], os.environ["KEPT"]  # type: ignore[attr-defined]
 
 
-def test_a_scratch_is_gone_with_its_slice(full: Stage, unconfined: Stage) -> None:
+def test_a_scratch_is_gone_with_its_slice(
+    full: Stage, unconfined: Stage, elsewhere: Path
+) -> None:
     assert full.attack("leave_in_scratch") == ""
     assert full.attack("find_in_scratch") == ""
     try:  # control
         unconfined.attack("leave_in_scratch")
         assert unconfined.attack("find_in_scratch") == SUCCESS
     finally:
-        Path("/tmp/rows-of-somebody").unlink()
+        (elsewhere / "rows-of-somebody").unlink()
 
 
 def test_without_namespaces_there_is_no_scratch(stage: Stage) -> None:
@@ -181,14 +195,15 @@ def test_it_cannot_fill_the_disk(stage: Stage, attack: str) -> None:
     assert stage.attack(attack) in ("OSError", "PermissionError", "recipe-killed")
 
 
-@pytest.mark.xdist_group("fills-the-disk")  # both clear the same folder
 @pytest.mark.parametrize("attack", ["fill_disk", "fill_disk_with_files"])
-def test_without_limits_it_fills_the_disk(one_process: Stage, attack: str) -> None:
+def test_without_limits_it_fills_the_disk(
+    one_process: Stage, attack: str, elsewhere: Path
+) -> None:
     """The control of the test above."""
     try:
         assert one_process.attack(attack) == SUCCESS
     finally:
-        for left in Path("/tmp").glob("much*"):
+        for left in elsewhere.glob("much*"):
             left.unlink()
 
 

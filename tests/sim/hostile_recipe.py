@@ -29,7 +29,7 @@ import target
 import torch
 from torch import nn
 
-SCRATCH = "/scratch" if os.path.isdir("/scratch") else "/tmp"
+SCRATCH = "/scratch" if os.path.isdir("/scratch") else target.ELSEWHERE
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -299,8 +299,16 @@ def attack_rows(attack: str, count: int = 2) -> Tensor:
 
 
 @contextmanager
-def hostile_bundle(folder: Path, parent: int) -> Iterator[dict[str, bytes]]:
-    """The recipe and a target in this process: a secret, a key file, an open port."""
+def hostile_bundle(
+    folder: Path, parent: int, elsewhere: Path
+) -> Iterator[dict[str, bytes]]:
+    """The recipe and a target in this process: a secret, a key file, an open port.
+
+    Args:
+        folder: Of the key file.
+        parent: Whom to attack.
+        elsewhere: Where it writes if it has no scratch.
+    """
     secret = ctypes.create_string_buffer(b"a secret of the parent")
     key_file = folder / "owner.key"
     key_file.write_bytes(b"key")
@@ -310,6 +318,7 @@ def hostile_bundle(folder: Path, parent: int) -> Iterator[dict[str, bytes]]:
             "SECRET_AT": ctypes.addressof(secret),
             "KEY_FILE": str(key_file),
             "LEFT_FILE": str(folder / "left"),
+            "ELSEWHERE": str(elsewhere),
             "PORT": server.getsockname()[1],
             "CARGO_BYTES": 2 * NAME_BYTES,
         }
