@@ -32,6 +32,9 @@ REGISTER_TIMEOUT_S: Final = 10.0
 ACCEPT_PAUSE_S: Final = 0.05
 MAX_OUTBOX_BYTES: Final = 256 << 20  # a connection that takes nothing is dropped then
 MAX_OUTBOX_PIECES: Final = 1 << 17
+_READING: Final = select.EPOLLIN | select.EPOLLRDHUP
+_GONE: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_LAST_READS: Final = 64
 _LOOK_S: Final = 1.0  # how often deadlines are looked at
 
 
@@ -108,7 +111,7 @@ class Relay:
             line = RelayLine(self._count, sock, begun)
             self._lines[line.number] = self._waited[line.fileno()] = line
             self._due_s[line] = time.monotonic() + REGISTER_TIMEOUT_S
-            self._poll.register(line, select.EPOLLIN)
+            self._poll.register(line, _READING)
             if begun:
                 self._begun.append(line)
                 os.eventfd_write(self._wake, 1)
@@ -162,8 +165,12 @@ class Relay:
     def _serve(self, line: RelayLine, events: int) -> None:
         if events & select.EPOLLOUT:
             self._to_flush[line] = None
-        if events & ~select.EPOLLOUT:
-            self._take_all(line, lambda: line.receive(self._scratch))
+        if not events & ~select.EPOLLOUT:
+            return
+        # Whoever has left is forgotten at once: it may be back, in this very round.
+        for _ in range(_LAST_READS if events & _GONE else 1):
+            if line.number in self._lines:
+                self._take_all(line, lambda: line.receive(self._scratch))
 
     def _serve_begun(self, descriptor: int) -> None:
         """Woken up: lines came of which something was read already."""
@@ -232,7 +239,7 @@ class Relay:
         if left != line.blocked:
             line.blocked = left
             writing = select.EPOLLOUT if left else 0
-            self._poll.modify(line, select.EPOLLIN | writing)
+            self._poll.modify(line, _READING | writing)
             self._due_s.pop(line, None)
         if began or (left and progress):
             self._due_s[line] = time.monotonic() + DEFAULT_SEND_TIMEOUT_S

@@ -159,6 +159,13 @@ def test_name_taken(
     Link.dial(relay.address, "accelerator").close()
 
 
+def test_a_name_is_free_as_soon_as_its_link_is_closed(relay: Relay) -> None:
+    for _ in range(100):
+        link = relay.local_link("fickle")
+        link._write(Envelope(EnvelopeKind.CLOSE, fresh_circuit()).encode())
+        link.close()
+
+
 def test_port_in_use(relay: Relay) -> None:
     with pytest.raises(UnavailableError) as refusal:
         Relay.listen(*relay.address)
