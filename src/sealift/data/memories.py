@@ -52,12 +52,12 @@ class Rows:
     memory: WindowMemory
     columns: Callable[[int], Columns]
     engine: DeviceEngine | None = None
-    on_gpu: bool = False
+    gpu: torch.device | None = None
 
     def settle(self) -> None:
         """Wait until torch has read what it was told to read from a slot."""
-        if self.on_gpu:
-            torch.cuda.current_stream().synchronize()
+        if self.gpu is not None:
+            torch.cuda.current_stream(self.gpu).synchronize()
 
     def close(self) -> None:
         """Close the memory, and the engine if it was made for it."""
@@ -80,40 +80,44 @@ def make_rows(
     if options.engine == "host":
         return _host_rows(dataset, order, options)
     if options.engine != "auto":
-        return _device_rows(dataset, order, options.engine)
+        return _device_rows(dataset, order, options.engine, options.device)
     if options.device.type != "cuda":
         return _host_rows(dataset, order, options)
     # No silent way back to the host: who wants that says engine="host".
     engine = open_cuda(options.device.index or 0)
     try:
-        rows = _device_rows(dataset, order, engine)
+        rows = _device_rows(dataset, order, engine, options.device)
     except BaseException:
         engine.close()
         raise
-    return Rows(rows.memory, rows.columns, engine, on_gpu=rows.on_gpu)
+    return Rows(rows.memory, rows.columns, engine, rows.gpu)
 
 
 def _device_rows(
-    dataset: SealedDataset, order: OrderOptions, engine: DeviceEngine
+    dataset: SealedDataset,
+    order: OrderOptions,
+    engine: DeviceEngine,
+    device: torch.device,
 ) -> Rows:
     shards, schema = dataset.shards, dataset.schema
     memory = DeviceWindows(shards, engine, record_window_bytes(shards, order))
 
     def columns(slot: int) -> Columns:
-        plain = device_tensor(memory.plain(slot))
+        plain = device_tensor(memory.plain(slot), device)
         whole = plain[: len(plain) // schema.row_bytes * schema.row_bytes]
         return columns_of(whole.view(-1, schema.row_bytes), schema)
 
-    on_gpu = device_tensor(memory.plain(0)).device.type == "cuda"
-    return Rows(memory, columns, on_gpu=on_gpu)
+    found = device_tensor(memory.plain(0), device).device
+    return Rows(memory, columns, gpu=found if found.type == "cuda" else None)
 
 
-def device_tensor(memory: DeviceMemory) -> Tensor:
-    """The bytes of a device's memory as a tensor, not a copy."""
+def device_tensor(memory: DeviceMemory, device: torch.device) -> Tensor:
+    """The bytes of a device's memory as a tensor, not a copy; ``device``: which GPU."""
     if isinstance(memory, HostMemory):
         # By way of numpy, which (other than torch) keeps the memory from being unmapped.
         return torch.from_numpy(np.frombuffer(memory.view, dtype=np.uint8))
-    return torch.as_tensor(memory, device="cuda")
+    gpu = device if device.type == "cuda" else torch.device("cuda")
+    return torch.as_tensor(memory, device=gpu)
 
 
 def _host_rows(

@@ -25,10 +25,11 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from tests.sim.device_engines import ENGINES
+from tests.sim.device_engines import ENGINES, ON_A_GPU
 from tests.sim.sealed_shards import Shards, seal_shards
 
 ROWS = 100
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -36,20 +37,24 @@ def shards(tmp_path: Path) -> Shards:
     return seal_shards(tmp_path)
 
 
-def over_stand_in(memory: Any) -> Tensor:
+def over_stand_in(memory: Any, _: torch.device) -> Tensor:
     """A stand-in's device memory is this process's: its address can be read."""
     told = memory.__cuda_array_interface__
     block = (ctypes.c_uint8 * told["shape"][0]).from_address(told["data"][0])
     return torch.from_numpy(np.ctypeslib.as_array(block))
 
 
-@pytest.fixture(params=["host", "host-threads", "cuda-pinned", "cuda-gcc"])
+ON_STAND_INS = ("host", "host-threads", "cuda-pinned", "cuda-gcc")
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=[*ON_STAND_INS, GPU])
 def engine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
-    if request.param.startswith("cuda"):
+    if request.param.startswith("cuda-"):
         monkeypatch.setattr(memories, "device_tensor", over_stand_in)
-    made = ENGINES[request.param]()
+    made = {**ENGINES, **ON_A_GPU}[request.param]()
     yield made
     made.close()
 
@@ -185,7 +190,9 @@ def test_nothing_is_left_on_the_device(shards: Shards) -> None:
         rows = batches._rows
         assert rows is not None
         assert isinstance(rows.memory, DeviceWindows)
-        views = [memories.device_tensor(rows.memory.plain(slot)) for slot in range(2)]
+        views = [
+            memories.device_tensor(rows.memory.plain(slot), CPU) for slot in range(2)
+        ]
         assert any(view.any() for view in views)  # control
         batches.close()
         assert not any(view.any() for view in views)
