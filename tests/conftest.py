@@ -89,6 +89,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("distributed"):
             item.add_marker(pytest.mark.xdist_group("distributed"))
+            if not item.get_closest_marker("timeout"):  # processes take their time
+                item.add_marker(pytest.mark.timeout(180))
         if item.get_closest_marker("guest"):
             item.add_marker(pytest.mark.xdist_group("guest"))  # it boots once
         for name in NEEDS.keys() & {mark.name for mark in item.iter_markers()}:
