@@ -12,6 +12,7 @@ import pytest
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Role
+from sealift.release.agreement import Board, RollbackRule
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.collect import request_head
 from sealift.release.custody import log_name
@@ -213,3 +214,22 @@ def test_role_of_the_desk(town: Town) -> None:
     with town.meet("ada") as session:
         assert session.peer.role is Role.BROKER
         assert session.peer.result is not None
+
+
+def test_seats_are_asked_like_brokers(tmp_path: Path) -> None:
+    """A quorum of owners, of which one broker speaks for two: by their leave."""
+    names = ("ada", "bern", "cleo")
+    board = Board(members=names, threshold=2, rollback=RollbackRule(2, 0))
+    world = entrusting(board=board)
+    town = Town(world, tmp_path / "logs")
+    for owner in ("ada", "bern"):
+        vault = owner_vault(world, owner, tmp_path / f"{owner}.vault")
+        town.entrust(owner, vault)
+        vault.close()
+        if owner == "ada":
+            assert "quorum-missing" in town.collect("ada")
+    deadline = time.monotonic() + 15
+    while (said := town.collect("ada")) != "released" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    town.close()
+    assert said == "released"

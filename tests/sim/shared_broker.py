@@ -174,6 +174,9 @@ class Town:
                 clock=self.clock,
             )
 
+    def terms(self, lasts_s: int) -> Terms:
+        return Terms(3, int(self.clock.now_s) + lasts_s)
+
     def identity(self, owner: str) -> Identity:
         return self.consortium.identities[owner]
 

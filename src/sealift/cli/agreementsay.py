@@ -16,8 +16,19 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
 from sealift.release.line import has_veto
-from sealift.release.signed import SignedAgreement, load_signed, verify_signatures
-from sealift.release.statement import StatementKind, save_statement, sign_statement
+from sealift.release.signed import (
+    SignedAgreement,
+    VerifiedAgreement,
+    load_signed,
+    load_verified,
+    verify_signatures,
+)
+from sealift.release.statement import (
+    SignedStatement,
+    StatementKind,
+    save_statement,
+    sign_statement,
+)
 from sealift.release.vault import Vault
 
 SEALED_SUFFIX: Final = ".sealed"
@@ -40,6 +51,12 @@ def add_statement_parsers(verbs: Any) -> None:
         parser.add_argument("file", type=Path, help="the signed agreement.json")
         parser.add_argument("--key", type=Path, required=True, help="your identity")
         parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument(
+            "--tell",
+            type=Path,
+            metavar="JOB",
+            help="bring it to the owners' brokers that run for this job, too",
+        )
         add_passphrase_argument(parser)
         if kind == "leave":
             _add_leave_arguments(parser)
@@ -59,9 +76,37 @@ def make_statement(args: argparse.Namespace) -> None:
     )
     _require_right(kind, signed, identity.name)
     said = sign_statement(kind, agreement, identity, now_s())
+    telling = _ready_to_tell(args, identity)
     print(f"statement  {save_statement(said, args.file.parent)}")
+    if telling is not None:
+        _tell(args.tell, telling, identity, said)
     if kind == "leave":
         _clean_up(args, agreement, identity)
+
+
+def _ready_to_tell(
+    args: argparse.Namespace, identity: Identity
+) -> VerifiedAgreement | None:
+    """The agreement as it was: beside what is said now it may verify no more."""
+    if args.tell is None:
+        return None
+    from sealift.cli.telling import require_teller
+
+    agreement = load_verified(args.file)
+    require_teller(agreement, identity)
+    return agreement
+
+
+def _tell(
+    job: Path, agreement: VerifiedAgreement, identity: Identity, said: SignedStatement
+) -> None:
+    from sealift.cli.telling import tell_brokers
+
+    for owner, problem in tell_brokers(job, agreement, identity, said):
+        if problem:
+            _say(f"the broker of {owner} does not know it: {problem}")
+        else:
+            print(f"told       the broker of {owner}")
 
 
 def _add_leave_arguments(parser: argparse.ArgumentParser) -> None:

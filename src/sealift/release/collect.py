@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PolicyError, StaleError
 from sealift.ids import Role
 from sealift.release.agreement import Party, Resource
@@ -101,10 +102,13 @@ def collect_release(
 
 
 def request_head(
-    session: BrokerSession, timeout_s: float = RELEASE_TIMEOUT_S
+    session: BrokerSession,
+    timeout_s: float = RELEASE_TIMEOUT_S,
+    *,
+    speaks: SignedAppointment | None = None,
 ) -> SignedTreeHead:
     """The latest head of the broker's log, its signature verified."""
-    answer = ask_broker(session, BrokerRequest(head=True), timeout_s)
+    answer = ask_broker(session, BrokerRequest(head=True, speaks=speaks), timeout_s)
     signed = require_answer(answer.head, answer)
     verify_head(signed)
     return signed
@@ -144,13 +148,33 @@ def request_sighting(
         agreement=verified.agreement,
     )
     if heads is not None:
-        heads.admit(
-            served.head,
-            lambda log, first, second: request_consistency(
-                session, first, second, timeout_s, speaks=speaks
-            ),
-        )
+        _remember(session, speaker, served.head, heads, timeout_s, speaks=speaks)
     return found
+
+
+def _remember(
+    session: BrokerSession,
+    speaker: Party,
+    served: SignedTreeHead,
+    heads: HeadStore,
+    timeout_s: float,
+    *,
+    speaks: SignedAppointment | None,
+) -> None:
+    """The log as it is now, and that it continues the one which was shown.
+
+    What was served stands at the log's place of then: that part is the same in a log that
+    was written anew from there.
+    """
+
+    def prove(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
+        return request_consistency(session, first, second, timeout_s, speaks=speaks)
+
+    latest = request_head(session, timeout_s, speaks=speaks)
+    for head in (latest, served):
+        if head.log != speaker.sign:
+            raise _not_the_owner(speaker)
+        heads.admit(head, prove)
 
 
 def request_consistency(
