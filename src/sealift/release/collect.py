@@ -137,7 +137,9 @@ def request_sighting(
     Raises:
         IntegrityError, MalformedError: as ``read_sighting`` and ``HeadStore.admit``.
     """
-    speaker = require_owners_broker(session, verified.party(owner), verified)
+    speaker = require_owners_broker(
+        session, verified.party(owner), verified, speaks=speaks
+    )
     answer = ask_broker(session, BrokerRequest(sighting=True, speaks=speaks), timeout_s)
     served = require_answer(answer.served, answer)
     found = read_sighting(
@@ -243,7 +245,11 @@ def _expected_info(
 
 
 def require_owners_broker(
-    session: BrokerSession, owner: Party, verified: VerifiedAgreement
+    session: BrokerSession,
+    owner: Party,
+    verified: VerifiedAgreement,
+    *,
+    speaks: SignedAppointment | None = None,
 ) -> Party:
     """The owner, with the key that speaks for it here: its own, or one it appointed.
 
@@ -261,16 +267,19 @@ def require_owners_broker(
         )
     if peer.identity == owner.sign:
         return owner
-    return _require_appointed(session, owner, verified)
+    return _require_appointed(session, owner, verified, speaks)
 
 
 def _require_appointed(
-    session: BrokerSession, owner: Party, verified: VerifiedAgreement
+    session: BrokerSession,
+    owner: Party,
+    verified: VerifiedAgreement,
+    speaks: SignedAppointment | None,
 ) -> Party:
     """A shared broker shows its appointment with the head of the owner's log."""
     if session.peer.identity is None or owner.name not in verified.agreement.entrusting:
         raise _not_the_owner(owner)
-    head = request_head(session)
+    head = request_head(session, speaks=speaks)
     speaker = log_owner(head, verified)
     if (speaker.name, speaker.sign) != (owner.name, session.peer.identity):
         raise _not_the_owner(owner)

@@ -72,9 +72,14 @@ class Vault:
     """One owner's keys. Made by ``Vault.create`` and ``Vault.open``."""
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path, identity: Identity
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        identity: Identity,
+        *,
+        in_memory: bool = False,
     ) -> None:
-        self._file = VaultFile(connection, path, APPLICATION_ID)
+        self._file = VaultFile(connection, path, None if in_memory else APPLICATION_ID)
         self._connection = connection
         self._path = path
         self._identity = identity
@@ -106,7 +111,7 @@ class Vault:
     def in_memory(cls, identity: Identity) -> Vault:
         """An empty vault that ends with the process, and never touches a disk."""
         connection = memory_database(f"{_SCHEMA}; {_ADDED}")
-        return cls(connection, Path("(memory)"), identity)
+        return cls(connection, Path("(memory)"), identity, in_memory=True)
 
     @property
     def checkpoints(self) -> CheckpointStore:

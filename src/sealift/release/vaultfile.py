@@ -25,7 +25,8 @@ class VaultFile:
     Args:
         connection: Writes; owned from here on.
         path: The file.
-        application_id: Its kind.
+        application_id: Its kind; None for one in memory, where nobody waits for a disk
+            and one connection does both.
 
     Attributes:
         connection: The one that writes, for whoever holds ``lock``.
@@ -33,13 +34,16 @@ class VaultFile:
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path, application_id: int
+        self, connection: sqlite3.Connection, path: Path, application_id: int | None
     ) -> None:
         self.path = path
         self.connection = connection
-        self._read = open_database(path, application_id)
         self.lock = threading.Lock()
-        self._read_lock = threading.Lock()
+        if application_id is None:
+            self._read, self._read_lock = connection, self.lock
+        else:
+            self._read = open_database(path, application_id)
+            self._read_lock = threading.Lock()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

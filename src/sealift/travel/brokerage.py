@@ -201,6 +201,7 @@ class Brokerage:
                 owner,
                 open_s=FAREWELL_S,
                 timeout_s=FAREWELL_S,
+                speaks=self._speaks,
             ) as session:
                 return request_sighting(
                     session,

@@ -7,6 +7,7 @@ anything else is asked of it.
 from __future__ import annotations
 
 from sealift.ids import Role
+from sealift.release.appointment import SignedAppointment
 from sealift.release.collect import require_owners_broker
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
@@ -25,6 +26,7 @@ def meet_broker(
     open_s: float = DIAL_TIMEOUT_S,
     wait_s: float = 0.0,
     timeout_s: float = HANDSHAKE_TIMEOUT_S,
+    speaks: SignedAppointment | None = None,
 ) -> Session:
     """Open one; the caller closes it.
 
@@ -36,6 +38,7 @@ def meet_broker(
         open_s: How long the relay may take.
         wait_s: How long the broker may take to appear.
         timeout_s: For the handshake.
+        speaks: Of a shared broker that asks: by whose leave.
 
     Raises:
         PeerError: if it is not there.
@@ -44,7 +47,8 @@ def meet_broker(
     circuit = link.open(link_name(Role.BROKER, owner), open_s, wait_s=wait_s)
     session = connect(circuit, endpoint, expect_speaker(agreement, owner), timeout_s)
     try:
-        require_owners_broker(session, agreement.party(owner), agreement)
+        party = agreement.party(owner)
+        require_owners_broker(session, party, agreement, speaks=speaks)
     except BaseException:
         session.close()
         raise
