@@ -98,6 +98,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=LACKS + lacking))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Number long values: all workers need the same names, and some hold random keys."""
+    return argname if isinstance(val, bytes | str) and len(val) > 60 else None
+
+
 def _refuse_hidden_skip(report: Any) -> None:
     if not (IN_CI and report.skipped) or hasattr(report, "wasxfail"):
         return
