@@ -1,77 +1,23 @@
 """How a device opens the units of a transfer: where they lie, or after copying them over.
 
 On the host's stand-in a unit is opened where it lies in the memory that the two ends
-share. Other engines have memory of their own: units are copied to a ring of staging
-slots there, and opened behind the copy while the next one is on its way.
+share. Other engines have memory of their own: units are copied over and opened there,
+as many at once as have come (``staged.py``).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
-from sealift.channel.announcement import Announcement
-from sealift.channel.device import (
-    DeviceEngine,
-    DeviceKey,
-    DeviceMemory,
-    Event,
-    RecordPlace,
-    Verdicts,
-)
+from sealift.channel.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.device import DeviceEngine
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
 from sealift.channel.memfd import MemfdTransport
 from sealift.channel.mode import ModeShape
-from sealift.crypto.aead import TAG_BYTES
+from sealift.channel.staged import Staged
 from sealift.errors import UsageError
-from sealift.ids import Buffer
-
-MAX_STAGING_SLOTS = 8
-
-
-class UnitOpener(Protocol):
-    """Says where the next unit stands (``LinkOpener``, ``HomeOpener``)."""
-
-    def expect(
-        self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int
-    ) -> tuple[DeviceKey, RecordPlace]:
-        """Key and place, or an error if it cannot be the next one."""
-
-
-class PlainOpener:
-    """What stands in an opener's place in mode ``plain``."""
-
-    def open_message(self, frame: Buffer) -> bytes:
-        """The message, as it came."""
-        return bytes(frame)[PREFIX_BYTES:-TAG_BYTES]
-
-    def close(self) -> None:
-        """Nothing to forget."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """A transfer that was announced, and where it goes."""
-
-    announcement: Announcement
-    into: DeviceMemory
-    offset: int
-    sink: Callable[[int, int], None] | None
-
-    def units(self) -> Iterator[tuple[int, int]]:
-        """Start (in device memory) and length of every unit."""
-        total, unit = self.announcement.total_bytes, self.announcement.unit_bytes
-        for start in range(0, total, unit):
-            yield self.offset + start, min(unit, total - start)
-
-    def verified(self, start: int, length: int) -> None:
-        """Tell whoever waits."""
-        if self.sink is not None:
-            self.sink(start, length)
 
 
 class Opening(Protocol):
@@ -180,91 +126,10 @@ class InPlace:
             )
             for (at, frame_bytes), (start, length) in zip(ranges, units, strict=True)
         ]
-        for batch in _batches(found, at_once=self._shape.parallel):
+        for batch in by_key(found, at_once=self._shape.parallel):
             places = [place for _, place in batch]
             key = batch[0][0]
             self._engine.open(key, self._shared, arriving.into, places).wait()
         self._transport.skip(len(units))
         for start, length in units:
             arriving.verified(start, length)
-
-
-class Staged:
-    """Copied to a ring of slots in the device's memory, and opened behind the copy."""
-
-    def __init__(
-        self, transport: MemfdTransport, engine: DeviceEngine, shape: ModeShape
-    ) -> None:
-        self._transport = transport
-        self._engine = engine
-        self._shape = shape
-        self._slots = min(transport.incoming_slots, MAX_STAGING_SLOTS)
-        self._slot_bytes = transport.max_frame_bytes
-        self._staging = engine.allocate(self._slots * self._slot_bytes)
-        self._queued: deque[tuple[Event, Verdicts | None, int, int]] = deque()
-
-    def open_all(
-        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
-        """Copy and open every unit, as many at once as there are slots."""
-        units = list(arriving.units())
-        if not self._shape.overlaps:
-            self._transport.ranges(len(units), timeout_s)
-        depth = self._slots if self._shape.parallel else 1
-        try:
-            for number, (start, length) in enumerate(units):
-                if len(self._queued) == depth:
-                    self._settle(arriving)
-                self._queue(opener, arriving, (number, start, length), timeout_s)
-            while self._queued:
-                self._settle(arriving)
-        finally:
-            self._queued.clear()
-
-    def close(self) -> None:
-        """Scrub the staging slots and give them back."""
-        self._staging.close()
-
-    def _queue(
-        self,
-        opener: UnitOpener | PlainOpener,
-        arriving: Arriving,
-        unit: tuple[int, int, int],
-        timeout_s: float,
-    ) -> None:
-        number, start, length = unit
-        at, frame_bytes = self._transport.ranges(len(self._queued) + 1, timeout_s)[-1]
-        frame = self._transport.memory[at : at + frame_bytes]
-        if isinstance(opener, PlainOpener):
-            body = frame[PREFIX_BYTES : PREFIX_BYTES + length]
-            copied = self._engine.upload(body, arriving.into, start)
-            self._queued.append((copied, None, start, length))
-            return
-        slot = number % self._slots * self._slot_bytes
-        key, place = opener.expect(frame, slot, start, length)
-        copied = self._engine.upload(frame[PREFIX_BYTES:], self._staging, slot)
-        opened = self._engine.open(
-            key, self._staging, arriving.into, [place], after=[copied]
-        )
-        self._queued.append((copied, opened, start, length))
-
-    def _settle(self, arriving: Arriving) -> None:
-        copied, opened, start, length = self._queued.popleft()
-        copied.wait()
-        if opened is not None:
-            opened.wait()
-        self._transport.skip(1)
-        arriving.verified(start, length)
-
-
-def _batches(
-    found: list[tuple[DeviceKey, RecordPlace]], *, at_once: bool
-) -> list[list[tuple[DeviceKey, RecordPlace]]]:
-    """Units opened by one call: all under one key, or one by one."""
-    batches: list[list[tuple[DeviceKey, RecordPlace]]] = []
-    for each in found:
-        if batches and at_once and batches[-1][0][0] is each[0]:
-            batches[-1].append(each)
-        else:
-            batches.append([each])
-    return batches

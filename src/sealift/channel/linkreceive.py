@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sealift.channel.announcement import Announcement, TransferKind
+from sealift.channel.arriving import Arriving, PlainOpener
 from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.homerecords import HomeOpener
 from sealift.channel.life import Life
 from sealift.channel.linkkeys import LinkKeys, LinkOpener
-from sealift.channel.linkopening import Arriving, PlainOpener, opening_for
+from sealift.channel.linkopening import opening_for
 from sealift.channel.linksend import (
     DEFAULT_TIMEOUT_S,
     VERDICT,

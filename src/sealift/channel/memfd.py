@@ -209,6 +209,15 @@ class MemfdTransport:
             self._incoming.wait(count, timeout_s)
         return [self._range(ahead) for ahead in range(count)]
 
+    def arrived(
+        self, at_most: int, timeout_s: float | None = None
+    ) -> list[tuple[int, int]]:
+        """Like ``ranges`` for the frames that are here; waits for the first one."""
+        with self._receive_lock:
+            self._incoming.wait(1, timeout_s)
+            count = min(self._incoming.available(), at_most)
+        return [self._range(ahead) for ahead in range(count)]
+
     def next_range(self, timeout_s: float | None = None) -> tuple[int, int]:
         """Where the next frame lies in ``memory``: start and length."""
         with self._receive_lock:
@@ -223,6 +232,11 @@ class MemfdTransport:
     def incoming_slots(self) -> int:
         """Frames that may wait here."""
         return self._incoming.place.num_slots
+
+    @property
+    def incoming_stride(self) -> int:
+        """Bytes from one of their slots to the next."""
+        return self._incoming.place.stride
 
     @property
     def outgoing_slots(self) -> int:

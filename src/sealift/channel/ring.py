@@ -119,18 +119,13 @@ class RingEnd:
         """
         if self.closed:
             raise peer_closed()
-        if self._available() < count and not self._seen(count):
+        if self.available() < count and not self._seen(count):
             self._sleep(count, Deadline(timeout_s))
             if self.closed:
                 raise peer_closed()
 
-    def release(self) -> None:
-        """Close this end's descriptors."""
-        self._words.release()
-        for descriptor in (self.place.full, self.place.free):
-            os.close(descriptor)
-
-    def _available(self) -> int:
+    def available(self) -> int:
+        """Slots that are this end's by now."""
         theirs = self._words[self._their_word] if self._in_order else self._drained()
         found: int = theirs + self._head_start - self.position
         if not 0 <= found <= self._num_slots:
@@ -139,6 +134,12 @@ class RingEnd:
                 code="bad-ring",
             )
         return found
+
+    def release(self) -> None:
+        """Close this end's descriptors."""
+        self._words.release()
+        for descriptor in (self.place.full, self.place.free):
+            os.close(descriptor)
 
     def _drained(self) -> int:
         with contextlib.suppress(BlockingIOError):
@@ -155,7 +156,7 @@ class RingEnd:
         while time.perf_counter() < until and not self.closed:
             for _ in range(_LOOKS_PER_YIELD):
                 if words[theirs] >= wanted:
-                    return self._available() >= count
+                    return self.available() >= count
             time.sleep(0)  # other threads, and other processes on a full machine
         return False
 
@@ -166,7 +167,7 @@ class RingEnd:
         if self._in_order:
             self._words[self._i_sleep] = 1
         try:
-            while not self.closed and self._available() < count:
+            while not self.closed and self.available() < count:
                 self._poll(count, deadline, longest_ms)
                 longest_ms = None
         finally:
@@ -186,7 +187,7 @@ class RingEnd:
                     os.eventfd_read(self._awaited)
         elif ready:
             # Frames sent before the peer closed are read first.
-            if self._available() < count:
+            if self.available() < count:
                 raise peer_closed("the peer ended it")
         elif left_ms == 0:
             raise peer_timeout()

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from sealift.channel.announcement import Announcement, TransferKind
-from sealift.channel.device import DeviceMemory
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.linkkeys import LinkKeys
 from sealift.channel.linksend import LinkSender
@@ -32,31 +31,11 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, SLOT_BYTES, LinkWorld
 
 WEAK = [LinkMode.PLAIN, LinkMode.REENCRYPT, LinkMode.REENCRYPT_CHUNK]
 DIRECT = [LinkMode.DIRECT, LinkMode.DIRECT_PARALLEL, LinkMode.DIRECT_OVERLAP]
-
-
-class Apart:
-    """The host's engine behind a face that shares no memory with the host."""
-
-    def __init__(self):
-        inner = HostDevice(threads=2)
-        self.name = "apart"
-        self._inner = inner
-        self.suites, self.key, self.close = inner.suites, inner.key, inner.close
-        self.upload, self.download, self.open = (
-            inner.upload,
-            inner.download,
-            inner.open,
-        )
-        self.seal = inner.seal
-        self.allocated: list[DeviceMemory] = []
-
-    def allocate(self, nbytes):
-        self.allocated.append(self._inner.allocate(nbytes))
-        return self.allocated[-1]
 
 
 @pytest.fixture(params=[HostDevice, Apart], ids=["in-place", "staged"])

@@ -1,0 +1,178 @@
+"""Units opened in a device's own memory: copied over and opened, all at once that came.
+
+A call on a device costs as much as some hundred kilobytes do, so whatever has arrived
+crosses in one copy and is opened by one call, while the next ones arrive: half of the
+ring at most, so that the sender can go on. Slots are the sender's again once they were
+copied; what is in them is sealed. Verdicts are told in the order of the records, and a
+batch with a record that fails tells none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.channel.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.device import DeviceEngine, DeviceMemory, Event, Verdicts
+from sealift.channel.frame import PREFIX_BYTES
+from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
+from sealift.channel.memfd import MemfdTransport
+from sealift.channel.mode import ModeShape
+
+MAX_BATCH_RECORDS: Final = 16
+MAX_GAP_BYTES: Final = (
+    64 << 10
+)  # between two units: copied along sooner than called for
+BATCHES: Final = 2  # one is opened while the next one crosses
+
+Range = tuple[int, int]
+"""Start and length."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Units that crossed together, and what is queued for them."""
+
+    units: Sequence[Range]
+    copies: list[Event] = field(default_factory=list)
+    verdicts: list[Verdicts] = field(default_factory=list)
+
+
+class Staged:
+    """Copied to staging memory on the device, and opened there.
+
+    Args:
+        transport: Units lie in its slots.
+        engine: Has memory of its own.
+        shape: Says whether units are opened while others come, and several at once.
+    """
+
+    def __init__(
+        self, transport: MemfdTransport, engine: DeviceEngine, shape: ModeShape
+    ) -> None:
+        self._transport = transport
+        self._engine = engine
+        self._shape = shape
+        half = max(transport.incoming_slots // BATCHES, 1)
+        self._records = min(half, MAX_BATCH_RECORDS) if shape.parallel else 1
+        self._depth = BATCHES if shape.parallel else 1
+        self._stride = transport.incoming_stride
+        self._staging = engine.allocate(self._depth * self._records * self._stride)
+        self._part = 0
+        self._queued: deque[_Batch] = deque()
+
+    def open_all(
+        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
+    ) -> None:
+        """Copy and open every unit. When this raises, nothing is queued any more."""
+        units = list(arriving.units())
+        if not self._shape.overlaps:
+            self._transport.ranges(len(units), timeout_s)
+        try:
+            taken = 0
+            while taken < len(units):
+                if len(self._queued) == self._depth:
+                    self._settle(arriving)
+                most = min(self._records, len(units) - taken)
+                frames = self._transport.arrived(most, timeout_s)
+                end = taken + len(frames)
+                self._queue(opener, arriving.into, frames, units[taken:end])
+                taken = end
+            while self._queued:
+                self._settle(arriving)
+        except BaseException:
+            self._drain()
+            raise
+
+    def close(self) -> None:
+        """Scrub the staging memory and give it back."""
+        self._staging.close()
+
+    def _queue(
+        self,
+        opener: UnitOpener | PlainOpener,
+        into: DeviceMemory,
+        frames: Sequence[Range],
+        units: Sequence[Range],
+    ) -> None:
+        batch = _Batch(units)
+        self._queued.append(batch)  # first: whatever is queued of it is waited for
+        if isinstance(opener, PlainOpener):
+            self._copy(into, frames, batch)
+        else:
+            self._copy_and_open(opener, into, frames, batch)
+        for copy in batch.copies:
+            copy.wait()
+        self._transport.skip(len(frames))
+
+    def _copy(self, into: DeviceMemory, frames: Sequence[Range], batch: _Batch) -> None:
+        for (at, frame_bytes), (start, length) in zip(frames, batch.units, strict=True):
+            if frame_bytes != length + FRAME_EXTRA_BYTES:
+                raise wrong_length(frame_bytes, length + FRAME_EXTRA_BYTES)
+            body = self._transport.memory[at + PREFIX_BYTES :][:length]
+            batch.copies.append(self._engine.upload(body, into, start))
+
+    def _copy_and_open(
+        self,
+        opener: UnitOpener,
+        into: DeviceMemory,
+        frames: Sequence[Range],
+        batch: _Batch,
+    ) -> None:
+        engine, memory, staging = self._engine, self._transport.memory, self._staging
+        base = self._next_part()
+        found = [
+            opener.expect(
+                memory[at : at + frame_bytes], base + number * self._stride, *unit
+            )
+            for number, ((at, frame_bytes), unit) in enumerate(
+                zip(frames, batch.units, strict=True)
+            )
+        ]
+        for first, start, end in spans(frames):
+            sealed = memory[start + PREFIX_BYTES : end]
+            to = base + first * self._stride
+            batch.copies.append(engine.upload(sealed, staging, to))
+        for group in by_key(found, at_once=True):
+            places = [place for _, place in group]
+            opened = engine.open(group[0][0], staging, into, places, after=batch.copies)
+            batch.verdicts.append(opened)
+
+    def _next_part(self) -> int:
+        """Where a batch goes: not where the one before it is being opened."""
+        part, self._part = self._part, (self._part + 1) % self._depth
+        return part * self._records * self._stride
+
+    def _settle(self, arriving: Arriving) -> None:
+        batch = self._queued[0]
+        for verdicts in batch.verdicts:
+            verdicts.wait()
+        self._queued.popleft()
+        for start, length in batch.units:
+            arriving.verified(start, length)
+
+    def _drain(self) -> None:
+        """Nothing may be written any more once the caller overwrites the memory."""
+        for batch in self._queued:
+            for each in (*batch.copies, *batch.verdicts):
+                with contextlib.suppress(Exception):
+                    each.wait()
+        self._queued.clear()
+
+
+def spans(frames: Sequence[Range]) -> list[tuple[int, int, int]]:
+    """What is copied at once: number of its first frame, where it starts and ends.
+
+    Frames in neighbouring slots go together, with the heads and gaps between them; at
+    the end of the ring, and where gaps are large, another copy begins.
+    """
+    found: list[tuple[int, int, int]] = []
+    for number, (at, frame_bytes) in enumerate(frames):
+        if found and 0 <= at - found[-1][2] <= MAX_GAP_BYTES:
+            found[-1] = (*found[-1][:2], at + frame_bytes)
+        else:
+            found.append((number, at, at + frame_bytes))
+    return found

@@ -1,0 +1,265 @@
+"""Units opened in memory that is not the host's: what has come, by one call, or nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from sealift.channel.hostdevice import HostDevice
+from sealift.channel.mode import LinkMode
+from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.sealer import StreamSealer
+from sealift.channel.staged import MAX_BATCH_RECORDS, Staged, spans
+from sealift.crypto.keys import SecretKey
+from sealift.errors import AuthenticationError
+from tests.sim.apart import Apart
+from tests.sim.cuda_engines import gcc_engine
+from tests.sim.device_engines import ENGINES
+from tests.sim.linkworld import RECORD_BYTES, LinkWorld
+
+RECORDS, SLOTS = 16, 32
+PLAINTEXT = os.urandom(RECORDS * RECORD_BYTES - 100)
+STAGED = {
+    "apart": Apart,
+    "cuda-pinned": ENGINES["cuda-pinned"],
+    "cuda-confidential": ENGINES["cuda-confidential"],
+    "cuda-gcc": gcc_engine,
+}
+MARKS = {"cuda-gcc": pytest.mark.gcc}
+PARAMS = [pytest.param(name, marks=MARKS.get(name, ())) for name in STAGED]
+
+
+@pytest.fixture(params=PARAMS)
+def engine(request):
+    return STAGED[request.param]()
+
+
+class Counted:
+    """Calls of an engine: records of each ``open``, bytes of each ``upload``."""
+
+    def __init__(self, engine):
+        self.opened, self.uploaded = [], []
+        self._open, self._upload = engine.open, engine.upload
+        engine.open, engine.upload = self.open, self.upload
+
+    def open(self, key, sealed, plain, places, **more):
+        self.opened.append([place.plain_offset for place in places])
+        return self._open(key, sealed, plain, places, **more)
+
+    def upload(self, host, to, offset=0):
+        self.uploaded.append(memoryview(host).nbytes)
+        return self._upload(host, to, offset)
+
+
+class Sent:
+    """Lets frames pass, spoils one of them, and says when all have been written."""
+
+    def __init__(self, frames=RECORDS + 1, flip=None, position=100):
+        self.all = threading.Event()
+        self._last, self._flip, self._position = frames - 1, flip, position
+
+    def __call__(self, count, frame):
+        if count == self._last:
+            # The last one is committed when this has returned; a moment is enough.
+            threading.Timer(0.02, self.all.set).start()
+        if count != self._flip:
+            return [frame]
+        spoiled = bytearray(frame)
+        spoiled[self._position] ^= 1
+        return [bytes(spoiled)]
+
+
+def world_of(engine, attacker=None, **options):
+    options = {"num_slots": SLOTS, **options}
+    return LinkWorld(engine=engine, attacker=attacker, **options)
+
+
+def receive_after_all_came(world, attacker, send=None):
+    """Receive once everything lies in the ring."""
+    receive = world.receiver.receive
+
+    def later(*args, **more):
+        assert attacker.all.wait(10)
+        return receive(*args, **more)
+
+    world.receiver.receive = later
+    return world.cross(send or (lambda: world.sender.send(PLAINTEXT)))
+
+
+def test_all_that_came_is_one_copy_and_one_call(engine):
+    counted, attacker = Counted(engine), Sent()
+    world = world_of(engine, attacker)
+    assert receive_after_all_came(world, attacker).total_bytes == len(PLAINTEXT)
+    assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
+    assert [len(places) for places in counted.opened] == [RECORDS]
+    assert len(counted.uploaded) == 1
+    assert world.seen == [
+        (start, min(RECORD_BYTES, len(PLAINTEXT) - start))
+        for start in range(0, len(PLAINTEXT), RECORD_BYTES)
+    ]
+    world.close()
+
+
+def test_calls_take_half_a_ring_at_most_and_wrap_at_its_end(engine):
+    counted = Counted(engine)
+    world = world_of(engine, num_slots=6)
+    for _ in range(3):
+        assert world.cross(lambda: world.sender.send(PLAINTEXT)).total_bytes
+        assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
+    assert max(map(len, counted.opened)) <= 3
+    assert sum(map(len, counted.opened)) == 3 * RECORDS
+    in_order = [start for places in counted.opened for start in places]
+    assert in_order == [n * RECORD_BYTES for n in range(RECORDS)] * 3
+    assert [start for start, _ in world.seen] == in_order
+    world.close()
+
+
+@pytest.mark.parametrize("mode", [LinkMode.DIRECT, LinkMode.REENCRYPT_CHUNK])
+def test_modes_that_open_one_by_one_still_do(mode):
+    engine = Apart()
+    counted = Counted(engine)
+    world, plaintext = world_of(engine, mode=mode), PLAINTEXT[: 3 * RECORD_BYTES]
+    assert world.cross(lambda: world.sender.send(plaintext)).total_bytes
+    assert max(map(len, counted.opened)) == 1
+    assert world.content()[: len(plaintext)] == plaintext
+    world.close()
+
+
+def test_named_memory_is_copied_before_it_crosses():
+    engine = Apart()
+    counted = Counted(engine)
+    world = world_of(engine, transport_class=NamedMemoryTransport, num_slots=8)
+    assert world.cross(lambda: world.sender.send(PLAINTEXT)).total_bytes
+    assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
+    assert sum(map(len, counted.opened)) == RECORDS
+    world.close()
+
+
+@pytest.mark.parametrize(("flipped", "position"), [(1, 3), (7, 100), (RECORDS, -1)])
+def test_a_flipped_bit_releases_nothing_of_the_batch(engine, flipped, position):
+    attacker = Sent(flip=flipped, position=position)
+    world = world_of(engine, attacker)
+    found = receive_after_all_came(world, attacker)
+    assert isinstance(found, AuthenticationError)
+    assert world.seen == []
+    assert not any(world.content())
+    world.close()
+
+
+@pytest.mark.parametrize("flipped", [4, 11])
+def test_batches_before_the_flip_are_told_in_order_and_overwritten_too(engine, flipped):
+    world = world_of(engine, Sent(flip=flipped), num_slots=4)
+    found = world.cross(lambda: world.sender.send(PLAINTEXT))
+    assert isinstance(found, AuthenticationError)
+    told = [start for start, _ in world.seen]
+    assert told == [number * RECORD_BYTES for number in range(len(told))]
+    assert len(told) < flipped
+    assert not any(world.content())
+    world.close()
+
+
+def test_records_sealed_at_home_cross_in_batches(engine):
+    key, counted, attacker = SecretKey.generate(), Counted(engine), Sent()
+    sealer = StreamSealer(key, total_bytes=len(PLAINTEXT), record_bytes=RECORD_BYTES)
+    starts = range(0, len(PLAINTEXT), RECORD_BYTES)
+    records = [sealer.seal(PLAINTEXT[at : at + RECORD_BYTES]) for at in starts]
+    world = world_of(engine, attacker, home_key=lambda header: key)
+
+    def send():
+        world.sender.forward(sealer.header_bytes, records, len(PLAINTEXT))
+
+    assert receive_after_all_came(world, attacker, send).total_bytes
+    assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
+    assert [len(places) for places in counted.opened] == [RECORDS]
+    world.close()
+
+
+def hasty(self, arriving):
+    """Mutant: tells records before their verdicts."""
+    batch = self._queued.popleft()
+    for start, length in batch.units:
+        arriving.verified(start, length)
+    for verdicts in batch.verdicts:
+        verdicts.wait()
+
+
+def test_a_device_that_tells_before_the_verdict_is_noticed(monkeypatch):
+    monkeypatch.setattr(Staged, "_settle", hasty)
+    attacker = Sent(flip=7)
+    world = world_of(Apart(), attacker)
+    assert isinstance(receive_after_all_came(world, attacker), AuthenticationError)
+    assert world.seen  # what the tests above would find
+    world.close()
+
+
+class Slow(HostDevice):
+    """Its second batch is written when the first failed and memory was overwritten."""
+
+    overwritten = calls = 0
+
+    def allocate(self, nbytes):
+        memory = super().allocate(nbytes)
+        scrub = memory.scrub
+
+        def scrubbing():
+            scrub()
+            self.overwritten += 1
+
+        memory.scrub = scrubbing
+        return memory
+
+    def open(self, *args, **more):
+        self.calls += 1
+        if self.calls == 1:
+            return super().open(*args, **more)
+        super().open(*args, **more).wait()
+        return Late(self, args[2].view)
+
+
+class Late:
+    def __init__(self, engine, view):
+        self._view, self._engine, self._opened = view, engine, bytes(view)
+        view[:] = bytes(len(view))
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        until = time.monotonic() + 0.3
+        while not self._engine.overwritten and time.monotonic() < until:
+            time.sleep(0.001)
+        self._view[:] = self._opened
+
+    def wait(self):
+        self._thread.join()
+
+
+def left_after_two_batches():
+    engine = Slow(threads=2)
+    attacker = Sent(flip=2)
+    world = world_of(Apart(engine), attacker, num_slots=SLOTS // 2 + 2)
+    found = receive_after_all_came(world, attacker)
+    time.sleep(0.05)
+    content = world.content()
+    world.close()
+    assert isinstance(found, AuthenticationError)
+    assert engine.calls == 2
+    return any(content)
+
+
+def test_a_batch_under_way_ends_before_memory_is_overwritten():
+    assert not left_after_two_batches()
+
+
+def test_without_waiting_its_plaintext_would_be_left(monkeypatch):
+    monkeypatch.setattr(Staged, "_drain", lambda self: self._queued.clear())
+    assert left_after_two_batches()
+
+
+def test_a_copy_ends_at_the_rings_end_and_at_large_gaps():
+    assert spans([(100, 50), (160, 50), (220, 9)]) == [(0, 100, 229)]
+    assert spans([(9000, 50), (100, 50)]) == [(0, 9000, 9050), (1, 100, 150)]
+    assert len(spans([(0, 50), (70_000, 50)])) == 2
+    assert MAX_BATCH_RECORDS >= RECORDS
