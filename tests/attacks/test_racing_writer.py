@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
 from sealift.channel.opener import Place, RecordOpener
 from sealift.channel.record import StreamOptions
 from sealift.channel.stream import StreamSealer
 from sealift.crypto.keys import SecretKey
+from tests.sim.twicereading import TwiceReadingBackend, TwiceReadingCipher
 
 RACING = Path(__file__).parents[1] / "sim" / "racing.py"
 # What OpenSSL may use: everything; no AVX2, AVX-512, VAES; neither AES nor CLMUL.
@@ -63,30 +63,6 @@ def test_opening_in_place_loses_the_race(tmp_path):
         if seen[name]["wrong"]:
             return
     pytest.fail(f"the writer never won, so this race proves nothing: {seen}")
-
-
-class TwiceReadingCipher:
-    """An engine that reads the ciphertext twice, with a writer exactly in between."""
-
-    def __init__(self, inner, write_between):
-        self._inner = inner
-        self._write_between = write_between
-
-    def open_into(self, nonce, ciphertext, associated_data, out):
-        first = bytes(ciphertext)
-        written = self._inner.open_into(nonce, first, associated_data, out)
-        self._write_between()
-        changed = (a ^ b for a, b in zip(first, bytes(ciphertext), strict=True))
-        out[:written] = bytes(p ^ d for p, d in zip(out, changed, strict=False))
-        return written
-
-
-class TwiceReadingBackend(CpuBackend):
-    def __init__(self, write_between):
-        self._write_between = write_between
-
-    def cipher(self, suite, key):
-        return TwiceReadingCipher(super().cipher(suite, key), self._write_between)
 
 
 @pytest.mark.parametrize(("private", "wrong"), [(False, False), (True, True)])

@@ -1,8 +1,9 @@
 """How a device opens the units of a transfer: where they lie, or after copying them over.
 
-On the host's stand-in a unit is opened where it lies in the memory that the two ends
-share. Other engines have memory of their own: units are copied over and opened there,
-as many at once as have come (``staged.py``).
+On the host's stand-in a unit that the sender sealed is opened where it lies in the memory
+that the two ends share; one that its owner sealed at home is copied first, since whoever
+forwards it could change it meanwhile (rule H3). Other engines have memory of their own:
+units are copied over and opened there, as many at once as have come (``staged.py``).
 """
 
 from __future__ import annotations
@@ -35,12 +36,19 @@ class Opening(Protocol):
 def opening_for(
     transport: MemfdTransport, engine: DeviceEngine, shape: ModeShape
 ) -> Opening:
-    """The way for an engine and a mode."""
+    """The way for an engine and a mode, for units that the sender itself sealed."""
     if not isinstance(engine, HostDevice):
         return Staged(transport, engine, shape)
     if not shape.sealed:
         return PlainCopy(transport, engine)
     return InPlace(transport, engine, shape)
+
+
+def forwarded_opening(
+    transport: MemfdTransport, engine: DeviceEngine, own: Opening
+) -> Opening:
+    """The way for units that somebody else sealed; ``own`` is that for the sender's."""
+    return own if isinstance(own, Staged) else CopiedFirst(transport, engine)
 
 
 class PlainCopy:
@@ -133,3 +141,31 @@ class InPlace:
         self._transport.skip(len(units))
         for start, length in units:
             arriving.verified(start, length)
+
+
+class CopiedFirst:
+    """Copied to private memory and opened there: the sender is not who sealed them."""
+
+    def __init__(self, transport: MemfdTransport, engine: DeviceEngine) -> None:
+        self._transport = transport
+        self._engine = engine
+        self._private = engine.allocate(transport.max_frame_bytes)
+
+    def open_all(
+        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
+    ) -> None:
+        """Copy and open every unit; its slot is free as soon as it was copied."""
+        assert not isinstance(opener, PlainOpener)
+        transport, engine = self._transport, self._engine
+        for start, length in arriving.units():
+            at, frame_bytes = transport.next_range(timeout_s)
+            frame = transport.memory[at : at + frame_bytes]
+            key, place = opener.expect(frame, 0, start, length)
+            engine.upload(frame[PREFIX_BYTES:], self._private).wait()
+            transport.skip(1)
+            engine.open(key, self._private, arriving.into, (place,)).wait()
+            arriving.verified(start, length)
+
+    def close(self) -> None:
+        """Scrub the private memory and give it back."""
+        self._private.close()

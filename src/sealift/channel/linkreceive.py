@@ -17,7 +17,7 @@ from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.homerecords import HomeOpener
 from sealift.channel.life import Life
 from sealift.channel.linkkeys import LinkKeys, LinkOpener
-from sealift.channel.linkopening import opening_for
+from sealift.channel.linkopening import Opening, forwarded_opening, opening_for
 from sealift.channel.linksend import (
     DEFAULT_TIMEOUT_S,
     VERDICT,
@@ -84,6 +84,7 @@ class LinkReceiver:
         self._life = Life()
         self._number = 0
         self._home: HomeOpener | None = None
+        self._forwarded: Opening | None = None
         context = link_context(mode, context)
         try:
             self._opener = self._take_header(keys, context)
@@ -132,6 +133,8 @@ class LinkReceiver:
         """Forget the keys, end the connection. Idempotent."""
         self._life.dead = True
         self._opening.close()
+        if self._forwarded is not None:
+            self._forwarded.close()
         self._opener.close()
         if self._home is not None:
             self._home.close()
@@ -157,7 +160,10 @@ class LinkReceiver:
             self._opening.open_all(self._opener, arriving, self._timeout_s)
             return
         home = self._open_home(arriving.announcement)
-        self._opening.open_all(home, arriving, self._timeout_s)
+        if self._forwarded is None:
+            own = self._opening
+            self._forwarded = forwarded_opening(self._transport, self._engine, own)
+        self._forwarded.open_all(home, arriving, self._timeout_s)
 
     def _open_home(self, announcement: Announcement) -> HomeOpener:
         if self._home_key is None or not self._shape.sealed:

@@ -3,8 +3,8 @@
 The offering end makes the memory file, seals its size and hands it over a Unix socket
 (``memfdoffer.py``); the accepting end checks who is there (peer credentials), that the
 file is anonymous and that its size cannot change. Nobody else can write it, so frames
-may be sealed into it and opened from it in place (rule H3): the sender could only spoil
-its own records.
+may be sealed into it, and opened from it in place when the sender sealed them (rule H3):
+it could only spoil its own records. What it merely forwards is copied first.
 Not here: protection from processes of the same user, who can trace this one anyway; and
 named shared memory, which others can open (``namedmemory.py`` copies).
 Layout: a page of counts, then two rings (one per direction) of slots (``ring.py``); a
