@@ -14,8 +14,9 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Final
 
 from sealift.channel.backend import AeadBackend, RecordCipher
@@ -29,27 +30,41 @@ from sealift.channel.device import (
     device_lost,
     device_out_of_memory,
 )
+from sealift.channel.hostwork import Work
 from sealift.channel.quarantine import scrub
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import AuthenticationError, UnavailableError, UsageError
+from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Buffer
 
 MAX_THREADS: Final = 16
 
 
 class HostMemory:
-    """Memory of this process; ``view`` reads and writes it."""
+    """Memory of this process; ``view`` reads and writes it.
 
-    def __init__(self, view: memoryview, give_back: Callable[[], None]) -> None:
+    Args:
+        view: The bytes.
+        give_back: Called once, when it is closed.
+        settle: Returns when nothing that was queued writes to it any more.
+    """
+
+    def __init__(
+        self,
+        view: memoryview,
+        give_back: Callable[[], None],
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
         self.view = view
         self.nbytes = view.nbytes
         self._give_back = give_back
+        self._settle = settle
         self._closed = False
 
     def scrub(self) -> None:
-        """Overwrite it with zeroes."""
+        """Overwrite it with zeroes, after what is queued."""
         if not self._closed:
+            self._settle()
             scrub(self.view)
 
     def close(self) -> None:
@@ -86,42 +101,6 @@ class HostKey:
         self._cipher = None
 
 
-class Work:
-    """What one call queued: an event, and for ``open`` the verdicts.
-
-    Args:
-        parts: What runs in the engine's threads.
-        failed: What went wrong already, if it ran at once.
-        undo: Scrubs what the call wrote.
-    """
-
-    def __init__(
-        self,
-        parts: Iterable[Future[None]] = (),
-        failed: BaseException | None = None,
-        undo: Callable[[], None] | None = None,
-    ) -> None:
-        self._parts = list(parts)
-        self._undo = undo
-        self._failed = failed
-
-    def wait(self) -> None:
-        """Wait for all parts; when one failed, undo all and raise what it raised."""
-        if self._parts:
-            # All of them: none may write after the memory was scrubbed.
-            errors = [error for part in self._parts if (error := part.exception())]
-            self._parts = []
-            self._failed = _worst(errors) if errors else None
-        if self._failed is None:
-            return
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
-        if isinstance(self._failed, AuthenticationError):
-            raise AuthenticationError
-        raise self._failed
-
-
 class HostDevice:
     """A device made of this process's memory and threads.
 
@@ -150,7 +129,9 @@ class HostDevice:
         )
         self._backend = backend or CpuBackend()
         self._free_bytes = memory_bytes
-        self._memories: list[HostMemory] = []
+        self._memories: set[HostMemory] = set()
+        self._running: set[Future[None]] = set()
+        self._lock = threading.Lock()
         self._closed = False
 
     def warm_up(self) -> None:
@@ -167,19 +148,20 @@ class HostDevice:
 
     def allocate(self, nbytes: int) -> HostMemory:
         """Zeroed memory whose pages all exist: a first touch costs more than a copy."""
-        if self._free_bytes is not None and nbytes > self._free_bytes:
-            raise device_out_of_memory(nbytes, f"{self._free_bytes} are left")
-        mapped = _mapped(nbytes)
-        if self._free_bytes is not None:
-            self._free_bytes -= nbytes
+        self._spend(nbytes)
+        try:
+            mapped = _mapped(nbytes)
+        except BaseException:
+            self._spend(-nbytes)
+            raise
 
         def give_back() -> None:
-            if self._free_bytes is not None:
-                self._free_bytes += nbytes
+            self._spend(-nbytes)
+            self._memories.discard(memory)
             mapped.close()
 
-        memory = HostMemory(memoryview(mapped)[:nbytes], give_back)
-        self._memories.append(memory)
+        memory = HostMemory(memoryview(mapped)[:nbytes], give_back, self._settle)
+        self._memories.add(memory)
         return memory
 
     def adopt(self, view: memoryview) -> HostMemory:
@@ -277,9 +259,28 @@ class HostDevice:
         """Wait for what is queued, scrub all memory. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=True)
-        for memory in self._memories:
+        for memory in list(self._memories):
             memory.close()
-        self._memories = []
+
+    def _spend(self, nbytes: int) -> None:
+        with self._lock:
+            if self._free_bytes is None:
+                return
+            if nbytes > self._free_bytes:
+                raise device_out_of_memory(nbytes, f"{self._free_bytes} are left")
+            self._free_bytes -= nbytes
+
+    def _settle(self) -> None:
+        wait(list(self._running))
+
+    def _queue(self, step: Callable[[], None]) -> Future[None]:
+        try:
+            queued = self._pool.submit(step)
+        except RuntimeError as error:  # closed meanwhile, or no more threads
+            raise device_lost(str(error)) from None
+        self._running.add(queued)
+        queued.add_done_callback(self._running.discard)
+        return queued
 
     def _run(
         self,
@@ -293,7 +294,7 @@ class HostDevice:
         if self._closed:
             raise device_lost("it was closed")
         if len(places) > 1:
-            parts = [self._pool.submit(step, place) for place in places]
+            parts = [self._queue(partial(step, place)) for place in places]
             return Work(parts, undo=undo)
         try:
             for place in places:
@@ -357,9 +358,3 @@ def _range(memory: DeviceMemory, start: int, nbytes: int) -> memoryview:
             code="bad-record-place",
         )
     return view[start : start + nbytes]
-
-
-def _worst(errors: list[BaseException]) -> BaseException:
-    """A tag that failed outranks everything that came of it (rule M3)."""
-    failed = [e for e in errors if isinstance(e, AuthenticationError)]
-    return (failed or errors)[0]
