@@ -29,7 +29,7 @@ SEALIFT_INLINE void write_factors(sealift_gcm_key* key) {
 SEALIFT_KERNEL(1) sealift_gcm_key_expand(const u8* __restrict__ raw_key,
                                          sealift_gcm_key* key) {
     __shared__ u32 words[60];
-    __shared__ u32 planes[GCM_ROUNDS + 1][32];
+    alignas(16) __shared__ u32 planes[GCM_ROUNDS + 1][32];  // read as vectors
     const u32 t = threadIdx.x;
     if (t == 0) {
         for (u32 i = 0; i < 32; i += 4)
