@@ -201,9 +201,12 @@ class CudaDriver:
 
     def end_capture(self, stream: Any) -> Any:
         """What was noted down, as a graph ready to run."""
-        return self._ask(
-            "cuGraphInstantiate", self._ask("cuStreamEndCapture", stream), 0
-        )
+        noted = self._ask("cuStreamEndCapture", stream)
+        try:
+            return self._ask("cuGraphInstantiate", noted, 0)
+        finally:
+            with suppress(CudaError):
+                self._ask("cuGraphDestroy", noted)
 
     def replay(self, graph: Any, stream: Any) -> None:
         """Queue a captured graph."""

@@ -98,6 +98,7 @@ class DeviceSealer:
         self._key, self._places = batch.key, tuple(batch.places)
         self._plain, self._sealed = own_memory(batch.plain), own_memory(batch.sealed)
         self._plan = self._whole_plan()
+        self._graphs: list[Any] = []
         self._table = engine.allocate(len(text := table_of(batch.places)))
         self._state = engine.allocate(SEQUENCE_BYTES)
         self.prefixes = engine.allocate(PREFIX_BYTES * len(batch.places))
@@ -109,19 +110,20 @@ class DeviceSealer:
         return self._submit(self._run)
 
     def capture(self) -> Any:
-        """A graph of what ``seal`` does; ``replay`` runs it."""
+        """A graph of what ``seal`` does; ``replay`` runs it, until ``close``."""
+        self._require_open()
+
+        def note(stream: Any) -> None:
+            self._core.prepare(self._plan)  # allocates and loads: not to be captured
+            self._core.driver.begin_capture(stream)
+            try:
+                self._run(stream)
+            finally:
+                self._graphs.append(self._core.driver.end_capture(stream))
+
         with self._core.lock:
-            noted: list[Any] = []
-
-            def note(stream: Any) -> None:
-                self._core.driver.begin_capture(stream)
-                try:
-                    self._run(stream)
-                finally:
-                    noted.append(self._core.driver.end_capture(stream))
-
             self._core.crypto.submit(note).wait()
-        return noted[0]
+            return self._graphs[-1]
 
     def replay(self, graph: Any) -> Ticket:
         """Seal by a captured graph."""
@@ -135,9 +137,17 @@ class DeviceSealer:
         return SealerState(sequence, index, bool(refused))
 
     def close(self) -> None:
-        """Give its memory back; the lane is not used again."""
+        """Give its memory and graphs back; the lane is not used again."""
         for memory in (self._table, self._state, self.prefixes):
-            memory.close()
+            memory.close()  # waits for what runs
+        while self._graphs:
+            self._core.driver.release(self._graphs.pop())
+
+    def _require_open(self) -> None:
+        """A graph holds addresses: of a key that is gone, it would seal under zeroes."""
+        self._key.require_open()
+        for memory in (self._plain, self._sealed, self._table, self._state):
+            memory.require_open()
 
     def _whole_plan(self) -> Plan:
         core, shape = self._core, shape_of(self._places)
@@ -146,7 +156,6 @@ class DeviceSealer:
         return Plan((*taking.launches, *sealing.launches), sealing.scratch_bytes)
 
     def _run(self, stream: Any) -> None:
-        self._key.require_open()
         records = self._table.address
         places = {
             "records": records,
@@ -162,6 +171,7 @@ class DeviceSealer:
     def _submit(self, step: Any) -> Ticket:
         plain, sealed = plain_hull(self._places), sealed_hull(self._places)
         with self._core.lock:
+            self._require_open()
             ticket = self._core.crypto.submit(
                 step,
                 after=[
