@@ -16,7 +16,7 @@ from sealift.channel.cuda.devicekey import CudaKey
 from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Launch, Plan, Word32
-from sealift.channel.cuda.streams import Awaited, Ticket
+from sealift.channel.cuda.streams import Awaited, HoldsUp, Ticket, on_device
 from sealift.channel.cuda.tablering import Table
 from sealift.channel.cuda.tables import plain_hull, sealed_hull, shape_of, table_of
 from sealift.channel.cuda.verdicts import CudaVerdicts
@@ -41,6 +41,12 @@ class Batch:
         sealed = _Use(self.sealed, *sealed_hull(self.places))
         plain = _Use(self.plain, *plain_hull(self.places))
         return (sealed, plain) if opens else (plain, sealed)
+
+    def require_open(self) -> None:
+        """Asked under the engine's lock, after which another thread's close waits."""
+        self.key.require_open()
+        self.sealed.require_open()
+        self.plain.require_open()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +74,15 @@ class _SealUser:
 
 def open_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> CudaVerdicts:
     """Queue a batch to open."""
+    first = on_device(after)
     if not batch.places:
-        return CudaVerdicts(core.crypto.submit(_nothing, after=after), bytes, _nothing)
+        return CudaVerdicts(core.crypto.submit(_nothing, after=first), bytes, _nothing)
     shape = shape_of(batch.places)
     plan = core.kernels.open(batch.key.suite, shape, core.driver.facts)
     both = Plan((*plan.launches, refusal(shape.num_records)), plan.scratch_bytes)
     with core.lock:
         table = core.tables.take()
-        ticket = _submit(core, batch, table, both, after, opens=True)
+        ticket = _submit(core, batch, table, both, first, opens=True)
         verdicts = CudaVerdicts(
             core.answers.submit(table.fetch_verdicts, after=[ticket]),
             table.verdicts,
@@ -87,13 +94,14 @@ def open_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> CudaVerdic
 
 def seal_batch(core: Core, batch: Batch, after: Sequence[Awaited]) -> Ticket:
     """Queue a batch to seal."""
+    first = on_device(after)
     if not batch.places:
-        return core.crypto.submit(_nothing, after=after)
+        return core.crypto.submit(_nothing, after=first)
     shape = shape_of(batch.places)
     plan = core.kernels.seal(batch.key.suite, shape, core.driver.facts)
     with core.lock:
         table = core.tables.take()
-        ticket = _submit(core, batch, table, plan, after, opens=False)
+        ticket = _submit(core, batch, table, plan, first, opens=False)
         table.user = _SealUser(ticket)
     return ticket
 
@@ -112,10 +120,11 @@ def _submit(
     batch: Batch,
     table: Table,
     plan: Plan,
-    after: Sequence[Awaited],
+    after: Sequence[HoldsUp],
     *,
     opens: bool,
 ) -> Ticket:
+    batch.require_open()
     table.fill(table_of(batch.places), len(batch.places))
     read, written = batch.uses(opens=opens)
     waits = [*after, *read.before_read(), *written.before_write()]
@@ -161,4 +170,4 @@ def _last_writer_is(memory: CudaMemory, span: tuple[int, int], ticket: Ticket) -
         memory.require_open()
     except SealiftError:
         return False  # it was scrubbed when it was given back
-    return all(point is ticket for point in memory.hazards.before_read(*span))
+    return memory.hazards.was_last_written_by(*span, ticket)

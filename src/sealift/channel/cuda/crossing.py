@@ -10,7 +10,7 @@ from sealift.channel.cuda.core import Core, Upward
 from sealift.channel.cuda.hostbuffer import writable_address
 from sealift.channel.cuda.memory import CudaMemory, check_range, own_memory
 from sealift.channel.cuda.pinned import PinnedBlock
-from sealift.channel.cuda.streams import Awaited, Joined, Step, Ticket
+from sealift.channel.cuda.streams import HoldsUp, Joined, Step, Ticket
 from sealift.channel.device import DeviceMemory
 from sealift.ids import Buffer
 
@@ -52,7 +52,7 @@ def is_small(part: Part) -> bool:
 
 
 def _straight(
-    core: Core, source: memoryview, address: int, after: Sequence[Awaited]
+    core: Core, source: memoryview, address: int, after: Sequence[HoldsUp]
 ) -> Ticket | Joined:
     way, origin, nbytes = core.up[0], writable_address(source), source.nbytes
     return way.lane.submit(
@@ -62,7 +62,7 @@ def _straight(
 
 
 def _through_rings(
-    core: Core, source: memoryview, address: int, after: Sequence[Awaited]
+    core: Core, source: memoryview, address: int, after: Sequence[HoldsUp]
 ) -> Ticket | Joined:
     """One way takes all; several take a piece each in turn."""
     if len(core.up) == 1:
@@ -117,7 +117,7 @@ def _queue_pack(
     core: Core,
     packed: bytearray,
     spread: Sequence[tuple[int, int, int]],
-    after: Sequence[Awaited],
+    after: Sequence[HoldsUp],
 ) -> Ticket:
     """The pack lands in memory of the engine, and is spread out by copies there."""
     way, landing = core.up[0], core.landing(len(packed))

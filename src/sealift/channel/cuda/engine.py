@@ -25,7 +25,7 @@ from sealift.channel.cuda.faults import told
 from sealift.channel.cuda.memory import CudaMemory, array_range, check_range, own_memory
 from sealift.channel.cuda.pinned import PinnedBlock
 from sealift.channel.cuda.plan import Kernels
-from sealift.channel.cuda.streams import Joined, Ticket
+from sealift.channel.cuda.streams import Joined, Ticket, on_device
 from sealift.channel.cuda.verdicts import CudaVerdicts
 from sealift.channel.device import (
     DeviceKey,
@@ -155,8 +155,9 @@ class CudaEngine:
         target = memoryview(out).cast("B")
         check_range(memory, offset, target.nbytes)
         address, end = memory.address + offset, offset + target.nbytes
+        first = on_device(after)
         with core.lock:
-            waits = [*after, *memory.hazards.before_read(offset, end)]
+            waits = [*first, *memory.hazards.before_read(offset, end)]
             ticket = core.back.submit(
                 lambda stream: core.back_ring.fetch(target, address, stream),
                 after=waits,
@@ -200,8 +201,9 @@ class CudaEngine:
         core = self.core
         event = core.driver.event()
         core.driver.record(event, core.driver.foreign_stream(stream))
-        for lane in (core.crypto, *(way.lane for way in core.up), core.back):
-            lane.driver.wait(lane.stream, event)
+        with core.lock:  # a capture holds it: what is outside of one may not enter it
+            for lane in (core.crypto, *(way.lane for way in core.up), core.back):
+                lane.driver.wait(lane.stream, event)
         core.driver.release(event)
 
     @told()

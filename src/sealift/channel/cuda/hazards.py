@@ -7,7 +7,10 @@ memory therefore needs nobody to say what waits for what.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+from sealift.channel.cuda.driver import Driver
+from sealift.channel.cuda.streams import Passed
 
 MANY: Final = 64
 
@@ -18,8 +21,8 @@ class Point(Protocol):
     def is_done(self) -> bool:
         """Whether it is past."""
 
-    def wait(self) -> None:
-        """Wait for it."""
+    def hold_up(self, driver: Driver, stream: Any) -> None:
+        """Let ``stream`` wait for it."""
 
 
 Use = tuple[int, int, Point]
@@ -37,10 +40,16 @@ class Hazards:
         """What must be past before the range is read."""
         return _overlapping(self._writes, start, end)
 
-    def before_write(self, start: int, end: int) -> list[Point]:
-        """What must be past before the range is written."""
+    def before_write(self, start: int, end: int) -> list[Passed]:
+        """What must be past, or have failed, before the range is written."""
         both = (self._writes, self._reads)
-        return [point for uses in both for point in _overlapping(uses, start, end)]
+        found = (point for uses in both for point in _overlapping(uses, start, end))
+        return [Passed(point) for point in found]
+
+    def was_last_written_by(self, start: int, end: int, point: Point) -> bool:
+        """Whether nothing was queued to write any of the range since ``point``."""
+        found = _overlapping(self._writes, start, end)
+        return bool(found) and found[-1] is point
 
     def reads(self, start: int, end: int, point: Point) -> None:
         """The range is read until ``point``."""

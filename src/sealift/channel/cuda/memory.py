@@ -82,13 +82,13 @@ class CudaMemory:
         """
         if self._closed:
             return
+        self._closed = True  # first: nothing may be queued behind the last scrub
         try:
-            self.scrub()
+            self._scrub(self)
         except UnavailableError as error:
             if error.code != LOST:
                 raise
         finally:
-            self._closed = True
             self._give_back(self)
             self._owner = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from sealift.channel.cuda.driver import Driver
@@ -24,10 +25,17 @@ _END: Final = None
 
 
 class Awaited(Protocol):
-    """What a lane can be told to wait for; tickets on the device, others on the host."""
+    """What a caller can name as coming first: a point in a lane, or verdicts."""
 
     def wait(self) -> None:
         """Wait on the host."""
+
+
+class HoldsUp(Protocol):
+    """What a lane can be told to wait for."""
+
+    def hold_up(self, driver: Driver, stream: Any) -> None:
+        """Let ``stream`` wait for it."""
 
 
 class EventPool:
@@ -153,6 +161,39 @@ class Joined:
             raise errors[0]
 
 
+class Passed:
+    """A point that was reached, or failed: whoever overwrites only has to come later.
+
+    Otherwise what one call could not do would forbid to scrub what another left.
+    """
+
+    def __init__(self, point: Any) -> None:
+        self._point = point
+
+    def hold_up(self, driver: Driver, stream: Any) -> None:
+        """Let ``stream`` wait for it."""
+        for ticket in _flat(self._point):
+            with suppress(SealiftError):
+                ticket.hold_up(driver, stream)
+
+
+def on_device(after: Sequence[Awaited]) -> list[Ticket | Joined]:
+    """Wait here for what is no point in a lane, so that no lane has to.
+
+    Verdicts are such: what follows a refusal needs the lanes itself.
+
+    Raises:
+        SealiftError: what one of them raised; nothing was queued.
+    """
+    points = []
+    for each in after:
+        if isinstance(each, Ticket | Joined):
+            points.append(each)
+        else:
+            each.wait()
+    return points
+
+
 class Lane:
     """One stream and who queues on it.
 
@@ -181,7 +222,7 @@ class Lane:
         self,
         step: Step,
         *,
-        after: Sequence[Awaited] = (),
+        after: Sequence[HoldsUp] = (),
         finish: Callable[[], None] | None = None,
     ) -> Ticket:
         """Queue ``step`` behind everything before and behind ``after``.
@@ -216,11 +257,11 @@ class Lane:
             self._thread.join()
         self.driver.release(self.stream)
 
-    def _queue(self, ticket: Ticket, step: Step, after: Sequence[Awaited]) -> None:
+    def _queue(self, ticket: Ticket, step: Step, after: Sequence[HoldsUp]) -> None:
         try:
             with self._lock:  # what one step queues stays together
                 for each in after:
-                    self._wait_for(each)
+                    each.hold_up(self.driver, self.stream)
                 step(self.stream)
                 ticket.arm(self.stream)
         except CudaError as fault:
@@ -228,12 +269,12 @@ class Lane:
         except BaseException as error:  # whoever waits for the ticket is told
             ticket.fail(error)
 
-    def _wait_for(self, each: Awaited) -> None:
-        if isinstance(each, Ticket | Joined):
-            each.hold_up(self.driver, self.stream)
-        else:
-            each.wait()
-
     def _work(self) -> None:
         while (step := self._steps.get()) is not _END:
             step()
+
+
+def _flat(point: Any) -> list[Ticket]:
+    if isinstance(point, Joined):
+        return [ticket for each in point.tickets for ticket in _flat(each)]
+    return [point]

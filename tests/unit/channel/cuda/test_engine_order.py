@@ -1,0 +1,194 @@
+"""What may come before what: failures, closing, and verdicts that others wait for."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sealift.channel.cuda.faults import CudaError
+from sealift.crypto.aead import Suite
+from sealift.errors import AuthenticationError, UnavailableError, UsageError
+from tests.contract.test_device_engines import Batch, on_device, read
+from tests.sim.cuda_engines import WAYS, engine_on, model_gpu
+from tests.unit.channel.cuda.test_sequence import Sealing
+
+GCM = Suite.AES_256_GCM
+
+
+@pytest.fixture(params=WAYS)
+def made(request):
+    gpu = model_gpu()
+    engine = engine_on(gpu, request.param)
+    yield gpu, engine
+    engine.close()
+
+
+class Opening:
+    """A batch, opened often enough that all tables are there."""
+
+    def __init__(self, engine):
+        self.engine, self.batch = engine, Batch(GCM)
+        self.plain = engine.allocate(self.batch.plain_bytes)
+        self.sealed = on_device(engine, self.batch.sealed)
+        self.key = engine.key(GCM, self.batch.key)
+        for _ in range(4):
+            self.open().wait()
+
+    def open(self):
+        return self.engine.open(self.key, self.sealed, self.plain, self.batch.places)
+
+    def spoil(self):
+        sealed = bytearray(self.batch.sealed)
+        sealed[self.batch.places[6].sealed_offset] ^= 1
+        self.engine.upload(bytes(sealed), self.sealed).wait()
+
+
+def without_room(monkeypatch, engine):
+    """The next kernels find no scratch."""
+
+    def full(nbytes):
+        raise CudaError("cuMemAlloc", 2, "CUDA_ERROR_OUT_OF_MEMORY", nbytes)
+
+    monkeypatch.setattr(engine.core._scratch, "_blocks", [])
+    monkeypatch.setattr(engine.core.driver, "allocate", full)
+
+
+def test_memory_is_scrubbed_after_a_call_that_could_not_be_queued(made, monkeypatch):
+    gpu, engine = made
+    opening = Opening(engine)
+    block = gpu.blocks[opening.plain.address]
+    assert any(block[:])
+    with monkeypatch.context() as patch:
+        without_room(patch, engine)
+        with pytest.raises(UnavailableError, match="no room"):
+            opening.open().wait()
+    opening.plain.close()
+    assert not any(block[:])
+
+
+def test_what_is_overwritten_may_have_failed_before(made, monkeypatch):
+    _, engine = made
+    opening = Opening(engine)
+    with monkeypatch.context() as patch:
+        without_room(patch, engine)
+        with pytest.raises(UnavailableError):
+            opening.open().wait()
+    engine.upload(b"x" * opening.plain.nbytes, opening.plain).wait()
+    assert read(engine, opening.plain) == b"x" * opening.plain.nbytes
+
+
+@pytest.mark.parametrize("act", ["seal", "download", "open"])
+def test_what_comes_after_refused_verdicts_is_not_queued(made, act):
+    _, engine = made
+    opening = Opening(engine)
+    opening.spoil()
+    other = engine.allocate(opening.sealed.nbytes)
+    refused = opening.open()
+    plain, places = opening.plain, opening.batch.places
+    out = bytearray(b"?" * 100)
+
+    acts = {
+        "seal": lambda: engine.seal(opening.key, plain, other, places, after=[refused]),
+        "open": lambda: engine.open(opening.key, other, plain, places, after=[refused]),
+        "download": lambda: engine.download(plain, 0, out, after=[refused]),
+    }
+
+    def follow():
+        with pytest.raises(AuthenticationError):
+            acts[act]()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    engine.upload(bytes(plain.nbytes), plain)  # wants the lock meanwhile
+    follower.join(20)
+    assert not follower.is_alive()
+    assert out == b"?" * 100
+
+
+def test_zeroes_of_a_refused_batch_are_read_back(made):
+    """The second line: it also overwrites what a broken kernel left."""
+    gpu, engine = made
+    opening = Opening(engine)
+    opening.spoil()
+    inner = gpu.runner.run
+    gpu.runner.run = lambda name, *rest: (
+        None if name == "sealift_refuse_batch" else inner(name, *rest)
+    )
+    refused = opening.open()
+    refused.collect()
+    assert any(gpu.blocks[opening.plain.address][:])  # the mutant left plaintext
+    with pytest.raises(AuthenticationError):
+        refused.wait()
+    assert not any(gpu.blocks[opening.plain.address][:])
+
+
+@pytest.mark.parametrize("gone", ["key", "plain", "sealed"])
+def test_a_graph_does_not_run_on_what_is_gone(made, gone):
+    """A closed key is zeroes: a graph that went on would seal under those."""
+    gpu, engine = made
+    sealing = Sealing(engine, GCM)
+    sealing.put()
+    sealing.sealer.seal().wait()
+    graph = sealing.sealer.capture()
+    getattr(sealing, gone).close()
+    launched = len(gpu.launched)
+    for act in (
+        sealing.sealer.seal,
+        sealing.sealer.capture,
+        lambda: sealing.sealer.replay(graph),
+    ):
+        with pytest.raises(UsageError):
+            act()
+    assert len(gpu.launched) == launched
+
+
+def test_graphs_are_given_back_with_their_sealer(made, monkeypatch):
+    _, engine = made
+    sealing, released = Sealing(engine, GCM), []
+    graph = sealing.sealer.capture()
+    monkeypatch.setattr(engine.core.driver, "release", released.append)
+    sealing.sealer.close()
+    assert released == [graph]
+    with pytest.raises(UsageError):
+        sealing.sealer.replay(graph)
+
+
+def test_a_capture_finds_kernels_and_room_before_it_begins(made):
+    gpu, engine = made
+    sealing = Sealing(engine, GCM)
+    engine.core._handles.clear()
+    engine.core._scratch._blocks = []
+    begin, driver = engine.core.driver.begin_capture, engine.core.driver
+    asked = []
+
+    def noted(stream):
+        asked.append(len(gpu.calls))
+        begin(stream)
+
+    driver.begin_capture = noted
+    sealing.sealer.capture()
+    inside = gpu.calls[asked[0] :]
+    assert "cuMemAlloc" not in inside
+    assert "cuModuleGetFunction" not in inside
+
+
+def test_nothing_is_queued_behind_the_last_scrub_of_a_key(made):
+    """Whoever closes waits for what was queued; what comes later is refused."""
+    _, engine = made
+    opening = Opening(engine)
+    inner, tried = opening.key.memory._scrub, []
+
+    def scrub(memory):
+        inner(memory)
+        with pytest.raises(UsageError):
+            opening.key.require_open()
+        with pytest.raises(UsageError):
+            memory.require_open()
+        tried.append(memory)
+
+    opening.key.memory._scrub = scrub
+    opening.key.close()
+    assert tried == [opening.key.memory]
+    with pytest.raises(UsageError):
+        opening.open()
