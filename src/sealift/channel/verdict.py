@@ -17,13 +17,14 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from sealift.channel.device import Verdicts
-from sealift.errors import AuthenticationError, UsageError
+from sealift.errors import AuthenticationError, SealiftError, UsageError
 
 DEFERRABLE: Final = ("bfloat16", "float16", "float32", "float64")
+Admitted = tuple[Verdicts, Callable[[], None] | None]
 _BYTES: Final = dict(zip(DEFERRABLE, (2, 2, 4, 8), strict=True))
 
 
@@ -36,7 +37,7 @@ class Gate:
 
     def __init__(self, undo: Sequence[Callable[[], None]] = ()) -> None:
         self._undo = list(undo)
-        self._pending: list[tuple[Verdicts, Callable[[], None] | None]] = []
+        self._pending: list[Admitted] = []
         self._failed = False
         self._lock = threading.RLock()
 
@@ -66,10 +67,12 @@ class Gate:
 
         Raises:
             UsageError: code ``deferral-not-allowed``, unless it is floats of that shape.
-            AuthenticationError: if the gate is dead.
+            AuthenticationError: if the gate is dead; the batch is undone.
         """
         check_deferrable(dtype, shape, nbytes)
         with self._lock:
+            if self._failed:
+                _settle_and_undo([(verdicts, undo)], ())
             self._check_alive()
             self._pending.append((verdicts, undo))
 
@@ -86,8 +89,10 @@ class Gate:
                 for verdicts, _ in pending:
                     verdicts.wait()
             except BaseException as error:
-                self._fail(pending)
-                if isinstance(error, AuthenticationError):
+                self._failed = True
+                refused = _settle_and_undo(pending, self._undo)
+                # A failed tag outranks everything that came of it (rule M3).
+                if refused or isinstance(error, AuthenticationError):
                     raise AuthenticationError from None
                 raise
 
@@ -97,29 +102,39 @@ class Gate:
 
         Raises:
             AuthenticationError: instead of the error, if a verdict failed.
+            UnavailableError: instead of it, if the device that knows the verdict failed.
         """
         try:
             yield
-        except Exception as error:
+        except BaseException:  # also what ends the process: its exit code is outward
             try:
                 self.check()
-            except AuthenticationError:
-                raise AuthenticationError from None
-            raise error from None
+            except SealiftError as failed:
+                raise failed from None
+            raise
 
     def _check_alive(self) -> None:
         if self._failed:
             raise AuthenticationError
 
-    def _fail(self, pending: list[tuple[Verdicts, Callable[[], None] | None]]) -> None:
-        self._failed = True
-        for verdicts, _ in pending:  # none may write any more when memory is scrubbed
+
+def _settle_and_undo(
+    batches: Sequence[Admitted], undo_all: Iterable[Callable[[], None]]
+) -> bool:
+    """Undo everything; whether a tag failed."""
+    refused = False
+    for verdicts, _ in batches:  # none may write any more when memory is scrubbed
+        try:
+            verdicts.wait()
+        except AuthenticationError:
+            refused = True
+        except Exception:  # noqa: S110 - told already, by whoever waited first
+            pass
+    for undo in (*(undo for _, undo in batches), *undo_all):
+        if undo is not None:
             with contextlib.suppress(Exception):
-                verdicts.wait()
-        for undo in (*(undo for _, undo in pending), *self._undo):
-            if undo is not None:
-                with contextlib.suppress(Exception):
-                    undo()
+                undo()
+    return refused
 
 
 def check_deferrable(dtype: str, shape: Sequence[int], nbytes: int) -> None:

@@ -2,10 +2,14 @@
 
 The pure gate is ``channel/verdict.py``; here it is hung into torch. On a failed verdict
 the gradients are overwritten and dropped, and the step raises instead of stepping.
+Not here: what a forward pass keeps (running averages, activations). It is of a batch that
+never verified, so such a model goes back to a checkpoint; nothing of it passes the gate.
+Nor what leaves without asking: ``loss.item()``, sends during the backward pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,8 +56,23 @@ class StepGate:
         """Take the gate out of the optimizer again."""
         self._hook.remove()
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(
+        self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check; and once more after a closure, which may have taken a batch itself."""
         self.gate.check()
+        guarded = [self._guarded(each) if callable(each) else each for each in args]
+        if callable(closure := kwargs.get("closure")):
+            kwargs = {**kwargs, "closure": self._guarded(closure)}
+        return tuple(guarded), kwargs
+
+    def _guarded(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def evaluate() -> Any:
+            loss = closure()
+            self.gate.check()
+            return loss
+
+        return evaluate
 
     def _drop_gradients(self) -> None:
         for group in self._optimizer.param_groups:

@@ -1,0 +1,111 @@
+"""The gate where work, errors and verdicts meet (rules M3, K12, K13)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sealift.channel.verdict import Gate
+from sealift.data.stepgate import StepGate
+from sealift.errors import AuthenticationError, UnavailableError
+
+FLOATS = {"dtype": "float32", "shape": (2, 3), "nbytes": 24}
+
+
+class Told:
+    """Verdicts that are known beforehand."""
+
+    def __init__(self, error=None):
+        self._error = error
+
+    def wait(self):
+        if self._error is not None:
+            raise self._error
+
+
+def lost():
+    return UnavailableError("the device stopped working", code="device-lost")
+
+
+@pytest.mark.parametrize("other", [lost, AuthenticationError])
+def test_a_failed_tag_outranks_what_came_of_it(other):
+    # A batch that failed may have broken the device under the one before it.
+    gate = Gate()
+    for error in (other(), AuthenticationError()):
+        gate.admit(Told(error), **FLOATS)
+    with pytest.raises(AuthenticationError):
+        gate.check()
+
+
+def test_a_device_that_is_lost_is_itself_where_every_tag_was_right():
+    gate = Gate()
+    for error in (lost(), None):
+        gate.admit(Told(error), **FLOATS)
+    with pytest.raises(UnavailableError):
+        gate.check()
+
+
+def test_without_a_verdict_nothing_of_the_error_is_told():
+    gate = Gate()
+    gate.admit(Told(lost()), **FLOATS)
+    with pytest.raises(UnavailableError) as caught, gate.working():
+        raise IndexError("row 1094795585 is out of range")
+    assert caught.value.__suppress_context__
+
+
+def test_leaving_the_process_waits_for_the_verdict_too():
+    # Its exit code would tell a number of a batch that never verified.
+    gate = Gate()
+    gate.admit(Told(AuthenticationError()), **FLOATS)
+    with pytest.raises(AuthenticationError), gate.working():
+        raise SystemExit(65)
+
+
+def test_an_error_of_a_good_batch_keeps_its_cause():
+    gate = Gate()
+    gate.admit(Told(), **FLOATS)
+    with pytest.raises(RuntimeError) as caught, gate.working():
+        raise RuntimeError from ZeroDivisionError("why")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_batch_that_comes_to_a_dead_gate_is_undone():
+    gate, undone = Gate(), []
+    gate.admit(Told(AuthenticationError()), **FLOATS)
+    with pytest.raises(AuthenticationError):
+        gate.check()
+    with pytest.raises(AuthenticationError):
+        gate.admit(Told(), **FLOATS, undo=lambda: undone.append("batch"))
+    assert undone == ["batch"]
+
+
+@pytest.mark.parametrize("genuine", [True, False])
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("positional", [True, False])
+def test_a_step_with_a_closure_waits_for_what_the_closure_took(
+    genuine, gated, positional
+):
+    torch.manual_seed(1)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = StepGate(optimizer, Gate())
+    if not gated:  # the mutant
+        steps.close()
+    before = model.weight.detach().clone()
+
+    def closure():
+        verdicts = Told(None if genuine else AuthenticationError())
+        rows = steps.admit(torch.rand(2, 3), verdicts)
+        loss = model(rows).square().mean()
+        loss.backward()
+        return loss
+
+    given = ((closure,), {}) if positional else ((), {"closure": closure})
+    if gated and not genuine:
+        with pytest.raises(AuthenticationError):
+            optimizer.step(*given[0], **given[1])
+        assert model.weight.grad is None
+    else:
+        assert optimizer.step(*given[0], **given[1]) > 0
+    assert torch.equal(before, model.weight) == (gated and not genuine)
