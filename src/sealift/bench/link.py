@@ -16,6 +16,8 @@ from typing import Final
 
 from sealift.bench import linkinference, linktraining
 from sealift.bench.linkarms import (
+    APART_SLOTS,
+    DEFAULT_SLOTS,
     HOME,
     NAIVE,
     NAMED,
@@ -65,6 +67,7 @@ def run(*, quick: bool = False) -> BenchReport:
     report.modelled = sources()
     cores = two_cores()
     with device_process(cores) as peer, _on_core(cores[0]):
+        report.real.insert(0, opened_by(peer.ask("engine")))
         for size in QUICK_SIZES_BYTES if quick else SIZES_BYTES:
             _measure_size(report, peer, size, REPEATS)
         if not quick:
@@ -73,6 +76,12 @@ def run(*, quick: bool = False) -> BenchReport:
     _measure_models(report, quick=quick)
     report.rows += modelled_rows(QUICK_SIZES_BYTES if quick else SIZES_BYTES)
     return report
+
+
+def opened_by(engine: dict[str, str]) -> str:
+    """Who opened what the rows of modes and failures are about."""
+    said = f"transfers were opened by engine {engine['reason']}"
+    return said if engine["engine"] == "host" else f"{said}; models ran on the host"
 
 
 def _measure_models(report: BenchReport, *, quick: bool) -> None:
@@ -88,12 +97,14 @@ def _measure_size(
 ) -> None:
     source = touched_memory(size)
     peer.ask("memory", nbytes=size)
-    arms = make_arms(peer, list(ARMS), source)
+    engine = peer.ask("engine")["engine"]
+    slots = DEFAULT_SLOTS if engine == "host" else APART_SLOTS
+    arms = make_arms(peer, list(ARMS), source, slots)
     repeats *= 4 if size <= SMALL_BYTES else 1
     times = _interleave(peer, arms, repeats)
     device_cpu_s = peer.ask("cpu")
     for arm in arms:
-        row = _row(arm, size, times)
+        row = {**_row(arm, size, times), "engine": engine}
         busy_s = arm.cpu_s + device_cpu_s[arm.link]
         row["cpu_s_per_gb"] = round(busy_s / (repeats + 1) / size * 1e9, 3)
         report.rows.append(row)

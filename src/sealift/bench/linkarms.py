@@ -28,6 +28,9 @@ from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 
 DEFAULT_SLOTS: Final = 4
+APART_SLOTS: Final = (
+    32  # a device with memory of its own takes half of them by one call
+)
 HOME: Final = "direct (sealed at home)"
 NAIVE: Final = "naive"
 NAMED: Final = "named:"

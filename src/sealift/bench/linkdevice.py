@@ -1,7 +1,8 @@
 """The device of the link benchmark: a process of its own that opens what comes.
 
 It is told over a control socket which links to take and which one speaks next. What is
-received lies in one device memory, made and touched once. Started by ``linkpeer.py``.
+received lies in one device memory, made and touched once: of the GPU, if this machine
+shows one, else of this process. Started by ``linkpeer.py``.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
-from sealift.channel.device import DeviceMemory
-from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.device import DeviceEngine, DeviceMemory
+from sealift.channel.hostdevice import HostDevice
 from sealift.channel.linkkeys import LinkKeys
 from sealift.channel.linkreceive import LinkReceiver
 from sealift.channel.memfd import MemfdTransport
 from sealift.channel.mode import parse_mode
 from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.select import DeviceSelection, select_device
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
@@ -32,8 +35,11 @@ TIMEOUT_S: Final = 60.0
 class NaiveReceiver:
     """One library call for everything, into fresh memory: what people write first."""
 
-    def __init__(self, transport: MemfdTransport, key: SecretKey) -> None:
+    def __init__(
+        self, transport: MemfdTransport, key: SecretKey, engine: DeviceEngine
+    ) -> None:
         self._transport = transport
+        self._engine = engine
         self._aead = Aead(Suite.AES_256_GCM, key)
 
     def receive(self, into: DeviceMemory) -> None:
@@ -45,7 +51,9 @@ class NaiveReceiver:
             sealed[filled : filled + len(frame)] = frame
             filled += len(frame)
             self._transport.give_back()
-        self._aead.open(NAIVE_NONCE, sealed, b"")
+        opened = self._aead.open(NAIVE_NONCE, sealed, b"")
+        if not isinstance(self._engine, HostDevice):  # there it is where it belongs
+            self._engine.upload(opened, into).wait()
         self._transport.send(b"done")
 
     def close(self) -> None:
@@ -56,19 +64,14 @@ class NaiveReceiver:
 class Device:
     """Carries out commands."""
 
-    def __init__(
-        self, control: socket.socket, cores: list[int], memory_bytes: int
-    ) -> None:
+    def __init__(self, control: socket.socket, selection: DeviceSelection) -> None:
         self._control = control
         self._commands = control.makefile("r")
-        self._engine = HostDevice(
-            threads=len(cores), cores=cores, memory_bytes=memory_bytes
-        )
-        self._memory: HostMemory | None = None
+        self._selection = selection
+        self._engine = selection.engine
+        self._memory: DeviceMemory | None = None
         self._links: dict[str, LinkReceiver | NaiveReceiver] = {}
         self._cpu_s: dict[str, float] = {}
-        self._engine.warm_up()
-        os.sched_setaffinity(0, {cores[-1]})
 
     def serve(self) -> None:
         """Until there are no more commands."""
@@ -79,6 +82,10 @@ class Device:
             except SealiftError as error:
                 answer = {"failed": [str(error), error.code]}
             self._say(answer)
+
+    def _on_engine(self) -> dict[str, Any]:
+        """Who opens, and why."""
+        return {"engine": self._engine.name, "reason": self._selection.reason}
 
     def _on_memory(self, nbytes: int) -> dict[str, Any]:
         if self._memory is not None:
@@ -98,7 +105,7 @@ class Device:
         there, back, owners = (SecretKey(bytes.fromhex(k)) for k in (*keys, home))
         self._cpu_s[link] = 0.0
         if mode == "naive":
-            self._links[link] = NaiveReceiver(transport, there)
+            self._links[link] = NaiveReceiver(transport, there, self._engine)
             return {}
         self._links[link] = LinkReceiver(
             transport,
@@ -126,10 +133,12 @@ class Device:
     def _on_left(self) -> dict[str, Any]:
         """Bytes of the device's memory that are not zero."""
         assert self._memory is not None
-        view = self._memory.view
-        step = 1 << 20
-        parts = (bytes(view[at : at + step]) for at in range(0, len(view), step))
-        return {"nonzero": sum(len(part) - part.count(0) for part in parts)}
+        size, nonzero = self._memory.nbytes, 0
+        for at in range(0, size, 1 << 20):
+            part = bytearray(min(1 << 20, size - at))
+            self._engine.download(self._memory, at, part).wait()
+            nonzero += len(part) - part.count(0)
+        return {"nonzero": nonzero}
 
     def _on_cpu(self) -> dict[str, Any]:
         return self._cpu_s
@@ -142,11 +151,40 @@ class Device:
         self._control.sendall(json.dumps(answer).encode() + b"\n")
 
 
+def choose_engine(
+    cores: list[int],
+    memory_bytes: int,
+    select: Callable[..., DeviceSelection] = select_device,
+) -> DeviceSelection:
+    """The GPU's engine, if this machine shows a GPU, else threads on ``cores``."""
+
+    def on_cores() -> HostDevice:
+        made = HostDevice(threads=len(cores), cores=cores, memory_bytes=memory_bytes)
+        made.warm_up()
+        return made
+
+    return select(host=on_cores)
+
+
+def refuse(control: socket.socket, error: SealiftError) -> None:
+    """Say to whoever asks first why there is no device."""
+    with control.makefile("r") as commands:
+        commands.readline()
+    answer = {"failed": [str(error), error.code]}
+    control.sendall(json.dumps(answer).encode() + b"\n")
+
+
 def main() -> None:
     """Serve the control socket; arguments: descriptor, cores, bytes of memory."""
     control = socket.socket(fileno=int(sys.argv[1]))
     cores = [int(core) for core in sys.argv[2].split(",")]
-    Device(control, cores, int(sys.argv[3])).serve()
+    try:
+        selection = choose_engine(cores, int(sys.argv[3]))
+    except SealiftError as error:
+        refuse(control, error)
+        return
+    os.sched_setaffinity(0, {cores[-1]})
+    Device(control, selection).serve()
 
 
 if __name__ == "__main__":

@@ -73,6 +73,8 @@ def select_device(
     prefer: str | None = None,
     has_gpu: Callable[[], bool] = shows_gpu,
     cuda: Callable[..., DeviceEngine] = open_cuda,
+    host: Callable[[], DeviceEngine] = HostDevice,
+    ordinal: int = 0,
     sink: Sink = discard,
 ) -> DeviceSelection:
     """The device engine for ``suite``; the caller closes it.
@@ -82,6 +84,8 @@ def select_device(
         prefer: ``cuda`` or ``host``, if the caller insists on one.
         has_gpu: Whether this machine shows an NVIDIA GPU.
         cuda: Opens the GPU's engine, self-test included.
+        host: Makes the host's stand-in.
+        ordinal: Which GPU, in CUDA's order.
         sink: Told how the GPU's engine copies.
 
     Raises:
@@ -91,10 +95,10 @@ def select_device(
     if prefer not in (None, *DEVICES):
         raise _no_engine(prefer, list(DEVICES))
     if prefer == "cuda" or (prefer is None and has_gpu()):
-        chosen: DeviceEngine = cuda(sink=sink)
+        chosen: DeviceEngine = cuda(ordinal=ordinal, sink=sink)
         why = "asked for by name" if prefer else "the GPU, which passed its self-test"
     else:
-        chosen = HostDevice()
+        chosen = host()
         why = "asked for by name" if prefer else "this machine shows no NVIDIA GPU"
     return DeviceSelection(_with_suite(chosen, suite), f"{chosen.name}: {why}")
 

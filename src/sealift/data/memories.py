@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device import DeviceEngine, DeviceMemory
-from sealift.channel.hostdevice import HostMemory
+from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.select import select_device
 from sealift.data.arena import WindowArena
 from sealift.data.collate import Columns, columns_of
 from sealift.data.dataset import SealedDataset
@@ -28,7 +28,7 @@ from sealift.data.windows import (
     window_bytes,
 )
 from sealift.data.worker.process import SpawnedOpener
-from sealift.errors import UsageError
+from sealift.errors import UnavailableError, UsageError
 
 WorkerKind = Literal["thread", "process"]
 Engine = DeviceEngine | Literal["auto", "host"]
@@ -37,20 +37,32 @@ SLOTS: Final = 2  # one is read while the next is opened
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """Who opens records, and where; see ``SealedDataLoader``."""
+    """Who opens records, and where; see ``SealedDataLoader``.
+
+    ``device`` is None where the engine that is found decides it.
+    """
 
     num_workers: int = 1
     workers: WorkerKind = "thread"
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device | None = None
     engine: Engine = "auto"
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Memory for windows, and how a slot of it is seen as columns."""
+    """Memory for windows, and how a slot of it is seen as columns.
+
+    Attributes:
+        opened_by: Who opens records, and why.
+        device: Where batches go.
+        engine: To be closed with this.
+        gpu: The GPU that has the memory, if one has.
+    """
 
     memory: WindowMemory
     columns: Callable[[int], Columns]
+    opened_by: str
+    device: torch.device
     engine: DeviceEngine | None = None
     gpu: torch.device | None = None
 
@@ -73,49 +85,93 @@ def make_rows(
 
     Raises:
         UsageError: for a kind of worker that there is not.
-        UnavailableError: without memory, or if a worker does not start.
+        UnavailableError: without memory, if a worker does not start, or if there is a
+            GPU that cannot be used.
     """
     if options.workers not in ("thread", "process"):
         raise UsageError(f"workers are 'thread' or 'process', not {options.workers!r}")
-    if options.engine == "host":
-        return _host_rows(dataset, order, options)
-    if options.engine != "auto":
+    if not isinstance(options.engine, str):
         return _device_rows(dataset, order, options.engine, options.device)
-    if options.device.type != "cuda":
+    if options.engine not in ("auto", "host"):
+        raise UsageError(f"engine is 'auto', 'host' or one, not {options.engine!r}")
+    if options.engine == "host" and options.device is None:
+        raise UsageError(
+            "device='auto' chooses the engine too", fix="Name the device, or no engine"
+        )
+    if options.engine == "host" or (options.device and options.device.type != "cuda"):
         return _host_rows(dataset, order, options)
+    return _selected_rows(dataset, order, options)
+
+
+def _selected_rows(
+    dataset: SealedDataset, order: OrderOptions, options: MemoryOptions
+) -> Rows:
+    """On the GPU that was named, or on the one there is; else, for ``auto``, here."""
     # No silent way back to the host: who wants that says engine="host".
-    engine = open_cuda(options.device.index or 0)
+    named = options.device
+    chosen = select_device(
+        prefer=None if named is None else "cuda",
+        ordinal=0 if named is None else named.index or 0,
+    )
+    if isinstance(chosen.engine, HostDevice):
+        chosen.engine.close()  # the openers of the host need no copy
+        cpu = replace(options, device=torch.device("cpu"))
+        return replace(_host_rows(dataset, order, cpu), opened_by=chosen.reason)
     try:
-        rows = _device_rows(dataset, order, engine, options.device)
+        rows = _device_rows(dataset, order, chosen.engine, None, named)
     except BaseException:
-        engine.close()
+        chosen.engine.close()
         raise
-    return Rows(rows.memory, rows.columns, engine, rows.gpu)
+    return replace(rows, engine=chosen.engine, opened_by=chosen.reason)
 
 
 def _device_rows(
     dataset: SealedDataset,
     order: OrderOptions,
     engine: DeviceEngine,
-    device: torch.device,
+    device: torch.device | None,
+    gpu: torch.device | None = None,
 ) -> Rows:
+    """Batches go to ``device``, or stay where they are; ``gpu``: the engine's."""
     shards, schema = dataset.shards, dataset.schema
     memory = DeviceWindows(shards, engine, record_window_bytes(shards, order))
+    lies_on = gpu or device or torch.device("cuda")
 
     def columns(slot: int) -> Columns:
-        plain = device_tensor(memory.plain(slot), device)
+        plain = device_tensor(memory.plain(slot), lies_on)
         whole = plain[: len(plain) // schema.row_bytes * schema.row_bytes]
         return columns_of(whole.view(-1, schema.row_bytes), schema)
 
-    found = device_tensor(memory.plain(0), device).device
-    return Rows(memory, columns, gpu=found if found.type == "cuda" else None)
+    try:
+        found = device_tensor(memory.plain(0), lies_on).device
+    except BaseException:
+        memory.close()
+        raise
+    return Rows(
+        memory,
+        columns,
+        opened_by=f"{engine.name}: given by the caller",
+        device=device or found,
+        gpu=found if found.type == "cuda" else None,
+    )
 
 
 def device_tensor(memory: DeviceMemory, device: torch.device) -> Tensor:
-    """The bytes of a device's memory as a tensor, not a copy; ``device``: which GPU."""
+    """The bytes of a device's memory as a tensor, not a copy; ``device``: which GPU.
+
+    Raises:
+        UnavailableError: code ``torch-without-gpu``.
+    """
     if isinstance(memory, HostMemory):
         # By way of numpy, which (other than torch) keeps the memory from being unmapped.
         return torch.from_numpy(np.frombuffer(memory.view, dtype=np.uint8))
+    if not torch.cuda.is_available():
+        raise UnavailableError(
+            "torch cannot use the GPU that opens the records",
+            why="this build of torch has no CUDA, or finds no GPU",
+            fix="Install torch for CUDA, or use device='cpu'",
+            code="torch-without-gpu",
+        )
     gpu = device if device.type == "cuda" else torch.device("cuda")
     return torch.as_tensor(memory, device=gpu)
 
@@ -143,7 +199,13 @@ def _host_rows(
         rows = torch.frombuffer(view, dtype=torch.uint8).view(-1, schema.row_bytes)
         return columns_of(rows, schema)
 
-    return Rows(memory, columns)
+    assert options.device is not None
+    why = (
+        "asked for by name"
+        if options.engine == "host"
+        else f"for batches on {options.device}"
+    )
+    return Rows(memory, columns, f"host: {why}", options.device)
 
 
 def _opener(shards: ShardSet, arena: WindowArena) -> Opener:

@@ -47,7 +47,8 @@ class SealedDataLoader:
         window_bytes: Rows in memory at once (twice, with workers); also how many
             bytes are shuffled together.
         rank, world_size: torch.distributed's if it is initialised, else 0 of 1.
-        device: Where batches are.
+        device: Where batches are; ``"auto"`` is the GPU where there is one, else the
+            processor. A GPU that is there and cannot be used is an error.
         engine: Who opens records: ``"auto"`` is the GPU itself for a CUDA ``device``
             and the host for others; ``"host"`` opens here and copies batches to
             ``device``; or an engine (``channel.device``), which stays open.
@@ -82,7 +83,6 @@ class SealedDataLoader:
         self.batch_size = batch_size
         self._fields = _checked_fields(fields, dataset)
         self._drop_last = drop_last
-        self._device = torch.device(device)
         here, ranks = _rank_here()
         self._order = OrderOptions(
             shuffle=shuffle,
@@ -94,13 +94,26 @@ class SealedDataLoader:
         )
         self._rows_of_epoch = EpochOrder(dataset.shards.layout, self._order, 0).rows
         self._memory_options = MemoryOptions(
-            num_workers=num_workers, workers=workers, device=self._device, engine=engine
+            num_workers=num_workers,
+            workers=workers,
+            device=None if device == "auto" else torch.device(device),
+            engine=engine,
         )
         self._rows: Rows | None = None
         self._epoch, self._position = 0, 0
         self._fresh = True  # the position is where the next ``for`` begins
         self._stream: WindowStream | None = None
         self._closed = False
+
+    @property
+    def opened_by(self) -> str:
+        """Which engine opens records, and why; what it needs is made ready for this.
+
+        Raises:
+            UnavailableError: if it cannot be used.
+        """
+        self._demand_usable()
+        return self._opened_rows().opened_by
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -161,7 +174,7 @@ class SealedDataLoader:
         try:
             for batch in self._filled(stream, rows):
                 self._position += batch.rows
-                yield self._handed_out(batch.tensors)
+                yield self._handed_out(batch.tensors, rows)
                 if self._stream is not stream:
                     raise UsageError("this iteration was ended by another one")
         except SealiftError:
@@ -199,8 +212,8 @@ class SealedDataLoader:
         rest = self._rows_of_epoch % self.batch_size if self._drop_last else 0
         return self._rows_of_epoch - rest
 
-    def _handed_out(self, batch: list[Tensor]) -> Tensors:
-        placed = [tensor.to(self._device) for tensor in batch]
+    def _handed_out(self, batch: list[Tensor], rows: Rows) -> Tensors:
+        placed = [tensor.to(rows.device) for tensor in batch]
         if self._fields is not None:
             return tuple(placed)
         return dict(zip(self._names, placed, strict=True))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
+import socket
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from sealift.bench import link
 from sealift.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
-from sealift.bench.linkpeer import device_process, two_cores
+from sealift.bench.linkdevice import Device, choose_engine, refuse
+from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import PROFILES
-from sealift.channel.mode import LinkMode
+from sealift.channel.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError
+from tests.sim.cuda_engines import engine_on, model_gpu
 
 FIELDS = [
     "bench", "commit", "machine", "real", "modelled", "recorded", "rows", "ratios",
@@ -43,6 +50,7 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     assert set(report["ratios"]) == RATIOS
     assert "default_vs_plain_goodput" in capsys.readouterr().out
     check_rows(report["rows"])
+    assert report["real"][0].startswith("transfers were opened by engine ")
 
 
 def check_rows(rows):
@@ -87,6 +95,77 @@ def test_a_device_without_room_is_one_line_and_exit_3():
         assert "2097152 bytes" in str(caught.value)
         # It goes on.
         peer.ask("memory", nbytes=1 << 20)
+
+
+def gpu_like(**_):
+    return engine_on(model_gpu())
+
+
+@contextmanager
+def device_here(select):
+    """The device's side in a thread, with an engine that is not this machine's."""
+    here, there = socket.socketpair()
+    selection = choose_engine([0], 1 << 20, select)
+
+    def serve():
+        Device(there, selection).serve()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    peer = DevicePeer(here, os.getpid())
+    try:
+        yield peer
+    finally:
+        peer.close()
+        thread.join(10)
+        there.close()
+        selection.engine.close()
+
+
+def test_the_gpu_that_is_there_is_what_is_measured():
+    select = functools.partial(select_device, has_gpu=lambda: True, cuda=gpu_like)
+    with device_here(select) as peer:
+        engine = peer.ask("engine")
+        assert engine["engine"] == "cuda"
+        said = link.opened_by(engine)
+        assert "engine cuda: the GPU, which passed its self-test" in said
+        assert "models ran on the host" in said
+        source = touched_memory(300_000)
+        for name in (str(LinkMode.PLAIN), str(DEFAULT_MODE), NAIVE):
+            peer.ask("memory", nbytes=len(source))  # zeroes again
+            arm = make_arm(peer, name, source, record_bytes=64 << 10)
+            assert timed(peer, arm) > 0
+            zeroes = len(source) - bytes(source).count(0)
+            assert peer.ask("left")["nonzero"] == zeroes
+            arm.close()
+            peer.ask("drop", link=arm.link)
+
+
+def test_a_gpu_that_cannot_be_used_is_one_line_and_no_figures():
+    def broken(**_):
+        raise UnavailableError("the driver is too old", code="gpu-driver-too-old")
+
+    select = functools.partial(select_device, has_gpu=lambda: True, cuda=broken)
+    with pytest.raises(UnavailableError) as caught:
+        choose_engine([0], 1 << 20, select)
+    here, there = socket.socketpair()
+    thread = threading.Thread(target=refuse, args=(there, caught.value))
+    thread.start()
+    peer = DevicePeer(here, os.getpid())
+    with pytest.raises(UnavailableError, match="the driver is too old") as caught:
+        peer.ask("engine")
+    assert (caught.value.code, caught.value.exit_code) == ("gpu-driver-too-old", 3)
+    thread.join()
+    peer.close()
+    there.close()
+
+
+def test_without_a_gpu_the_host_opens_and_it_is_said():
+    select = functools.partial(select_device, has_gpu=lambda: False)
+    selection = choose_engine([0], 1 << 20, select)
+    said = link.opened_by({"engine": "host", "reason": selection.reason})
+    assert said.endswith("engine host: this machine shows no NVIDIA GPU")
+    selection.engine.close()
 
 
 def test_every_modelled_row_has_a_source():

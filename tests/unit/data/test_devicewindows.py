@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.select import select_device
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset, memories
 from sealift.data.devicewindows import DeviceWindows
@@ -216,16 +218,100 @@ def test_a_machine_without_a_gpu_says_so(
 ) -> None:
     """It never goes on quietly on the host."""
 
-    def lacking(_: int) -> Any:
-        raise UnavailableError("there is no GPU")
-
-    monkeypatch.setattr(memories, "open_cuda", lacking)
+    chosen_by(monkeypatch, has_gpu=False, cuda=lacking)
     with (
         shards.open() as dataset,
         loader(dataset, "auto", device="cuda") as batches,
         pytest.raises(UnavailableError, match="there is no GPU"),
     ):
         ids(batches)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_a_gpu_that_cannot_be_used_is_an_error_not_the_host(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    chosen_by(monkeypatch, has_gpu=True, cuda=lacking)
+    with (
+        shards.open() as dataset,
+        loader(dataset, "auto", device=device) as batches,
+        pytest.raises(UnavailableError, match="there is no GPU"),
+    ):
+        ids(batches)
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("auto", "the GPU, which passed its self-test"),
+        ("cuda", "asked for by name"),
+        ("cuda:3", "asked for by name"),
+    ],
+)
+def test_the_selected_gpu_opens_and_the_loader_says_so(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, device: str, why: str
+) -> None:
+    asked: list[int] = []
+
+    def standing_in(ordinal: int, **_: Any) -> Any:
+        asked.append(ordinal)
+        return ENGINES["cuda-pinned"]()
+
+    chosen_by(monkeypatch, has_gpu=True, cuda=standing_in)
+    monkeypatch.setattr(memories, "device_tensor", over_stand_in)
+    with shards.open() as dataset:
+        with loader(dataset, "host") as batches:
+            whole = ids(batches)
+            assert batches.opened_by == "host: asked for by name"
+        with loader(dataset, "auto", device=device) as batches:
+            assert batches.opened_by == f"cuda: {why}"
+            assert ids(batches) == whole
+    assert asked == [3 if device == "cuda:3" else 0]
+
+
+def test_auto_without_a_gpu_is_the_processor_and_says_so(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen_by(monkeypatch, has_gpu=False, cuda=lacking)
+    with shards.open() as dataset:
+        with loader(dataset, "auto", device="auto") as batches:
+            assert sorted(ids(batches)) == list(range(ROWS))
+            assert batches.opened_by == "host: this machine shows no NVIDIA GPU"
+        with loader(dataset, "auto", device="cpu") as batches:
+            assert batches.opened_by == "host: for batches on cpu"
+
+
+def test_a_torch_without_cuda_is_told(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen_by(monkeypatch, has_gpu=True, cuda=lambda **_: ENGINES["cuda-pinned"]())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with (
+        shards.open() as dataset,
+        loader(dataset, "auto", device="auto") as batches,
+        pytest.raises(UnavailableError) as caught,
+    ):
+        ids(batches)
+    assert caught.value.code == "torch-without-gpu"
+
+
+@pytest.mark.parametrize("engine", ["host", "gpu"])
+def test_engines_that_mean_nothing_are_refused(shards: Shards, engine: str) -> None:
+    with (
+        shards.open() as dataset,
+        loader(dataset, engine, device="auto") as batches,
+        pytest.raises(UsageError),
+    ):
+        ids(batches)
+
+
+def lacking(**_: Any) -> Any:
+    raise UnavailableError("there is no GPU")
+
+
+def chosen_by(monkeypatch: pytest.MonkeyPatch, *, has_gpu: bool, cuda: Any) -> None:
+    choose = functools.partial(select_device, has_gpu=lambda: has_gpu, cuda=cuda)
+    monkeypatch.setattr(memories, "select_device", choose)
 
 
 def test_rows_that_cross_records_are_opened_on_the_host(tmp_path: Path) -> None:
