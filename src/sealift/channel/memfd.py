@@ -58,6 +58,8 @@ class MemfdTransport:
         self.max_frame_bytes = max(end.place.slot_bytes for end in ends)
         self._reserved: int | None = None
         self._borrowed = False
+        # Held around whatever touches memory or descriptors, so that ``close`` takes
+        # neither away under another thread.
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
         self._closed = False
@@ -166,20 +168,20 @@ class MemfdTransport:
             timeout_s = DEFAULT_SEND_TIMEOUT_S
         with self._send_lock:
             self._outgoing.wait(1, timeout_s)
-        self._reserved = frame_bytes
-        start = self._outgoing.slot_start() + SLOT_HEAD_BYTES
-        return self.memory[start : start + frame_bytes]
+            self._reserved = frame_bytes
+            start = self._outgoing.slot_start() + SLOT_HEAD_BYTES
+            return self.memory[start : start + frame_bytes]
 
     def commit(self) -> None:
         """Let the other end read what was written to the reserved slot."""
         if self._reserved is None:
             raise UsageError("there is no reserved frame")
-        if self._closed:
-            raise peer_closed()
-        start = self._outgoing.slot_start()
-        self.memory[start : start + 4] = self._reserved.to_bytes(4, "big")
-        self._reserved = None
-        self._outgoing.advance()
+        with self._send_lock:
+            if self._closed:
+                raise peer_closed()
+            self._publish(self._outgoing.slot_start(), self._reserved)
+            self._reserved = None
+            self._outgoing.advance()
 
     def borrow(self, timeout_s: float | None = None) -> memoryview:
         """The next frame where it lies; valid until ``give_back``."""
@@ -194,12 +196,15 @@ class MemfdTransport:
         if not self._borrowed:
             raise UsageError("there is no borrowed frame")
         self._borrowed = False
-        self._incoming.advance()
+        self.skip(1)
 
     def peek(self, count: int, timeout_s: float | None = None) -> list[memoryview]:
         """The next ``count`` frames where they lie, until ``skip`` gives them back."""
         ranges = self.ranges(count, timeout_s)
-        return [self.memory[start : start + length] for start, length in ranges]
+        try:
+            return [self.memory[start : start + length] for start, length in ranges]
+        except ValueError:  # closed meanwhile
+            raise peer_closed() from None
 
     def ranges(
         self, count: int, timeout_s: float | None = None
@@ -207,7 +212,7 @@ class MemfdTransport:
         """Where the next ``count`` frames lie in ``memory``: start and length."""
         with self._receive_lock:
             self._incoming.wait(count, timeout_s)
-        return [self._range(ahead) for ahead in range(count)]
+            return [self._range(ahead) for ahead in range(count)]
 
     def arrived(
         self, at_most: int, timeout_s: float | None = None
@@ -215,18 +220,19 @@ class MemfdTransport:
         """Like ``ranges`` for the frames that are here; waits for the first one."""
         with self._receive_lock:
             self._incoming.wait(1, timeout_s)
-            count = min(self._incoming.available(), at_most)
-        return [self._range(ahead) for ahead in range(count)]
+            count = max(min(self._incoming.available(), at_most), 1)
+            return [self._range(ahead) for ahead in range(count)]
 
     def next_range(self, timeout_s: float | None = None) -> tuple[int, int]:
         """Where the next frame lies in ``memory``: start and length."""
         with self._receive_lock:
             self._incoming.wait(1, timeout_s)
-        return self._range(0)
+            return self._range(0)
 
     def skip(self, count: int) -> None:
         """Let the other end write to the next ``count`` slots again."""
-        self._incoming.advance(count)
+        with self._receive_lock:
+            self._incoming.advance(count)
 
     @property
     def incoming_slots(self) -> int:
@@ -264,6 +270,10 @@ class MemfdTransport:
 
     def _longest(self, end: RingEnd) -> int:
         return min(end.place.slot_bytes, self.max_frame_bytes)
+
+    def _publish(self, start: int, frame_bytes: int) -> None:
+        """What is in the slot at ``start`` is what the other end shall read."""
+        self.memory[start : start + 4] = frame_bytes.to_bytes(4, "big")
 
     def _range(self, ahead: int) -> tuple[int, int]:
         start = self._incoming.slot_start(ahead)

@@ -175,11 +175,20 @@ def _parse_offer(
     shape = MemoryShape(*sizes)
     if magic != _OFFER_MAGIC or 0 in sizes or shape.file_bytes > max_bytes:
         raise MalformedError("the offer of a memory file is malformed")
+    for descriptor in descriptors[1:]:
+        _check_counter(descriptor)
     if private:
         _check_private(descriptors[0], shape.file_bytes)
     elif os.fstat(descriptors[0]).st_size < shape.file_bytes:
         raise MalformedError("the offer of a memory file is malformed")
     return shape
+
+
+def _check_counter(descriptor: int) -> None:
+    """Refuse what is no eventfd, or one that would wait: this end writes and reads it."""
+    anonymous = stat.S_IFMT(os.fstat(descriptor).st_mode) == 0
+    if not anonymous or os.get_blocking(descriptor):
+        raise MalformedError("what the offer wakes with is no eventfd")
 
 
 def _check_private(descriptor: int, file_bytes: int) -> None:

@@ -1,7 +1,8 @@
 """Frames through shared memory that had a name: others may have it open (rule H3).
 
 Everything is copied once more than through a private memory file: frames are made in
-private memory and copied out whole, and copied in before anybody looks at them. It is
+private memory and copied out whole, and copied in before anybody looks at them. Its size
+is not sealed, so whoever has it open can end both processes by cutting it (SIGBUS). It is
 here to show what that costs, and for systems without private memory files.
 """
 
@@ -39,19 +40,15 @@ class NamedMemoryTransport(MemfdTransport):
     def _make(cls, shape: MemoryShape) -> list[int]:
         return make_descriptors(shape, _open_named)
 
-    def commit(self) -> None:
-        """Copy the frame out, then let the other end read it."""
-        start = self._outgoing.slot_start()
-        end = start + SLOT_HEAD_BYTES + (self._reserved or 0)
-        head = self._reserved or 0
-        self.memory[start : start + 4] = head.to_bytes(4, "big")
-        self._shared[start:end] = self.memory[start:end]
-        super().commit()
-
     def close(self) -> None:
         """End the connection. Idempotent."""
         super().close()
         self._shared.release()
+
+    def _publish(self, start: int, frame_bytes: int) -> None:
+        super()._publish(start, frame_bytes)
+        end = start + SLOT_HEAD_BYTES + frame_bytes
+        self._shared[start:end] = self.memory[start:end]
 
     def _range(self, ahead: int) -> tuple[int, int]:
         start = self._incoming.slot_start(ahead)
@@ -63,11 +60,14 @@ class NamedMemoryTransport(MemfdTransport):
 
 def _open_named(file_bytes: int) -> int:
     path = f"{_FOLDER}/sealift-{secrets.token_hex(16)}"
+    descriptor = -1
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         os.unlink(path)  # nothing is left behind by a process that was killed
         os.posix_fallocate(descriptor, 0, file_bytes)
     except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
         why = error.strerror or ""
         raise UnavailableError("cannot make shared memory", why=why) from error
     return descriptor

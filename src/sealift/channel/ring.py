@@ -106,9 +106,11 @@ class RingEnd:
         if self._in_order:
             self._words[self._my_word] = self.position
             if self._words[self._they_sleep]:
-                os.eventfd_write(self._wake, 1)
+                # One that is full wakes as it is.
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_write(self._wake, 1)
         else:
-            os.eventfd_write(self._wake, count)
+            self._grant(count)
 
     def wait(self, count: int, timeout_s: float | None) -> None:
         """Wait until ``count`` slots are this end's.
@@ -129,10 +131,7 @@ class RingEnd:
         theirs = self._words[self._their_word] if self._in_order else self._drained()
         found: int = theirs + self._head_start - self.position
         if not 0 <= found <= self._num_slots:
-            raise MalformedError(
-                "the other end of a memory file counts frames that cannot be",
-                code="bad-ring",
-            )
+            raise _bad_ring()
         return found
 
     def release(self) -> None:
@@ -140,6 +139,12 @@ class RingEnd:
         self._words.release()
         for descriptor in (self.place.full, self.place.free):
             os.close(descriptor)
+
+    def _grant(self, count: int) -> None:
+        try:
+            os.eventfd_write(self._wake, count)
+        except BlockingIOError:  # the other end wrote to it
+            raise _bad_ring() from None
 
     def _drained(self) -> int:
         with contextlib.suppress(BlockingIOError):
@@ -162,19 +167,20 @@ class RingEnd:
 
     def _sleep(self, count: int, deadline: Deadline) -> None:
         # The other end may have looked just before the flag was set: look once more
-        # after a millisecond, by when it must see it.
+        # after a whole millisecond, by when it must see it.
         longest_ms: int | None = _FIRST_SLEEP_MS
         if self._in_order:
             self._words[self._i_sleep] = 1
         try:
             while not self.closed and self.available() < count:
-                self._poll(count, deadline, longest_ms)
-                longest_ms = None
+                if not self._poll(count, deadline, longest_ms):
+                    longest_ms = None
         finally:
             if self._in_order and not self.closed:
                 self._words[self._i_sleep] = 0
 
-    def _poll(self, count: int, deadline: Deadline, longest_ms: int | None) -> None:
+    def _poll(self, count: int, deadline: Deadline, longest_ms: int | None) -> bool:
+        """Sleep once; whether something woke this end before the time was over."""
         left_ms = deadline.remaining_ms()
         waits = [ms for ms in (left_ms, longest_ms) if ms is not None]
         poller = select.poll()
@@ -185,9 +191,16 @@ class RingEnd:
             if self._in_order:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._awaited)
-        elif ready:
+        elif ready and self.available() < count:
             # Frames sent before the peer closed are read first.
-            if self.available() < count:
-                raise peer_closed("the peer ended it")
-        elif left_ms == 0:
+            raise peer_closed("the peer ended it")
+        # Also after a wake-up: whoever only wakes does not hold this end up.
+        if left_ms == 0 and self.available() < count:
             raise peer_timeout()
+        return bool(ready)
+
+
+def _bad_ring() -> MalformedError:
+    return MalformedError(
+        "the other end of a memory file counts frames that cannot be", code="bad-ring"
+    )

@@ -44,7 +44,10 @@ def memory_file(seals=ALL_SEALS, size=FILE_BYTES):
 
 
 def offer(sock, descriptor, head=OFFER, counters=4):
-    descriptors = [descriptor, *(os.eventfd(0) for _ in range(counters))]
+    descriptors = [
+        descriptor,
+        *(os.eventfd(0, os.EFD_NONBLOCK) for _ in range(counters)),
+    ]
     rights = array.array("i", descriptors).tobytes()
     sock.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     for each in descriptors:
