@@ -170,8 +170,9 @@ class AuditLog:
             return self._tree.consistency_proof(first, second) if first else ()
 
     def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        """Close the file, once whoever writes or reads it is done."""
+        with self._lock:
+            self._connection.close()
 
     def _append(self, raws: Sequence[bytes]) -> list[Appended]:
         """Entries that came together lie under one head."""

@@ -58,6 +58,8 @@ class VaultFile:
             yield self._read
 
     def close(self) -> None:
-        """Close both."""
-        self._read.close()
-        self.connection.close()
+        """Close both, each once whoever uses it is done: SQLite ends the process else."""
+        with self._read_lock:
+            self._read.close()
+        with self.lock:
+            self.connection.close()

@@ -1,0 +1,53 @@
+"""SQLite ends the process if a connection is closed while another thread uses it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sealift.crypto.identity import create_identity
+from sealift.errors import UnavailableError
+from sealift.release.auditlog import AuditLog
+from sealift.release.vault import Vault
+
+PAUSE_S = 0.1
+
+
+def require_waits(close: Callable[[], None], use: AbstractContextManager[object]) -> None:
+    """``close`` returns once ``use`` is over, and not before."""
+    closing = threading.Thread(target=close, daemon=True)
+    with use:
+        closing.start()
+        closing.join(PAUSE_S)
+        assert closing.is_alive()
+    closing.join(5)
+    assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
+@pytest.mark.parametrize("way", ["writing", "reading"])
+def test_a_vault_in_use(tmp_path: Path, *, in_memory: bool, way: str) -> None:
+    ada = create_identity("ada")
+    vault = Vault.in_memory(ada) if in_memory else Vault.create(tmp_path / "v", ada)
+    require_waits(vault.close, getattr(vault._file, way)())
+    with pytest.raises(UnavailableError):
+        vault.ledger.epoch()
+    with pytest.raises(UnavailableError):
+        vault.ledger.debit("line", "resource", 0)
+
+
+def test_a_log_in_use(tmp_path: Path) -> None:
+    log = AuditLog.create(tmp_path / "log", create_identity("ada"), lambda: 0.0)
+
+    @contextmanager
+    def writing() -> Iterator[None]:
+        with log._lock:
+            yield
+
+    require_waits(log.close, writing())
+    with pytest.raises(UnavailableError):
+        log.head()
