@@ -178,7 +178,8 @@ class Relay:
             os.eventfd_read(self._wake)
         while self._begun:
             line = self._begun.popleft()
-            self._take_all(line, line.begin)
+            if line.number in self._lines:  # else it has left already
+                self._take_all(line, line.begin)
 
     def _take_all(self, line: RelayLine, read: Callable[[], Iterator[Buffer]]) -> None:
         try:
