@@ -37,10 +37,7 @@ class Impatience:
         with self._lock:
             self._waiting.append((time.monotonic() + self._after_s, mine))
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._watch, name="impatience", daemon=True
-                )
-                self._thread.start()
+                self._start()
         try:
             yield
         finally:
@@ -52,13 +49,27 @@ class Impatience:
         self._waiting.clear()
         self._thread = None
 
+    def _start(self) -> None:
+        self._thread = threading.Thread(
+            target=self._watch, name="impatience", daemon=True
+        )
+        self._thread.start()
+
     def _watch(self) -> None:
         while (pause_s := self._next_s()) is not None:
             time.sleep(pause_s)
-            with self._lock:
-                _, late = self._waiting.popleft()
-            for give_up in late[:]:
-                give_up()
+            if late := self._pop_late():
+                late[0]()  # may take long, or fail: another thread watches by now
+                return
+
+    def _pop_late(self) -> list[GiveUp]:
+        """Whoever was first, or nobody if it has left."""
+        with self._lock:
+            _, entry = self._waiting.popleft()
+            late = entry[:]
+            if late:
+                self._start()
+        return late
 
     def _next_s(self) -> float | None:
         """Seconds until somebody is late; None, and the thread ends, if nobody can be."""
