@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import SealiftError
+from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.errors import SealiftError, UnavailableError, UsageError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import Board, RollbackRule
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.collect import request_head
-from sealift.release.custody import log_name
+from sealift.release.custody import Seat, log_name
 from sealift.release.entrust import withdraw
 from sealift.release.heads import HeadStore
 from sealift.release.logcheck import read_entries, read_head, verify_log
@@ -23,6 +25,7 @@ from sealift.release.shares import Shares
 from sealift.release.speaking import log_owner
 from sealift.release.statement import sign_statement
 from sealift.session import Session
+from sealift.travel import sharedbrokerage
 from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.peers import ORCHESTRATOR
 from tests.sim.owners import NOW_S, Consortium
@@ -233,3 +236,85 @@ def test_seats_are_asked_like_brokers(tmp_path: Path) -> None:
         time.sleep(0.1)
     town.close()
     assert said == "released"
+
+
+def open_lease(town: Town, owner: str) -> PublicKey:
+    """An instance that holds a key of this owner's under a lease."""
+    instance = SigningKey.generate().public_key
+    standings = town.custody.seats[owner].broker.leases._standings
+    standings.grant(instance, 3600.0, time.monotonic(), "somebody")
+    return instance
+
+
+def fill_disk(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> NoReturn:
+        raise UnavailableError("no space", code="disk-full")
+
+    monkeypatch.setattr(seat.log, "append", full)
+
+
+def await_destroyed(seat: Seat) -> None:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            seat.deputy.seed.reveal(TOKEN)
+        except UsageError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the keys are still there")
+
+
+def test_a_full_disk_keeps_no_keys(
+    town: Town, consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's disk: what ends an appointment ends the keys, logged or not."""
+    seats = {}
+    for owner in ("ada", "bern"):
+        vault = owner_vault(consortium, owner, tmp_path / f"{owner}.vault")
+        town.entrust(owner, vault)
+        vault.close()
+        seats[owner] = town.custody.seats[owner]
+        open_lease(town, owner)
+        fill_disk(seats[owner], monkeypatch)
+    said = sign_statement("withdraw", consortium.agreement, town.identity("ada"), NOW_S)
+    with town.meet("ada") as session:
+        assert withdraw(session, said)
+    await_destroyed(seats["ada"])
+    town.clock.now_s += 3600  # bern's ends by its time
+    await_destroyed(seats["bern"])
+    assert not town.custody.seats
+
+
+@pytest.mark.parametrize("how", ["time", "withdraw", "leave"])
+def test_a_veto_keeps_no_keys(
+    town: Town, consortium: Consortium, tmp_path: Path, how: str
+) -> None:
+    """What else ends an appointment ends it under a veto, too."""
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    town.entrust("ada", vault)
+    vault.close()
+    seat = town.custody.seats["ada"]
+    for kind, party in (("veto", "bern"), (how, "ada")):
+        if kind == "time":
+            town.clock.now_s += 3600
+            continue
+        said = sign_statement(
+            kind, consortium.agreement, town.identity(party), NOW_S + 1
+        )
+        town.custody.statements.admit(said)
+    await_destroyed(seat)
+
+
+def test_a_name_that_is_not_to_be_had(
+    town: Town,
+    consortium: Consortium,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever is told no has no keys there."""
+    monkeypatch.setattr(sharedbrokerage, "DIAL_TIMEOUT_S", 0.2)
+    vault = owner_vault(consortium, "ada", tmp_path / "v")
+    with town.link("broker-ada"), pytest.raises(SealiftError):
+        town.entrust("ada", vault)
+    vault.close()
+    assert not town.custody.seats

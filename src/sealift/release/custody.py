@@ -161,22 +161,30 @@ class Custody:
         owner = self._require_owner(meeting.peer)
         self._require_appointed(given, meeting)
         keys = self._open(given, meeting, owner)
-        with self._lock:
-            self._require_free(owner.name)
-            self._pending.pop(owner.name, None)  # one key, one appointment, one log
-            seat = self._make_seat(given, meeting.deputy, keys)
-            self._seats[owner.name] = seat
+        try:
+            with self._lock:
+                self._require_free(owner.name)
+                self._pending.pop(owner.name, None)  # one key, one appointment, one log
+                seat = self._make_seat(given, meeting.deputy, keys)
+                self._seats[owner.name] = seat
+        finally:
+            for data_key in keys.values():
+                data_key.wipe()
         emit(self._sink, "broker.entrusted", owner=owner.name)
         return seat
 
     def leave(self, owner: str) -> bool:
-        """Destroy what is kept for an owner; whether there was anything."""
+        """Destroy what is kept for an owner; whether there was anything.
+
+        The end of its leases is logged first. The disk is the operator's: if it takes
+        nothing, the keys go all the same, and with them whatever could renew a lease.
+        """
         with self._lock:
             seat = self._seats.pop(owner, None)
             self._pending.pop(owner, None)
         if seat is None:
             return False
-        seat.broker.obey_statements()  # leases end, and the log says so
+        self._end_leases(owner, seat)
         seat.close()
         emit(self._sink, "broker.gave-up", owner=owner)
         return True
@@ -201,9 +209,11 @@ class Custody:
             seats = dict(self._seats)
         ended = []
         for owner, seat in seats.items():
-            seat.broker.obey_statements()
-            if self._has_ended(seat) and self.leave(owner):
-                ended.append(owner)
+            if self._has_ended(owner, seat):
+                if self.leave(owner):
+                    ended.append(owner)
+            else:
+                self._end_leases(owner, seat)  # of what was vetoed or cancelled
         return tuple(ended)
 
     @property
@@ -217,12 +227,32 @@ class Custody:
         for owner in self.seats:
             self.leave(owner)
 
-    def _has_ended(self, seat: Seat) -> bool:
+    def _end_leases(self, owner: str, seat: Seat) -> None:
+        """If what keys are released by has ended."""
+        try:
+            seat.broker.obey_statements()
+        except SealiftError as error:
+            emit(self._sink, "broker.failed", owner=owner, rule=error.code)
+
+    def _has_ended(self, owner: str, seat: Seat) -> bool:
+        """By its time, or by its owner's word: a veto hides neither."""
+        assert seat.log.appointment is not None
+        said = seat.log.appointment.appointment
+        if self._clock() > said.not_after or self._took_back(owner, said.at_s):
+            return True
         try:
             seat.broker.require_ready()
         except SealiftError as error:
             return error.code in ENDED
         return False
+
+    def _took_back(self, owner: str, at_s: int) -> bool:
+        words = (each.statement for each in self.statements.known())
+        return any(
+            word.kind == "leave" or (word.kind == "withdraw" and word.at_s >= at_s)
+            for word in words
+            if word.party == owner
+        )
 
     def _require_owner(self, peer: Peer) -> Party:
         party = self._verified.require_owner_signed(peer.name)
@@ -271,10 +301,9 @@ class Custody:
         path = self._folder / log_name(deputy)
         log = AuditLog.create(path, deputy, self._clock, given.appointment)
         vault = Vault.in_memory(deputy)
-        for name, data_key in keys.items():
-            vault.store(name, data_key)
-            data_key.wipe()
         try:
+            for name, data_key in keys.items():
+                vault.store(name, data_key)
             broker = self._make_broker(given, deputy, vault, log)
         except BaseException:
             vault.close()

@@ -206,8 +206,12 @@ class SharedBrokerage:
             return EntrustAnswer(withdrawn=gone)
         if request.keys is None or meeting is None:
             raise MalformedError("keys come after a challenge", code="bad-message")
-        seat = self._custody.admit(request.keys, meeting)
-        self._open_seat(meeting.peer.name, seat)
+        owner, seat = meeting.peer.name, self._custody.admit(request.keys, meeting)
+        try:
+            self._open_seat(owner, seat)
+        except SealiftError:  # whoever is told no has no keys here
+            self._custody.leave(owner)
+            raise
         return EntrustAnswer(head=seat.broker.head())
 
     def _open_seat(self, owner: str, seat: Seat) -> None:

@@ -17,7 +17,9 @@ from sealift.release.vault import Vault
 PAUSE_S = 0.1
 
 
-def require_waits(close: Callable[[], None], use: AbstractContextManager[object]) -> None:
+def require_waits(
+    close: Callable[[], None], use: AbstractContextManager[object]
+) -> None:
     """``close`` returns once ``use`` is over, and not before."""
     closing = threading.Thread(target=close, daemon=True)
     with use:
