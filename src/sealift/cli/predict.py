@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,9 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.codec import to_plain
 from sealift.crypto.identity import load_identity
 from sealift.release.signed import load_verified
+from sealift.release.visible import visible
 
+MAX_SECONDS = 7 * 86_400.0
 if TYPE_CHECKING:
     from sealift.train.serving.client import Client
     from sealift.train.serving.clientpolicy import ClientPolicy
@@ -61,11 +62,11 @@ def add_parser(subparsers: Any) -> None:
         "--stream", action="store_true", help="generate; a line for each step"
     )
     parser.add_argument(
-        "--steps", type=int, default=0, metavar="N", help="with --stream: most steps"
+        "--steps", type=_count, default=0, metavar="N", help="with --stream: most steps"
     )
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S")
+    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="S")
     parser.add_argument(
-        "--patience", type=float, default=10.0, metavar="S",
+        "--patience", type=_seconds, default=10.0, metavar="S",
         help="come again for so long while the server is busy; default: 10",
     )  # fmt: skip
     parser.add_argument(
@@ -96,6 +97,18 @@ def run(args: argparse.Namespace) -> int:
         else:
             _predict(args, model, rows)
     return 0
+
+
+def _seconds(text: str) -> float:
+    if not 0 <= (found := float(text)) <= MAX_SECONDS:  # nor is it nan
+        raise ValueError
+    return found
+
+
+def _count(text: str) -> int:
+    if (found := int(text)) < 0:
+        raise ValueError
+    return found
 
 
 def _policy(args: argparse.Namespace) -> ClientPolicy:
@@ -134,19 +147,19 @@ def _predict(args: argparse.Namespace, model: Client, rows: Any) -> None:
 
 
 def _stream(args: argparse.Namespace, model: Client, rows: Any) -> None:
-    from sealift.cli.predictfiles import gather, write_columns
+    from sealift.cli.predictfiles import gather, to_line, write_columns
 
     steps = model.generate(rows, steps=args.steps, timeout_s=args.timeout, pad=args.pad)
     if args.output is not None:
         write_columns(args.output, gather(steps))
         return
     for step in steps:
-        print(json.dumps({name: each.tolist() for name, each in step.items()}))
-        sys.stdout.flush()
+        print(to_line(step), flush=True)
 
 
 def _seen(model: Client) -> dict[str, Any]:
-    return {name: to_plain(value) for name, value in asdict(model.seen).items()}
+    plain: dict[str, Any] = to_plain(model.seen)
+    return plain
 
 
 def _show_server(model: Client) -> None:
@@ -160,7 +173,7 @@ def _show_server(model: Client) -> None:
         "sandbox": seen.sandbox,
     }
     for name, value in facts.items():
-        print(f"sealift: {name:<10} {value}", file=sys.stderr)
+        print(f"sealift: {name:<10} {visible(str(value))}", file=sys.stderr)
     if protects_nobody(seen.level):
         line = "development evidence: whoever runs the server can read what you send"
         print(f"sealift: {line}", file=sys.stderr)

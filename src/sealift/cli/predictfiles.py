@@ -6,8 +6,8 @@ import csv
 import io
 import json
 import math
-import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,11 @@ from sealift.release.files import read_whole, write_whole
 
 MAX_INPUT_BYTES: Final = 1 << 30
 Columns = dict[str, NDArray[Any]]
+# What numpy, json and csv raise on files that are not what their names say.
+_UNREADABLE: Final = (
+    ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError,
+    RecursionError, NotImplementedError, zipfile.BadZipFile, zlib.error, csv.Error,
+)  # fmt: skip
 
 
 def read_columns(path: Path | None, schema: Schema) -> Columns:
@@ -39,7 +44,7 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
     raw = read_whole(path, MAX_INPUT_BYTES)
     try:
         return reader(raw, schema)
-    except (ValueError, KeyError, OverflowError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         why = str(error)[:200] or type(error).__name__
         raise MalformedError(
             f"{path.name} does not fit the model's inputs",
@@ -52,10 +57,14 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
 def write_columns(path: Path | None, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write an answer whole, or print it as one line of JSON."""
     if path is None:
-        print(json.dumps({name: each.tolist() for name, each in columns.items()}))
-        sys.stdout.flush()
+        print(to_line(columns), flush=True)
         return
     write_whole(path, _WRITERS[path.suffix](columns))
+
+
+def to_line(columns: Mapping[str, NDArray[Any]]) -> str:
+    """One line of JSON."""
+    return json.dumps({name: _to_lists(each) for name, each in columns.items()})
 
 
 def require_writable(path: Path | None) -> None:
@@ -110,13 +119,16 @@ def _read_csv(raw: bytes, schema: Schema) -> Columns:
         missing = [name for name in wanted if name not in places]
         if missing:
             raise ValueError(f"there is no column {missing[0]}")
-        parse = float if field.element.kind == "float" else int
+        parse = _PARSED[field.element.kind]
         values = [[parse(row[places[name]]) for name in wanted] for row in rows]
         found[field.name] = _array(values, field, [len(rows)])
     return found
 
 
 def _array(values: Any, field: Field, rows: list[int]) -> NDArray[Any]:
+    found = np.asarray(values)
+    if found.size and not np.can_cast(found.dtype, _WIDEST[field.element.kind]):
+        raise ValueError(f"{field.name} has other values than {field.dtype}")
     array = np.asarray(values, dtype=field.dtype)
     if array.size != math.prod(field.shape) * rows[0]:
         raise ValueError(f"{field.name} has shape {array.shape}")
@@ -138,8 +150,7 @@ def _to_npz(columns: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def _to_json(columns: Mapping[str, NDArray[Any]]) -> bytes:
-    plain = {name: each.tolist() for name, each in columns.items()}
-    return json.dumps(plain).encode() + b"\n"
+    return to_line(columns).encode() + b"\n"
 
 
 def _to_csv(columns: Mapping[str, NDArray[Any]]) -> bytes:
@@ -152,11 +163,24 @@ def _to_csv(columns: Mapping[str, NDArray[Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
-    for row in zip(*(each.tolist() for each in flat.values()), strict=True):
+    for row in zip(*(_to_lists(each) for each in flat.values()), strict=True):
         writer.writerow([value for part in row for value in part])
     return text.getvalue().encode()
 
 
+def _to_lists(array: NDArray[Any]) -> Any:
+    """Numbers as short as they are: 0.1 of 32 bits is not 0.10000000149011612."""
+    if array.dtype.kind == "f":
+        array = array.astype(str).astype(np.float64)
+    return array.tolist()
+
+
+_PARSED: Final[dict[str, Callable[[str], Any]]] = {
+    "float": float,
+    "int": int,
+    "bool": {"0": False, "1": True, "false": False, "true": True}.__getitem__,
+}
+_WIDEST: Final = {"float": "float64", "int": "int64", "bool": "bool"}
 _READERS: Final[dict[str, Callable[[bytes, Schema], Columns]]] = {
     ".npz": _read_npz,
     ".json": _read_json,

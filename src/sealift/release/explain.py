@@ -137,7 +137,7 @@ def _served(agreement: Agreement) -> Iterator[str]:
     for resource in agreement.resources:
         asks = resource.schema.get("clients")
         who = f"only {', '.join(sorted(asks))}" if asks else "anybody who can reach it"
-        yield f"{resource.name} answers {who}, with {_fields(resource, 'outputs')}"
+        yield f"{resource.name} answers {who}, with {_answers(resource)}"
         if resource.schema.get("mixed"):
             yield (
                 f"rows of several clients share a batch of {resource.name}: the recipe "
@@ -291,9 +291,11 @@ def _resource(resource: Resource) -> str:
     )
 
 
-def _fields(resource: Resource, table: str) -> str:
-    found = resource.schema.get(table)
-    return _names(found if isinstance(found, dict) else {}) or "nothing"
+def _answers(resource: Resource) -> str:
+    """All that leaves: of whole answers, and of each step of a generation."""
+    tables = (resource.schema.get(name) for name in ("outputs", "tokens"))
+    found = (_names(each) for each in tables if isinstance(each, dict))
+    return "; step by step with ".join(found) or "nothing"
 
 
 def _names(table: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from sealift.channel.outputfile import open_output, write_failed
 from sealift.errors import (
@@ -22,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+STEP_BYTES: Final = 1 << 20
 # Errors about files of this machine, whose lines name places on it.
 _OWN_FILES: Final = frozenset({"bad-database", "log-damaged", "vault-locked"})
 
@@ -41,7 +42,7 @@ def read_whole(path: Path, max_bytes: int) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
+            raw = _read_up_to(file, max_bytes + 1)
     except OSError as error:
         raise unreadable(path, error) from None
     if len(raw) > max_bytes:
@@ -51,6 +52,16 @@ def read_whole(path: Path, max_bytes: int) -> bytes:
             code="too-large",
         )
     return raw
+
+
+def _read_up_to(file: BinaryIO, most: int) -> bytes:
+    """Memory follows what is there: asked for a limit at once, Python allocates it."""
+    step = max(os.fstat(file.fileno()).st_size + 1, STEP_BYTES)
+    parts: list[bytes] = []
+    while most and (part := file.read(min(step, most))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -1,0 +1,81 @@
+"""Rows from files and answers into files: what does not fit is said in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sealift.cli.predictfiles import read_columns, to_line, write_columns
+from sealift.data.schema import Field, Schema
+from sealift.errors import MalformedError
+
+SCHEMA = Schema(
+    (Field("x", "float32", (2,)), Field("n", "int64"), Field("ok", "bool")),
+)
+
+
+def read(tmp_path: Path, suffix: str, content: bytes) -> dict[str, np.ndarray]:
+    path = tmp_path / f"rows{suffix}"
+    path.write_bytes(content)
+    return read_columns(path, SCHEMA)
+
+
+def an_array() -> bytes:
+    raw = io.BytesIO()
+    np.save(raw, np.zeros(3))
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        (".json", b'{"x": 5}'),
+        (".json", b'{"x": [{}]}'),
+        (".json", b'{"x": [[1, null]]}'),
+        (".json", b'{"n": [1.5]}'),  # not 1
+        (".json", b'{"ok": [2]}'),  # not true
+        (".json", b'{"x": [["1", "2"]]}'),
+        (".json", b"[" * 200_000),
+        (".json", b"5"),
+        (".npz", b""),
+        (".npz", b"PK\3\4" + bytes(40)),
+        (".npz", an_array()),
+        (".csv", b"x_0,x_1,n,ok\n1,2,3,2\n"),
+        (".csv", b"x_0,x_1,n,ok\n1,2,3.5,1\n"),
+        (".csv", b"x_0,x_1,n,ok\n1,2\n"),
+        (".csv", b"\xff\xfe\n\n"),
+        (".csv", b"a\n" + b"b" * 200_000 + b"\n"),
+    ],
+)
+def test_what_does_not_fit(tmp_path: Path, suffix: str, content: bytes) -> None:
+    with pytest.raises(MalformedError) as caught:
+        read(tmp_path, suffix, content)
+    assert caught.value.code == "bad-request"
+
+
+def test_all_kinds_of_files_say_the_same(tmp_path: Path) -> None:
+    table = {"x": [[0.1, 2.0], [3.0, 4.0]], "n": [5, -6], "ok": [True, False]}
+    raw = io.BytesIO()
+    np.savez(raw, **{name: np.array(each) for name, each in table.items()})
+    for suffix, content in (
+        (".json", json.dumps(table).encode()),
+        (".csv", b"n,ok,x_1,x_0\n5,1,2,0.1\n-6,false,4,3\n"),
+        (".npz", raw.getvalue()),
+    ):
+        found = read(tmp_path, suffix, content)
+        assert {name: each.tolist() for name, each in found.items()} == {
+            **table,
+            "x": found["x"].tolist(),
+        }
+        assert np.allclose(found["x"], table["x"])
+
+
+def test_numbers_are_written_as_short_as_they_are(tmp_path: Path) -> None:
+    columns = {"p": np.array([[0.1, 0.987], [1e-7, 3.0]], np.float32)}
+    assert json.loads(to_line(columns)) == {"p": [[0.1, 0.987], [1e-7, 3.0]]}
+    write_columns(tmp_path / "answer.csv", columns)
+    assert (tmp_path / "answer.csv").read_text() == "p_0,p_1\n0.1,0.987\n1e-07,3.0\n"
