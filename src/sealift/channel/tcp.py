@@ -38,6 +38,10 @@ class TcpTransport(CopyingSlots):
         sock: The socket; this object owns it from now on.
         max_frame_bytes: Longest frame sent or accepted.
         send_timeout_s: How long a peer may take nothing before it counts as gone.
+
+    Attributes:
+        max_received_bytes: Longest frame accepted, where that is less: what strangers
+            announce is not worth its memory.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class TcpTransport(CopyingSlots):
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = self.max_received_bytes = max_frame_bytes
         self._sock = sock
         self._send_timeout_s = send_timeout_s
         self._send_lock = threading.Lock()
@@ -167,7 +171,8 @@ class TcpTransport(CopyingSlots):
                 self._expect(LENGTH_BYTES, in_body=False)
                 return memoryview(self._body)[: self._last_frame_bytes]
             length = int.from_bytes(self._body[:LENGTH_BYTES], "big")
-            check_announced_bytes(length, self.max_frame_bytes)
+            most = min(self.max_frame_bytes, self.max_received_bytes)
+            check_announced_bytes(length, most)
             self._expect(length, in_body=True)
 
     def _expect(self, wanted: int, *, in_body: bool) -> None:

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.tcp import TcpListener, TcpTransport
-from sealift.channel.transport import Transport
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
 from sealift.session.envelope import VERSION as ENVELOPE_VERSION
 from sealift.session.envelope import EnvelopeKind
+from sealift.session.frames import pack_abort
+from sealift.session.halves import MAX_MESSAGE_BYTES
 from sealift.session.messages import MAX_HELLO_BYTES
 from sealift.session.relay import Relay
 from sealift.train.serving.tally import Tally
 
 FIRST_FRAME_S: Final = 5.0
 SHORT_FRAME_BYTES: Final = MAX_HELLO_BYTES + 64
-LONG_FRAME_BYTES: Final = 8 << 20
+LONG_FRAME_BYTES: Final = 8 << 20  # that we send: evidence
+SESSION_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 4096
 SEND_S: Final = 20.0  # a client that takes nothing for so long is gone
 ACCEPT_PAUSE_S: Final = 0.05
 _REGISTER: Final = bytes([ENVELOPE_VERSION, EnvelopeKind.REGISTER])
@@ -46,7 +48,7 @@ class DoorLimits:
 
 
 class FirstFrame:
-    """A transport whose first frame was looked at already."""
+    """A transport whose first frame was looked at already; takes short frames at first."""
 
     def __init__(self, transport: TcpTransport, frame: bytes) -> None:
         self.max_frame_bytes = LONG_FRAME_BYTES
@@ -60,10 +62,11 @@ class FirstFrame:
     def receive(self, timeout_s: float | None = None) -> bytes:
         """The next frame."""
         frame, self._frame = self._frame, None
-        if frame is not None:
-            return frame
-        self._transport.max_frame_bytes = self.max_frame_bytes
-        return self._transport.receive(timeout_s)
+        return frame if frame is not None else self._transport.receive(timeout_s)
+
+    def lengthen(self) -> None:
+        """A session stands: take frames as long as its messages."""
+        self._transport.max_received_bytes = SESSION_FRAME_BYTES
 
     def close(self) -> None:
         """End the connection."""
@@ -86,7 +89,7 @@ class Door:
         self,
         listener: TcpListener,
         relay: Relay,
-        serve: Callable[[Transport, str], None],
+        serve: Callable[[FirstFrame, str], None],
         *,
         limits: DoorLimits,
         tally: Tally,
@@ -124,40 +127,40 @@ class Door:
     def _accept(self) -> None:
         while not self._closing.is_set():
             try:
-                transport = self._listener.accept(None)
+                sock = self._listener.accept_socket(None)
             except PeerError:
                 self._closing.wait(ACCEPT_PAUSE_S)
                 continue
-            threading.Thread(
-                target=self._meet, args=(transport,), name="client", daemon=True
-            ).start()
+            transport = TcpTransport(
+                sock, max_frame_bytes=LONG_FRAME_BYTES, send_timeout_s=SEND_S
+            )
+            transport.max_received_bytes = SHORT_FRAME_BYTES
+            try:
+                threading.Thread(
+                    target=self._meet, args=(transport,), name="client", daemon=True
+                ).start()
+            except RuntimeError:  # no threads are left, for now
+                transport.close()
+                self._closing.wait(ACCEPT_PAUSE_S)
 
     def _meet(self, transport: TcpTransport) -> None:
         address = transport.peer_host
         if not self._take_place(address):
-            transport.close()
-            return
-        given_back = False
+            return _turn_away(transport, _too_many())
         try:
-            transport.max_frame_bytes = SHORT_FRAME_BYTES
             frame = transport.receive(FIRST_FRAME_S)
             if frame[:2] == _REGISTER:
-                self._give_back(address)
-                given_back = True
                 self._relay.attach(*transport.detach(frame))
             elif self._open:
                 self._serve(FirstFrame(transport, frame), address)
-                transport.close()
             else:
-                transport.close()
+                _turn_away(transport, _loading())
         except SealiftError as error:
             self._tally.refused(error.code)
             emit(self._sink, "client.refused", rule=error.code)
-            with suppress(SealiftError):
-                transport.close()
         finally:
-            if not given_back:
-                self._give_back(address)
+            transport.close()  # nothing, if it is the relay's by now
+            self._give_back(address)
 
     def _take_place(self, address: str) -> bool:
         with self._lock:
@@ -173,3 +176,18 @@ class Door:
             self._here[address] -= 1
             if not self._here[address]:
                 del self._here[address]
+
+
+def _turn_away(transport: TcpTransport, error: SealiftError) -> None:
+    """Say the refusal's name, if the other end still listens."""
+    with suppress(PeerError):
+        transport.send(pack_abort(error))
+    transport.close()
+
+
+def _loading() -> PeerError:
+    return PeerError("the model is not there yet", code="server-loading")
+
+
+def _too_many() -> PeerError:
+    return PeerError("too many clients are here", code="too-many-clients")

@@ -22,6 +22,7 @@ VERSION: Final = 1
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_LINE_CHARACTERS: Final = 400
 LEAST_PADDED_BYTES: Final = 4096
+PART_S: Final = 20.0  # between two messages of a packet
 _PREFIX: Final = struct.Struct(">IQQ")  # bytes of header, payload, padding
 Work = Literal["predict", "generate"]
 
@@ -167,7 +168,7 @@ def receive_packet(
 
     Args:
         session: Delivers messages, in order.
-        timeout_s: Until its first message; and again for each of the others.
+        timeout_s: Until its first message; the others follow within ``PART_S`` each.
         max_payload: How long the payload behind a header may be.
 
     Raises:
@@ -208,17 +209,17 @@ def _collect(
     padding: int,
     timeout_s: float | None,
 ) -> memoryview:
-    whole, at = bytearray(payload_bytes), 0
+    whole = bytearray()  # grows with what came: an announced length costs nobody memory
     left = payload_bytes + padding
     while True:
         if len(body) > left:
             raise _bad("it is longer than its prefix says")
-        kept = body[: payload_bytes - at]
-        whole[at : at + len(kept)] = kept
-        at, left = at + len(kept), left - len(body)
+        whole += body[: payload_bytes - len(whole)]
+        left -= len(body)
         if not left:
             return memoryview(whole)
-        body = memoryview(_receive_part(session, timeout_s))
+        part_s = PART_S if timeout_s is None else min(timeout_s, PART_S)
+        body = memoryview(_receive_part(session, part_s))
         if not body:
             raise _bad("an empty part")
 

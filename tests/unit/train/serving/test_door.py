@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import pytest
 
 from sealift.channel.tcp import TcpListener, TcpTransport
-from sealift.channel.transport import Transport
-from sealift.errors import PeerError
+from sealift.errors import PeerError, SealiftError
+from sealift.session.frames import raise_abort, unpack
 from sealift.session.link import Link
 from sealift.session.relay import Relay
-from sealift.train.serving.door import Door, DoorLimits
+from sealift.train.serving.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
 from sealift.train.serving.tally import Tally
 
 pytestmark = pytest.mark.timeout(30)
@@ -26,6 +26,8 @@ class House:
         self.listener = TcpListener()
         self.tally = Tally()
         self.gate = threading.Event()
+        self.took, self.failed = threading.Event(), threading.Event()
+        self.answer, self.lengthens = b"", False
         self.guests: list[TcpTransport] = []
         self.door = Door(
             self.listener,
@@ -35,10 +37,20 @@ class House:
             tally=self.tally,
         )
 
-    def serve(self, transport: Transport, address: str) -> None:
+    def serve(self, transport: FirstFrame, address: str) -> None:
         assert address == "127.0.0.1"
-        transport.send(transport.receive(5))
-        self.gate.wait(10)
+        first = transport.receive(5)
+        transport.send(self.answer or first)
+        if not self.answer:
+            self.gate.wait(10)
+            return
+        if self.lengthens:
+            transport.lengthen()
+        try:
+            transport.receive(5)
+            self.took.set()
+        except SealiftError:
+            self.failed.set()
 
     def knock(self, frame: bytes = b"\1{hello}") -> TcpTransport:
         transport = TcpTransport.dial(*self.listener.address)
@@ -75,8 +87,28 @@ def test_the_first_frame_says_who_comes() -> None:
 def test_nobody_is_let_in_before_the_model_is_there() -> None:
     with house() as made:
         made.door._open = False
-        with pytest.raises(PeerError):
-            made.knock().receive(5)
+        assert refusal(made.knock()) == "server-loading"
+
+
+def refusal(client: TcpTransport) -> str:
+    with pytest.raises(PeerError) as caught:
+        raise_abort(unpack(client.receive(5))[1])
+    return caught.value.why
+
+
+def test_evidence_is_longer_than_what_strangers_may_send() -> None:
+    """Frames are short only on their way in, and only until a session stands."""
+    with house() as made:
+        made.answer = bytes(1 << 20)
+        client = made.knock()
+        assert len(client.receive(5)) == 1 << 20
+        client.send(bytes(SHORT_FRAME_BYTES + 1))
+        assert made.failed.wait(5)
+        made.lengthens = True
+        client = made.knock()
+        client.receive(5)
+        client.send(bytes(SHORT_FRAME_BYTES + 1))
+        assert made.took.wait(5)
 
 
 def test_so_many_of_one_address_and_no_more() -> None:
@@ -84,8 +116,7 @@ def test_so_many_of_one_address_and_no_more() -> None:
         inside = [made.knock() for _ in range(2)]
         for each in inside:
             each.receive(5)
-        with pytest.raises(PeerError):
-            made.knock().receive(5)
+        assert refusal(made.knock()) == "too-many-clients"
         assert made.tally.numbers()["refused_too_many_clients"] == 1
 
 

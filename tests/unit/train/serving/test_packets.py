@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
 from collections import deque
 
 import pytest
@@ -106,3 +108,18 @@ def test_a_changed_byte_changes_the_packet_or_is_refused(at: int, bits: int) -> 
         receive_packet(line, 1.0, max_payload=lambda _: 1000)
     except (MalformedError, PeerError):
         return
+
+
+def test_an_announced_length_costs_no_memory() -> None:
+    """A stranger says how much will come, and sends nothing of it."""
+    line = Line()
+    send_packet(line, ASK)
+    head = line.messages.popleft()[20:]
+    announced = 1 << 28
+    line.messages.append(struct.pack(">IQQ", len(head), announced, 0) + head)
+    tracemalloc.start()
+    with pytest.raises(PeerError):
+        receive_packet(line, 1.0, max_payload=lambda _: announced)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1 << 20
