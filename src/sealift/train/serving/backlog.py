@@ -2,7 +2,7 @@
 
 Guarantees: what waits is bounded, in rows over all and in questions of each client, and
 whoever is beyond that is told ``busy`` and when to come again; clients take turns, so
-that nobody's many questions keep another's one waiting; without ``mixed`` a batch is of
+that nobody's many questions keep another's one waiting, nor out; without ``mixed`` a batch is of
 one client alone. Time is an argument.
 Source: spec/serve.md section Batches.
 """
@@ -10,7 +10,7 @@ Source: spec/serve.md section Batches.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -138,8 +138,12 @@ class Backlog:
         """Questions that wait now."""
         return sum(len(turns.all()) for turns in self._turns.values())
 
-    def admit(self, question: Question, now_s: float) -> None:
+    def admit(self, question: Question, now_s: float) -> list[Question]:
         """Let it wait.
+
+        Returns:
+            Those that wait no more: where all rows are taken, the newest of clients who
+            have more of them waiting than this one.
 
         Raises:
             PeerError: code ``busy``; ``retry_s`` says when to come again.
@@ -147,12 +151,33 @@ class Backlog:
         held = self._held.get(question.client, 0)
         if held >= self.limits.max_waiting:
             raise busy(f"{held} of your questions wait", self._retry_s())
-        if self._rows + question.rows > self.limits.max_waiting_rows and self._rows:
-            raise busy("too many rows wait", self._retry_s())
+        displaced = self._displaced_by(question)
+        for each in displaced:
+            self.forget(each)
         question.arrived_s = now_s
         self._held[question.client] = held + 1
         self._rows += question.rows
         self._turns[question.work].put(question)
+        return displaced
+
+    def _displaced_by(self, question: Question) -> list[Question]:
+        found: list[Question] = []
+        waiting = sorted(self.everything(), key=lambda each: each.arrived_s)
+        rows: Counter[object] = Counter()
+        for each in waiting:
+            rows[each.client] += each.rows
+        own = rows[question.client] + question.rows
+        excess = self._rows + question.rows - self.limits.max_waiting_rows
+        while excess > 0 and waiting:
+            heaviest, most = rows.most_common(1)[0]
+            if most <= own or heaviest == question.client:
+                raise busy("too many rows wait", self._retry_s())
+            newest = next(e for e in reversed(waiting) if e.client == heaviest)
+            waiting.remove(newest)
+            found.append(newest)
+            rows[heaviest] -= newest.rows
+            excess -= newest.rows
+        return found
 
     def take_batch(self, now_s: float, callers: int) -> list[Question]:
         """Questions to answer together now; none if others may still join them.

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
-from sealift.train.serving.backlog import Backlog, Limits, Question
+from sealift.train.serving.backlog import Backlog, Limits, Question, busy
 from sealift.train.serving.tally import Tally
 
 ACTIVE_DELAYS: Final = 10
@@ -96,9 +96,12 @@ class Desk:
             if self._stopping is not None:
                 raise self._stopping
             now_s = self._clock()
-            self._backlog.admit(question, now_s)
+            displaced = self._backlog.admit(question, now_s)
             self._asked_s[question.client] = now_s
             self._changed.notify_all()
+        for each in displaced:
+            self._tally.refused("busy")
+            each.refuse(busy("others have fewer rows waiting", LOOK_S))
 
     def cancel(self, question: Question) -> None:
         """Nobody waits for it any more."""

@@ -101,10 +101,10 @@ def test_a_client_beyond_its_own_limit_is_told_when_to_come_again() -> None:
 
 def test_rows_beyond_the_limit_of_all_are_refused() -> None:
     backlog = make()
-    backlog.admit(question("ada", 5), 10.0)
+    backlog.admit(question("ada", 4), 10.0)
     with pytest.raises(BusyError):
-        backlog.admit(question("bern", 4), 10.0)
-    backlog.admit(question("bern", 3), 10.0)
+        backlog.admit(question("bern", 5), 10.0)
+    backlog.admit(question("bern", 4), 10.0)
 
 
 def test_what_is_answered_counts_until_it_is() -> None:
@@ -141,3 +141,19 @@ def test_so_many_generations_and_no_more() -> None:
     assert first.client == "ada"
     assert backlog.take_stream(1) is None
     assert backlog.take_batch(99.0, 1) == []
+
+
+def test_who_has_most_waiting_makes_room_for_others() -> None:
+    """Nobody is kept out by one client's many rows; nobody displaces who has fewer."""
+    backlog = make(max_waiting_rows=8, max_waiting=4)
+    first, second, third = (question("greedy", rows) for rows in (2, 3, 3))
+    for at_s, each in enumerate((first, second, third)):
+        assert backlog.admit(each, float(at_s)) == []
+    assert backlog.admit(question("ada", 2), 4.0) == [third]
+    assert (backlog.waiting, backlog.waiting_rows) == (3, 7)
+    with pytest.raises(BusyError):
+        backlog.admit(question("greedy", 3), 5.0)
+    with pytest.raises(BusyError):
+        backlog.admit(question("ada", 4), 5.0)
+    assert backlog.waiting_rows == 7
+    assert backlog.admit(question("greedy", 1), 6.0) == []
