@@ -47,6 +47,10 @@ REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "build() makes another model than the one that is to be served",
         "Serve a model with the code that it was trained with",
     ),
+    "no-statistics": (
+        "build() fails without the sums of prepare(), and a served model has none",
+        "Keep what they are for in buffers of the model, and have build({}) do without",
+    ),
     "no-generate": ("it defines no generate()", ""),
     "no-stream": ("generate() returns nothing that can be iterated", ""),
     "answer": (

@@ -66,11 +66,16 @@ class Recipe:
             statistics: Sums of ``prepare``, for a ``build`` that takes an argument.
         """
         build = self._function("build")
-        parts = (dict(statistics or {}),) if self.guard(_takes_one, build) else ()
+        parts = (dict(statistics or {}),) if self.takes_statistics else ()
         model = self.guard(build, *parts)
         if not isinstance(model, nn.Module):
             raise unfit("no-module")
         return model
+
+    @property
+    def takes_statistics(self) -> bool:
+        """Whether ``build`` takes sums of ``prepare``."""
+        return self.guard(_takes_one, self._function("build"))
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer that the recipe configures for ``model``."""

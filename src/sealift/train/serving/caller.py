@@ -38,10 +38,12 @@ from sealift.train.serving.packets import (
 from sealift.train.serving.tally import Tally
 
 OUTBOX: Final = 4  # answers that wait for a client before its generations pause
-# What a client may know of the model's failures: not where, and not of what kind.
-_OF_THE_MODEL: Final = frozenset({
-    "bad-recipe", "recipe-error", "recipe-killed", "recipe-garbled", "answer-refused",
-    "no-memory", "foreign-import", "bundle-hides-module", "state-changed",
+UNTAKEN: Final = 64  # and before nothing more is read of it
+# What a client is told about. All else is the model's or the server's own: lines of such
+# errors name files, places and kinds of failures.
+_TOLD: Final = frozenset({
+    "busy", "bad-request", "request-too-large", "bad-packet", "request-timeout",
+    "server-stopping",
 })  # fmt: skip
 
 
@@ -125,7 +127,7 @@ class Caller:
 
     def _read(self) -> None:
         try:
-            while True:
+            while self._await_taken():
                 self._take(
                     receive_packet(
                         self._session,
@@ -138,6 +140,12 @@ class Caller:
         except SealiftError as error:  # nothing can be made of what follows
             self._tally.refused(error.code)
             self._put(_refusal(0, error))
+
+    def _await_taken(self) -> bool:
+        """Until the client took answers, if many wait for it; False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ending or len(self._outbox) < UNTAKEN)
+            return not self._ending
 
     def _take(self, packet: Packet) -> None:
         header = packet.header
@@ -182,6 +190,8 @@ class Caller:
         offered = {"predict": form.outputs, "generate": form.tokens}[header.work]
         if offered is None:
             raise _bad_request(f"this model does not {header.work}")
+        if header.steps < 0:
+            raise _bad_request("a number of steps below 0")
         if not 1 <= header.rows <= form.max_rows:
             raise _bad_request(f"{header.rows} rows; 1 to {form.max_rows} are taken")
         wanted = header.rows * form.inputs.row_bytes
@@ -247,6 +257,7 @@ class Caller:
         with self._changed:
             while not self._outbox and not self._ending:
                 self._changed.wait()
+            self._changed.notify_all()
             return self._outbox.popleft() if self._outbox else None
 
 
@@ -267,14 +278,21 @@ class _Delivery:
 
 def _refusal(id_: int, error: SealiftError) -> Refused:
     """What a client is told; of a failing model only that it failed (rule H8)."""
-    if error.code in _OF_THE_MODEL:
-        return Refused(id=id_, code="model-failed", line="the model failed on it")
     if error.code == "recipe-timeout":
         line = "the model took too long"
         return Refused(id=id_, code="request-timeout", line=line)
+    if error.code not in _TOLD:
+        code, line = _UNTOLD[id_ > 0]
+        return Refused(id=id_, code=code, line=line)
     retry_s = error.retry_s if isinstance(error, BusyError) else 0.0
     line = visible(error.why or error.what)[:MAX_LINE_CHARACTERS]
     return Refused(id=id_, code=error.code, line=line, retry_ms=int(retry_s * 1000))
+
+
+_UNTOLD: Final = {
+    True: ("model-failed", "the model failed on it"),
+    False: ("bad-packet", "what came could not be read"),
+}
 
 
 def _bad_request(why: str) -> MalformedError:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, Self
 
+from sealift.attest.result import AttestationResult
 from sealift.channel.tcp import TcpTransport
 from sealift.channel.transport import Transport
 from sealift.errors import (
@@ -29,6 +30,7 @@ from sealift.errors import (
     PeerError,
     SealiftError,
     UnavailableError,
+    UsageError,
 )
 from sealift.ids import Role
 from sealift.session.endpoint import Endpoint
@@ -78,8 +80,8 @@ class Client:
         self, session: Session, policy: ClientPolicy, welcome: Welcome
     ) -> None:
         self._session = session
-        result = session.peer.result
-        assert result is not None, "a session without evidence was refused"
+        self._policy = policy
+        result = _appraised(session, policy)
         self.form = form_of(policy.resource)
         self._mail = Mailbox(session, self.form, welcome.max_request_bytes)
         self.seen = what_was_seen(result, policy, welcome)
@@ -139,9 +141,10 @@ class Client:
         """
         tokens = _offered(self.form.tokens, "generate")
         question = pack_question(rows, self.form)
-        if question.rows > self.form.max_rows:
+        if question.rows > self.form.max_rows or steps < 0:
             raise MalformedError(
-                f"{question.rows} rows; {self.form.max_rows} are the most",
+                f"{question.rows} rows, {steps} steps",
+                why=f"{self.form.max_rows} rows are the most, and 0 steps the fewest",
                 code="bad-request",
             )
         return self._stream(question, tokens, steps, timeout_s, pad=pad)
@@ -152,7 +155,12 @@ class Client:
         Raises:
             RefusedError: the server does not prove itself again; the session is over.
         """
-        self._mail.renew()
+        try:
+            self._mail.renew()
+            _appraised(self._session, self._policy)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the session."""
@@ -173,6 +181,8 @@ class Client:
             try:
                 return bytes(self._mail.await_answer(id_, timeout_s).payload)
             except PeerError as error:
+                if error.code == "peer-timeout":
+                    self._mail.cancel(id_)
                 pause_s = getattr(error, "retry_s", 0.0)
                 late = time.monotonic() + pause_s > until
                 if error.code != "busy" or late:
@@ -235,8 +245,14 @@ def connect(
         PeerError: nobody answers there, or it refused us.
         UnavailableError: ``serve-version``: it speaks another version.
     """
+    if policy is not None and terms:
+        raise UsageError(
+            "a policy and its terms were given",
+            why=f"{', '.join(terms)} would not be looked at",
+            fix="Give one of the two",
+        )
     policy = policy or load_policy(**terms)
-    policy.require_level(policy.agreement.accept[0])  # before anything is dialled
+    policy.require_possible()  # before anything is dialled
     host, port = parse_address(address) if isinstance(address, str) else address
     transport = TcpTransport.dial(host, port, timeout_s=timeout_s)
     return meet(transport, policy, timeout_s=timeout_s)
@@ -257,16 +273,22 @@ def meet(
         transport, endpoint, expect_accelerator(policy.agreement), timeout_s
     )
     try:
-        result = session.peer.result
-        assert result is not None, "the policy demands evidence"
-        policy.require_level(result.level)
-        require_code(result, policy)
+        _appraised(session, policy)
         welcome = _greeting(session, timeout_s)
         require_model(welcome, policy)
         return Client(session, policy, welcome)
     except BaseException:
         session.close()
         raise
+
+
+def _appraised(session: Session, policy: ClientPolicy) -> AttestationResult:
+    """What its evidence proved, if that will do for this client (also once renewed)."""
+    result = session.peer.result
+    assert result is not None, "a session without evidence was refused"
+    policy.require_level(result.level)
+    require_code(result, policy)
+    return result
 
 
 def _greeting(session: Session, timeout_s: float) -> Welcome:

@@ -47,6 +47,16 @@ class ClientPolicy:
         """The model's resource."""
         return choose_model(self.agreement, self.model)
 
+    def require_possible(self) -> None:
+        """Refuse an agreement under which no server could be one for this client.
+
+        Raises:
+            PolicyError: as ``require_level``.
+        """
+        accepted = self.agreement.accept
+        wanted = [level for level in accepted if level in self.levels]
+        self.require_level((wanted or accepted)[0])
+
     def require_level(self, level: Level | None) -> None:
         """Refuse a level that this client does not take.
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import mmap
 import socket
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ from sealift.travel.sharedbuffer import SharedBuffer
 
 LOAD_S: Final = 120.0
 MAX_RESTARTS: Final = 20
+RESTARTS_S: Final = 600.0  # within which there are so many: who kills it can do no more
 FATAL: Final = frozenset({"recipe-killed", "recipe-timeout", "recipe-garbled"})
 
 
@@ -75,6 +78,8 @@ class HostedModel:
         form: Of the model.
         open_model: Opens the sealed model, again after a restart.
         limits: Of the process.
+        lost: Told what went wrong when no worker can be had any more.
+        clock: Monotonic seconds.
         sink: Gets ``serve.restarted``.
     """
 
@@ -85,6 +90,8 @@ class HostedModel:
         open_model: Callable[[], SharedBuffer],
         *,
         limits: HostLimits,
+        lost: Callable[[SealiftError], None] = lambda error: None,
+        clock: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
     ) -> None:
         self._workshop = workshop
@@ -92,7 +99,9 @@ class HostedModel:
         self._open_model = open_model
         self._limits = limits
         self._sink = sink
-        self._restarts = 0
+        self._lost = lost
+        self._clock = clock
+        self._restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
         self._worker: _Worker | None = None
         found = [each for each in (form.outputs, form.tokens) if each is not None]
         rows = limits.max_batch_rows
@@ -170,11 +179,16 @@ class HostedModel:
             raise
 
     def _restart(self) -> None:
-        self._restarts += 1
-        if self._restarts > MAX_RESTARTS:
-            raise killed(f"{MAX_RESTARTS} times")
-        emit(self._sink, "serve.restarted", number=self._restarts)
-        self.start()
+        now_s, full = self._clock(), len(self._restarts) == MAX_RESTARTS
+        if full and now_s - self._restarts[0] < RESTARTS_S:
+            raise killed(f"{MAX_RESTARTS} times in {RESTARTS_S:g} s")
+        self._restarts.append(now_s)
+        emit(self._sink, "serve.restarted", number=len(self._restarts))
+        try:
+            self.start()
+        except SealiftError as error:  # it started once: this does not mend itself
+            self._lost(error)
+            raise
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None

@@ -91,11 +91,12 @@ class Mailbox:
 
     def _raise_last_word(self) -> None:
         """What the server said before it hung up tells more than a broken pipe."""
-        try:
-            while True:
-                self._sort(self._receive(1.0))
-        except PeerError:
-            return
+        while True:
+            try:
+                packet = self._receive(1.0)
+            except SealiftError:
+                return
+            self._sort(packet)
 
     def await_answer(self, id_: int, timeout_s: float) -> Packet:
         """The next packet for a question; one thread reads for all that wait."""

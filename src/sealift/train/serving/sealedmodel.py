@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from sealift import codec
-from sealift.channel.commitment import key_commitment, verify_leaves
+from sealift.channel.commitment import VerifiedLeaves, key_commitment, verify_leaves
 from sealift.channel.outputfile import open_output
+from sealift.channel.quarantine import scrub
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, ResourceCard, commitment_of, read_card
@@ -125,13 +126,9 @@ class ModelSource:
             )
             with SealedFileReader(self.path, self.key) as reader:
                 _require_length(reader, self.resource)
-                shared = SharedBuffer(self.resource.total_bytes)
-                at = 0
-                for index in range(reader.record_count):
-                    length = reader.open_record_into(index, shared.view[at:])
-                    leaves.verify(index, shared.view[at : at + length])
-                    at += length
-                return shared
+                return _open_into(
+                    SharedBuffer(self.resource.total_bytes), reader, leaves
+                )
         except (AuthenticationError, IntegrityError):
             raise _other_model(self.resource.name) from None
 
@@ -154,6 +151,23 @@ def find_model(resource: Resource, folder: Path) -> tuple[SealedPaths, ResourceC
             code="no-file",
         )
     return paths, card
+
+
+def _open_into(
+    shared: SharedBuffer, reader: SealedFileReader, leaves: VerifiedLeaves
+) -> SharedBuffer:
+    """All of it, or nothing that stays in memory."""
+    at = 0
+    try:
+        for index in range(reader.record_count):
+            length = reader.open_record_into(index, shared.view[at:])
+            leaves.verify(index, shared.view[at : at + length])
+            at += length
+    except BaseException:
+        scrub(shared.view)
+        shared.close()
+        raise
+    return shared
 
 
 def _require_length(reader: SealedFileReader, resource: Resource) -> None:

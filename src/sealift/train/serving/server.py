@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from sealift import __version__
-from sealift.channel.transport import Transport
 from sealift.data.card import ResourceCard
 from sealift.data.seal import SealedPaths
 from sealift.errors import SealiftError, UnavailableError
@@ -39,6 +38,7 @@ from sealift.train.sandbox.confine import Confinement
 from sealift.train.serving.backlog import Limits
 from sealift.train.serving.caller import Caller, CallerLimits
 from sealift.train.serving.desk import Desk, stopping
+from sealift.train.serving.door import FirstFrame
 from sealift.train.serving.hosted import HostedModel, HostLimits
 from sealift.train.serving.packets import VERSION, Welcome
 from sealift.train.serving.sealedmodel import ModelSource, find_model
@@ -50,6 +50,7 @@ from sealift.travel.state import Clock
 
 HANDSHAKE_S: Final = 10.0
 FINISH_S: Final = 3.0  # for the batch under way, when the server ends
+TELL_S: Final = 0.5  # for clients to take the last word; theirs is no reason to stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,9 @@ class Server:
         self._desk: Desk | None = None
         self._head: SignedTreeHead | None = None
         self._callers: set[Caller] = set()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._ended = threading.Event()
-        self._lost: BaseException | None = None
+        self._lost: BaseException | None = None  # the first thing that went wrong
 
     def serve(self, ready: Callable[[], None]) -> None:
         """Collect the key, load the model, answer until ``end``.
@@ -137,6 +138,15 @@ class Server:
             UnavailableError: ``key-missing``: the broker did not come.
             IntegrityError, JobError: the model or its recipe does not fit.
         """
+        try:
+            self._serve(ready)
+        except SealiftError:
+            if self._lost is None:
+                raise
+        if self._lost is not None:  # what failed after it failed of it
+            raise self._lost
+
+    def _serve(self, ready: Callable[[], None]) -> None:
         with ExitStack() as stack:
             keyring = self._collect(stack)
             model = stack.enter_context(closing(self._load(keyring)))
@@ -148,16 +158,17 @@ class Server:
             emit(self._sink, "serve.ready", model=self._subject.resource.name)
             while not self._ended.wait(self._settings.health_s):
                 emit(self._sink, "serve.health", **self.health())
-        if self._lost is not None:
-            raise self._lost
 
     def _work(self) -> None:
         assert self._desk is not None
         try:
             self._desk.run()
         except BaseException as error:  # a bug of ours: nobody would be answered
-            self._lost = error
-            self._ended.set()
+            self._lose(error)
+
+    def _lose(self, error: BaseException) -> None:
+        self._lost = self._lost or error
+        self._ended.set()
 
     def end(self) -> None:
         """Stop serving; from another thread."""
@@ -166,12 +177,12 @@ class Server:
     def health(self) -> dict[str, int | float]:
         """Numbers, for people and programs: nothing of anybody's rows."""
         waiting, rows = self._desk.waiting() if self._desk else (0, 0)
-        with self._lock:
+        with self._changed:
             clients = len(self._callers)
         found = {"clients": clients, "waiting": waiting, "waiting_rows": rows}
         return {**found, **self.tally.numbers()}
 
-    def meet(self, transport: Transport, address: str) -> None:
+    def meet(self, transport: FirstFrame, address: str) -> None:
         """Serve one client, from handshake to end.
 
         Raises:
@@ -180,6 +191,7 @@ class Server:
         with accept(
             transport, self._endpoint, self._expect_client(), HANDSHAKE_S
         ) as session:
+            transport.lengthen()
             self.serve_session(session, self._client_of(session.peer, session))
 
     def serve_session(self, session: Session, client: object) -> None:
@@ -205,13 +217,14 @@ class Server:
     @contextmanager
     def _here(self, caller: Caller) -> Iterator[None]:
         self.tally.add("sessions")
-        with self._lock:
+        with self._changed:
             self._callers.add(caller)
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._callers.discard(caller)
+                self._changed.notify_all()
 
     def _expect_client(self) -> PeerPolicy:
         clients = self._subject.form.clients
@@ -288,6 +301,8 @@ class Server:
                 work_s=settings.work_s,
                 threads=settings.threads,
             ),
+            lost=self._lose,
+            clock=self._clock,
             sink=self._sink,
         )
         try:
@@ -323,16 +338,17 @@ class Server:
         if worker.is_alive():
             self._workshop.interrupt()
             worker.join(FINISH_S)
-        with self._lock:
+        with self._changed:
             callers = list(self._callers)
         for caller in callers:
             with suppress(SealiftError):
                 caller.dismiss(stopping())
+        with self._changed:
+            self._changed.wait_for(lambda: not self._callers, TELL_S)
 
     def _keep_leases(self) -> LeaseKeeper:
         def lose(error: SealiftError) -> None:
-            self._lost = error
-            self._ended.set()
+            self._lose(error)
             self._workshop.interrupt()
 
         agreement, owner = self._agreement.agreement, self._subject.resource.owner

@@ -81,10 +81,18 @@ class ServedModel:
         self._recipe = Recipe(
             self._files, self._order.entry, guard=guard, notice=self._notice
         )
-        self._model = self._recipe.build()
+        self._model = self._build()
         state = as_tensors(bytes(self._state))
         self._state.release()
         _give(self._recipe, self._model, state)
+
+    def _build(self) -> nn.Module:
+        try:
+            return self._recipe.build()
+        except SealiftError:
+            if self._recipe.takes_statistics:
+                raise unfit("no-statistics") from None
+            raise
 
     def _answer(self, raw: bytes) -> object:
         try:

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from sealift.errors import JobError
-from sealift.train.serving.hosted import HostedModel, HostLimits
+from sealift.errors import JobError, SealiftError, UnavailableError
+from sealift.train.recipe import Recipe
+from sealift.train.serving.hosted import (
+    MAX_RESTARTS,
+    RESTARTS_S,
+    HostedModel,
+    HostLimits,
+)
+from sealift.train.worker.servedmodel import ServedModel
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.served import FORM, rows
@@ -108,3 +115,44 @@ def test_another_model_than_the_code_builds(workshop: Workshop) -> None:
             model.start()
     finally:
         model.close()
+
+
+def test_whoever_kills_it_often_is_stopped_for_a_while_and_not_for_ever(
+    workshop: Workshop,
+) -> None:
+    now_s, lost = 0.0, list[SealiftError]()
+    limits = HostLimits(max_batch_rows=1)
+    model = HostedModel(
+        workshop, FORM, lambda: SharedBuffer.of(b""), limits=limits,
+        lost=lost.append, clock=lambda: now_s,
+    )  # fmt: skip
+    model.start = lambda: None  # type: ignore[method-assign]
+    for _ in range(MAX_RESTARTS):
+        model._restart()
+    with pytest.raises(JobError, match="20 times"):
+        model._restart()
+    now_s = RESTARTS_S
+    model._restart()
+    assert not lost
+
+    def gone() -> None:
+        raise UnavailableError("the sealed model is gone", code="no-file")
+
+    model.start = gone  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError):
+        model._restart()
+    assert [each.code for each in lost] == ["no-file"]  # the server ends of it
+    model.close()
+
+
+@pytest.mark.parametrize("more", [b"", b"def prepare(batch): return {}\n"])
+def test_a_model_built_of_sums_cannot_be_served_and_says_why(more: bytes) -> None:
+    build = b"def build(sums): return torch.nn.Linear(int(sums['rows']), 1)\n"
+    served = ServedModel.__new__(ServedModel)
+    served._recipe = Recipe({"r.py": b"import torch\n" + build + more}, "r.py")
+    with pytest.raises(JobError, match=r"sums of prepare\(\)") as caught:
+        served._build()
+    assert caught.value.code == "bad-recipe"
+    tolerant = build.replace(b"sums['rows']", b"sums.get('rows', 2)")
+    served._recipe = Recipe({"r.py": b"import torch\n" + tolerant}, "r.py")
+    assert served._build().in_features == 2

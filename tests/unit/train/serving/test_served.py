@@ -11,12 +11,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sealift.attest.level import Level
 from sealift.crypto.sign import SigningKey
-from sealift.errors import JobError, MalformedError, PeerError, UnavailableError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+    UnavailableError,
+    UsageError,
+)
 from sealift.train.serving.backlog import Limits
-from sealift.train.serving.client import meet
+from sealift.train.serving.caller import UNTAKEN, Caller, CallerLimits
+from sealift.train.serving.client import connect, meet
 from sealift.train.serving.packets import Ask, send_packet
-from tests.sim.served import POISON, Served, rows
+from tests.sim.served import POISON, Served, greeting, rows
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -182,3 +191,97 @@ def test_fresh_evidence_on_demand() -> None:
         client.renew()
         assert client.predict(rows(2.0))["y"].tolist() == [[4.0, 5.0]]
         served.attester = SigningKey.generate()
+
+
+def test_what_went_wrong_at_the_server_stays_there() -> None:
+    """Places, names of files and kinds of failures are nothing for a client."""
+    with (served := Served()).running(), served.connect() as client:
+
+        def fail(parts: object, rows: int) -> bytearray:
+            raise UnavailableError(
+                "cannot read it", why="/srv/models/secret.sealed", code="no-file"
+            )
+
+        served.model.predict = fail  # type: ignore[method-assign, assignment]
+        with pytest.raises(JobError) as caught:
+            client.predict(rows(1.0))
+        assert caught.value.code == "model-failed"
+        assert "srv" not in str(caught.value)
+
+
+class Deaf:
+    """A client that asks for ever and takes nothing."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.over = threading.Event()
+        self.line: deque[bytes] = deque()
+
+    def send(self, message: object) -> None:
+        self.over.wait(20)
+        raise PeerError("gone", code="peer-closed")
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        if self.over.is_set():
+            raise PeerError("gone", code="peer-closed")
+        self.asked += 1
+        kept: deque[bytes] = deque()
+        ask = Ask(id=self.asked, work="predict", rows=0)
+        send_packet(_Kept(kept), ask)
+        return kept.popleft()
+
+    def close(self) -> None:
+        self.over.set()
+
+
+class _Kept:
+    def __init__(self, kept: deque[bytes]) -> None:
+        self.kept = kept
+
+    def send(self, message: object) -> None:
+        self.kept.append(bytes(message))  # type: ignore[call-overload]
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        raise NotImplementedError
+
+
+def test_who_takes_nothing_is_not_read_for_ever() -> None:
+    served, deaf = Served(), Deaf()
+    caller = Caller(
+        deaf, deaf, served.desk, served.form,
+        limits=CallerLimits(), clock=time.monotonic, tally=served.tally,
+    )  # fmt: skip
+    thread = threading.Thread(
+        target=caller.serve, args=(greeting(served.verified),), daemon=True
+    )
+    thread.start()
+    wait_until(lambda: deaf.asked >= UNTAKEN)
+    time.sleep(0.05)
+    assert deaf.asked <= UNTAKEN + 1
+    deaf.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_policy_and_terms_are_not_both_given() -> None:
+    with pytest.raises(UsageError, match="development"):
+        connect(("127.0.0.1", 1), Served().policy(), development=False)
+
+
+def test_evidence_that_does_not_do_any_more_ends_the_session() -> None:
+    with (served := Served()).running(), served.connect() as client:
+        client._policy = served.policy(levels=(Level.TEE,))
+        with pytest.raises(PolicyError) as caught:
+            client.renew()
+        assert caught.value.code == "level-refused"
+        with pytest.raises(PeerError):
+            client.predict(rows(1.0))
+
+
+def test_a_client_may_want_the_second_of_several_levels() -> None:
+    several = (Level.TEE, Level.ATTESTED_HOST)
+    served = Served(accept=several)
+    served.policy(levels=several[1:]).require_possible()
+    served.policy().require_possible()
+    with pytest.raises(PolicyError):
+        served.policy(levels=(Level.GPU_TEE,)).require_possible()
