@@ -9,13 +9,14 @@ every address that kernels touch.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from sealift.channel.cuda.plan import Launch, Plan, to_arguments
@@ -23,6 +24,9 @@ from sealift.channel.cuda.plan import Launch, Plan, to_arguments
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = Path(__file__).parent / "cuda_emulator"
 KERNELS = ROOT / "src/sealift/channel/cuda/kernels"
+KEPT = ROOT / "build/gcc-kernels"
+# These include nothing of the kernels but portable.cuh.
+WITHOUT_KERNELS = ("emulator.cpp", "racing/races.cpp", "tracing/trace.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
 # The compiler calls us for each access and each block: names of its sanitizers.
 TRACED = (
@@ -44,30 +48,67 @@ def build(
     compiler = shutil.which("g++")
     assert compiler, "this machine lacks g++ (apt-get install g++)"
     parts = [(path.name, path.read_bytes()) for path in _sources(kernels)]
-    digest = hashlib.sha256(repr((FLAGS, units, parts)).encode()).hexdigest()[:16]
-    library = ROOT / f"build/gcc-kernels/{label}-{digest}.so"
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            objects = _compiled(compiler, units, kernels, Path(folder))
-            half = library.with_suffix(f".{os.getpid()}")
-            subprocess.run([compiler, "-shared", "-o", half, *objects], check=True)
-            half.replace(library)
+    library = KEPT / f"{label}-{_digest(units, parts)}.so"
+    with built_once(library) as half:
+        if half:
+            with tempfile.TemporaryDirectory() as folder:
+                objects = _compiled(compiler, units, kernels, Path(folder))
+                subprocess.run([compiler, "-shared", "-o", half, *objects], check=True)
     return library
+
+
+@contextmanager
+def built_once(made: Path) -> Iterator[Path | None]:
+    """Where to make it, or None if it is there; other test processes wait meanwhile."""
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with open(made.parent / f".{made.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if made.exists():
+            yield None
+        else:
+            half = made.with_name(f".{made.name}.half")
+            yield half
+            half.replace(made)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr((FLAGS, *parts)).encode()).hexdigest()[:16]
 
 
 def _compiled(
     compiler: str, units: dict[str, tuple[str, ...]], kernels: Path, folder: Path
 ) -> list[str]:
-    includes = [f"-I{EMULATOR}", f"-I{kernels}"]
-    running = []
+    made, running = [], []
     for unit, flags in units.items():
-        made = str(folder / Path(unit).with_suffix(".o").name)
-        command = [compiler, *FLAGS, *flags, *includes, "-c", "-o", made]
-        running.append((made, subprocess.Popen([*command, str(EMULATOR / unit)])))
-    for made, process in running:
-        assert process.wait() == 0, f"g++ failed on {made}"
-    return [made for made, _ in running]
+        target = folder / Path(unit).with_suffix(".o").name
+        if unit in WITHOUT_KERNELS:
+            made.append(str(_kept_object(compiler, unit, flags)))
+        else:
+            made.append(str(target))
+            command = _command(compiler, unit, flags, kernels, target)
+            running.append(subprocess.Popen(command))
+    for process in running:
+        assert process.wait() == 0, f"g++ failed on one of {list(units)}"
+    return made
+
+
+def _kept_object(compiler: str, unit: str, flags: tuple[str, ...]) -> Path:
+    """An object that all libraries share, broken kernels or not."""
+    texts = [(EMULATOR / name).read_bytes() for name in ("emulator.h", unit)]
+    texts.append((KERNELS / "portable.cuh").read_bytes())
+    target = KEPT / f"{Path(unit).stem}-{_digest(flags, texts)}.o"
+    with built_once(target) as half:
+        if half:
+            subprocess.run(_command(compiler, unit, flags, KERNELS, half), check=True)
+    return target
+
+
+def _command(
+    compiler: str, unit: str, flags: tuple[str, ...], kernels: Path, target: Path
+) -> list[str]:
+    includes = [f"-I{EMULATOR}", f"-I{kernels}"]
+    source = str(EMULATOR / unit)
+    return [compiler, *FLAGS, *flags, *includes, "-c", "-o", str(target), source]
 
 
 @functools.cache
@@ -89,6 +130,13 @@ def tracing_library() -> ctypes.CDLL:
     traced = dict.fromkeys(("launch.cpp", "tracing/leaks.cpp"), TRACED)
     plain = dict.fromkeys(("emulator.cpp", "tracing/trace.cpp"), ("-O2",))
     return ctypes.CDLL(str(build(traced | plain, label="traced")))
+
+
+def racing_library(kernels: Path = KERNELS) -> ctypes.CDLL:
+    """The library that finds data races, loaded; in any order of threads and blocks."""
+    traced = dict.fromkeys(("launch.cpp",), TRACED)
+    plain = dict.fromkeys(("emulator.cpp", "racing/races.cpp"), ("-O2",))
+    return ctypes.CDLL(str(build(traced | plain, label="races", kernels=kernels)))
 
 
 def run_plan(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sealift.channel.cuda.compilers import Compiler, installed_compilers
 from sealift.channel.cuda.kernels import cache_name, compile_module
-from tests.sim.gcc_kernels import ROOT
+from tests.sim.gcc_kernels import ROOT, built_once
 
 _KERNEL = re.compile(r"Compiling entry function '(?P<name>\w+)' for '(?P<arch>\w+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes")
@@ -40,11 +40,11 @@ def compiled(architecture: str) -> tuple[bytes, str]:
     compiler: Compiler = installed_compilers()[0]
     kept = ROOT / "build/cuda-kernels" / cache_name(architecture, compiler.version)
     log = kept.with_suffix(".json")
-    if not (kept.exists() and log.exists()):
-        made = compile_module(compiler, architecture)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(made.code)
-        log.write_text(json.dumps(made.log))
+    with built_once(log) as half:  # the log last: where it is, the module is
+        if half:
+            made = compile_module(compiler, architecture)
+            kept.write_bytes(made.code)
+            half.write_text(json.dumps(made.log))
     return kept.read_bytes(), json.loads(log.read_text())
 
 

@@ -11,6 +11,7 @@
 #include "portable.cuh"
 
 sealift_index threadIdx, blockIdx, blockDim, gridDim;
+sealift_now now_running;
 
 namespace {
 
@@ -22,6 +23,7 @@ struct Fibre {
     ucontext_t context;
     jmp_buf place;
     bool started, done;
+    const void* barrier;
 };
 
 std::mutex one_grid;
@@ -30,7 +32,7 @@ std::vector<Fibre> fibres(kMostThreads);
 char* stacks;
 ucontext_t scheduler;
 jmp_buf scheduler_place;
-unsigned current;
+unsigned current, divergences;
 const std::function<void()>* body_of_all;
 
 // Whoever is resumed finds its own numbers.
@@ -47,6 +49,7 @@ void resume(unsigned thread) {
 void run_one() {
     (*body_of_all)();
     fibres[current].done = true;
+    fibres[current].barrier = nullptr;
     _longjmp(scheduler_place, 1);
 }
 
@@ -57,6 +60,7 @@ void start(unsigned thread) {
     fibre.context.uc_stack.ss_size = kStackBytes;
     fibre.context.uc_link = nullptr;
     fibre.started = fibre.done = false;
+    fibre.barrier = nullptr;
     makecontext(&fibre.context, run_one, 0);
 }
 
@@ -76,11 +80,14 @@ void run_block(unsigned threads) {
     const std::vector<unsigned> turns = order(threads, blockIdx.x);
     for (bool running = true; running;) {
         running = false;
+        now_running.stretch++;
         for (unsigned thread : turns) {
             if (fibres[thread].done) continue;
             resume(thread);
             running = running || !fibres[thread].done;
         }
+        for (unsigned i = 1; i < threads; i++)
+            divergences += fibres[i].barrier != fibres[0].barrier;
     }
 }
 
@@ -94,7 +101,13 @@ void reserve_stacks() {
 
 }  // namespace
 
+bool is_on_a_stack(const void* at) {
+    const char* place = static_cast<const char*>(at);
+    return place >= stacks && place < stacks + kStackBytes * kMostThreads;
+}
+
 void __syncthreads() {
+    fibres[current].barrier = __builtin_return_address(0);
     if (!_setjmp(fibres[current].place)) _longjmp(scheduler_place, 1);
 }
 
@@ -105,10 +118,19 @@ void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& bo
     body_of_all = &body;
     blockDim.x = threads;
     gridDim.x = blocks;
+    now_running.grid++;
+    now_running.inside = true;
     for (unsigned block : order(blocks, 77)) {
         blockIdx.x = block;
         run_block(threads);
     }
+    now_running.inside = false;
+}
+
+extern "C" unsigned sealift_host_divergences() {
+    const unsigned found = divergences;
+    divergences = 0;
+    return found;
 }
 
 extern "C" void sealift_host_order(unsigned new_seed) {

@@ -68,7 +68,7 @@ SEALIFT_INLINE u32 nonzero_bytes(u32 word) {
     return (marks * 0x01010101u) >> 24;
 }
 
-SEALIFT_INLINE void add_atomically(u64* count, u64 value) {
+SEALIFT_TOGETHER void add_atomically(u64* count, u64 value) {
 #if SEALIFT_GPU
     atomicAdd(count, value);
 #else

@@ -15,6 +15,7 @@ typedef unsigned long long u64;
 #define SEALIFT_INLINE __device__ __forceinline__
 #define SEALIFT_CALLED __device__ __noinline__
 #define SEALIFT_CONSTANT __device__ constexpr
+#define SEALIFT_TOGETHER SEALIFT_INLINE  // for what threads may do at the same time
 // At most 128 threads a block; `blocks` of them are to fit on a multiprocessor at once.
 #define SEALIFT_KERNEL(blocks) extern "C" __global__ void __launch_bounds__(128, blocks)
 #define SEALIFT_UNROLL _Pragma("unroll")
@@ -26,6 +27,7 @@ typedef unsigned long long u64;
 #define SEALIFT_INLINE static inline
 #define SEALIFT_CALLED static
 #define SEALIFT_CONSTANT static constexpr
+#define SEALIFT_TOGETHER __attribute__((no_sanitize("kernel-address"))) static
 #define SEALIFT_KERNEL(blocks) extern "C" void
 #define SEALIFT_UNROLL
 #define SEALIFT_NO_UNROLL

@@ -71,6 +71,9 @@ SEALIFT_INLINE void zero_range(u8* start, u32 nbytes) {
         store_block(start, nbytes, block, zero, aligned);
 }
 
+// Whoever writes, writes the same.
+SEALIFT_TOGETHER void raise_flag(u32* flag) { *flag = 1; }
+
 // If any record of a batch is not genuine, zero the plaintext of all. Any grid: each block
 // looks at all verdicts once, and takes its share of the records.
 SEALIFT_KERNEL(8) sealift_refuse_batch(const sealift_record* __restrict__ records,
@@ -80,7 +83,7 @@ SEALIFT_KERNEL(8) sealift_refuse_batch(const sealift_record* __restrict__ record
     if (threadIdx.x == 0) wrong = 0;
     __syncthreads();
     for (u32 i = threadIdx.x; i < num_records; i += SEALIFT_THREADS)
-        if (verdicts[i] != 1) wrong = 1;  // whoever writes, writes the same
+        if (verdicts[i] != 1) raise_flag(&wrong);
     __syncthreads();
     if (!wrong) return;
     for (u32 i = blockIdx.x; i < num_records; i += gridDim.x) {
