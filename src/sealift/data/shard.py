@@ -126,7 +126,7 @@ class ShardReader:
         except MalformedError as error:
             raise _changed(self.shard, error.why) from error
         except UnavailableError as error:
-            raise moved(self.shard, error) from error
+            raise moved(self.shard.name, error) from error
 
     def device_keys(self, engine: DeviceEngine) -> DeviceKeys:
         """The shard's keys on a device; the caller closes them."""
@@ -172,7 +172,7 @@ class ShardReader:
             self._demand_unchanged()
             raise self._refused(index, error) from error
         except UnavailableError as error:
-            raise moved(self.shard, error) from error
+            raise moved(self.shard.name, error) from error
         return opened
 
     def _demand_unchanged(self) -> None:
@@ -180,7 +180,7 @@ class ShardReader:
         try:
             self._reader.check_unchanged()
         except UnavailableError as error:
-            raise moved(self.shard, error) from error
+            raise moved(self.shard.name, error) from error
         except MalformedError as error:
             raise _changed(self.shard, error.why) from error
 
@@ -236,17 +236,17 @@ def check_card_fits(total_bytes: int, record_bytes: int, shard: Shard) -> None:
         )
 
 
-def moved(shard: Shard, error: SealiftError) -> UnavailableError:
+def moved(shard: str, error: SealiftError) -> UnavailableError:
     """The error for a shard that is not where it was, or cannot be read."""
     if error.code == "extra-missing":
         return UnavailableError(
             error.what, why=error.why, fix=error.fix, code="extra-missing"
         )
     return UnavailableError(
-        f"cannot read shard {shard.name}",
+        f"cannot read shard {shard}",
         why=error.why or error.what,
         fix="Put it back, or say where it is now: "
-        f"SealedDataset(..., relocate={{{shard.name!r}: 'PATH OR URL'}})",
+        f"SealedDataset(..., relocate={{{shard!r}: 'PATH OR URL'}})",
         code="shard-unreadable",
     )
 
@@ -266,7 +266,7 @@ def _open_reader(shard: Shard) -> SealedFileReader:
         source: ByteSource = open_place(shard.place, shard.options)
         return SealedFileReader(source, shard.key)
     except UnavailableError as error:
-        raise moved(shard, error) from error
+        raise moved(shard.name, error) from error
     except MalformedError as error:
         if shard.header:  # it was whole when it was opened first
             raise _changed(shard, error.why) from error

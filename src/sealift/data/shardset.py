@@ -3,7 +3,8 @@
 Guarantees: every shard was opened with its key and is whole; all have one schema. With
 ``agreed``, each card is the resource as it stands in the signed agreement.
 Not promised without ``agreed`` and without ``schema``: who writes to the folder can
-change a card's schema, and so the names of the fields.
+change a card's schema, and so the names of the fields. What they cannot do: put one
+genuine shard with its card in the place of another, where keys are found by name.
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ from sealift.data.card import (
 )
 from sealift.data.order import Layout, ShardLayout
 from sealift.data.schema import Schema
-from sealift.data.shard import Shard, ShardReader
-from sealift.data.urls import StorageOptions, exists, expand, name_of, read_place
+from sealift.data.shard import Shard, ShardReader, moved
+from sealift.data.urls import (
+    StorageOptions,
+    exists,
+    expand,
+    name_of,
+    open_place,
+    read_place,
+    split_query,
+)
 from sealift.errors import (
     IntegrityError,
     MalformedError,
@@ -100,11 +109,11 @@ def open_shards(
     found = [
         each
         for place in _listed(places)
-        for each in expand(_relocated(str(place), options.relocate), storage)
+        for each in _found(str(place), options.relocate, storage)
     ]
     if options.card is not None and len(found) != 1:
         raise UsageError("one card belongs to one shard; leave card= out for several")
-    opened = [_look_into(place, keys, options) for place in found]
+    opened = [_look_into(place, name, keys, options) for place, name in found]
     schema = _one_schema(opened)
     return ShardSet(
         tuple(each.shard for each in opened),
@@ -124,13 +133,15 @@ class _Opened:
     schema: Schema
 
 
-def _look_into(place: str, keys: Keys, options: ShardOptions) -> _Opened:
+def _look_into(place: str, name: str, keys: Keys, options: ShardOptions) -> _Opened:
+    """``name``: of the resource, as whoever asked for the shard called it."""
     storage = options.storage or NO_OPTIONS
     card = options.card or _card_beside(place, options, storage)
-    name = card.name if card else name_of(place).removesuffix(SEALED_SUFFIX)
+    if card is not None and options.card is None and not isinstance(keys, SecretKey):
+        _check_asked(card, name)
     _check_agreed(card, options.agreed, name_of(place))
-    schema = _schema_of(place, card, options.schema)
-    shard = Shard(place, _key_of(keys, name), card, storage)
+    schema = _schema_of(place, card, options)
+    shard = Shard(place, _key_of(keys, card.name if card else name), card, storage)
     with ShardReader(shard) as reader:
         fixed = replace(shard, header=reader.header.encode())
         return _Opened(fixed, reader.header, reader.leaves, schema)
@@ -142,16 +153,28 @@ def _card_beside(
     """The card beside a shard, where nothing else says what its rows are."""
     if options.schema is not None and not options.agreed:
         return None
-    base, mark, query = place.partition("?")
-    beside = base.removesuffix(SEALED_SUFFIX) + CARD_SUFFIX + mark + query
+    base, query = split_query(place)
+    beside = base.removesuffix(SEALED_SUFFIX) + CARD_SUFFIX + query
     if not exists(beside, storage):
         return None
     raw = read_place(beside, MAX_CARD_BYTES, storage)
     return parse_card(raw, source=name_of(beside))
 
 
-def _schema_of(place: str, card: ResourceCard | None, schema: Schema | None) -> Schema:
+def _check_asked(card: ResourceCard, name: str) -> None:
+    """The card says which key is fetched: it must be the shard's that was asked for."""
+    if card.name != name:
+        raise IntegrityError(
+            f"what lies at {name}{SEALED_SUFFIX} is that of {card.name}",
+            fix="Put the right file back, or give it its name again",
+            code="content-mismatch",
+        )
+
+
+def _schema_of(place: str, card: ResourceCard | None, options: ShardOptions) -> Schema:
+    schema = options.schema
     if card is None and schema is None:
+        _demand_there(place, options)
         raise UsageError(
             f"nothing says what a row of {name_of(place)} is",
             why="there is no card beside it",
@@ -161,6 +184,14 @@ def _schema_of(place: str, card: ResourceCard | None, schema: Schema | None) -> 
         return schema or schema_of(card.resource)  # type: ignore[union-attr]
     check_same(card.schema, schema, name=f"the card of {card.name}", other="schema=")
     return schema
+
+
+def _demand_there(place: str, options: ShardOptions) -> None:
+    """Say first what is likelier: it is not only the card that is missing."""
+    try:
+        open_place(place, options.storage).close()
+    except UnavailableError as error:
+        raise moved(name_of(place), error) from error
 
 
 def _one_schema(opened: Sequence[_Opened]) -> Schema:
@@ -238,11 +269,23 @@ def _key_of(keys: Keys, name: str) -> SecretKey:
         if name not in keys:
             raise UnavailableError(f"there is no key for {name}", code="no-key")
         return keys[name]
+    if not isinstance(keys, KeySource):
+        raise UsageError(
+            "keys= is a key, keys by name, or a vault",
+            fix="Use owner_keys(vault, identity, passphrase_file=...)",
+        )
     return keys.fetch(name)
 
 
-def _relocated(place: str, moves: Mapping[str, Place] | None) -> str:
-    return str((moves or {}).get(name_of(place), place))
+def _found(
+    place: str, moves: Mapping[str, Place] | None, storage: StorageOptions
+) -> list[tuple[str, str]]:
+    """Where shards are, and the names of their resources as they were asked for."""
+    asked = name_of(place)
+    if moves and asked in moves:
+        return [(str(moves[asked]), asked.removesuffix(SEALED_SUFFIX))]
+    places = expand(place, storage)
+    return [(each, name_of(each).removesuffix(SEALED_SUFFIX)) for each in places]
 
 
 def _listed(places: Place | Sequence[Place]) -> Sequence[Place]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from sealift.errors import UnavailableError, UsageError
 
 _VERSION_KEYS: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified")
 _WILD: Final = frozenset("*[")  # "?" begins a query
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 
 StorageOptions = Mapping[str, Any]
 
@@ -93,7 +96,7 @@ def read_place(place: str, max_bytes: int, options: StorageOptions | None) -> by
     try:
         size_bytes, _ = source.state()
         if size_bytes > max_bytes:
-            raise UsageError(f"{place} is too large: {size_bytes} bytes")
+            raise UsageError(f"{name_of(place)} is too large: {size_bytes} bytes")
         content = bytearray(size_bytes)
         view, filled = memoryview(content), 0
         while count := source.read_into(filled, view[filled:]) if view[filled:] else 0:
@@ -147,7 +150,13 @@ def local_path(place: str) -> Path | None:
 
 def name_of(place: str) -> str:
     """The last part of a path or URL, without query."""
-    return place.partition("?")[0].rstrip("/").rpartition("/")[2] or place
+    return split_query(place)[0].rstrip("/").rpartition("/")[2] or place
+
+
+def split_query(place: str) -> tuple[str, str]:
+    """A place and its query with the ``?``; a path has none."""
+    base, mark, query = place.partition("?") if "://" in place else (place, "", "")
+    return base, mark + query
 
 
 def _remote_matches(place: str, options: StorageOptions | None) -> list[str]:
@@ -169,7 +178,9 @@ def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     except ImportError as error:
         raise _missing(scheme, f"pip install 'fsspec[{scheme}]'", error) from None
     except ValueError as error:
-        raise UsageError(f"{scheme}:// is no place to read from: {error}") from None
+        raise UsageError(
+            f"{scheme}:// is no place to read from: {_told(error)}"
+        ) from None
     except Exception as error:
         raise _unreadable(url, error) from error
     return files, str(path)
@@ -189,10 +200,15 @@ def _missing(
 def _unreadable(url: str, error: Exception | str) -> UnavailableError:
     return UnavailableError(
         f"cannot read {_without_secrets(url)}",
-        why=str(error) or type(error).__name__,
+        why=_told(error) or type(error).__name__,
         fix="Check the URL, the network and the credentials",
         code="cannot-read",
     )
+
+
+def _told(error: Exception | str) -> str:
+    """What a library says, which may be the whole URL."""
+    return _URL.sub(lambda found: _without_secrets(found[0]), str(error))
 
 
 def _without_secrets(url: str) -> str:

@@ -141,6 +141,20 @@ def test_keys_are_in_no_place_that_others_read(
     }
 
 
+def test_an_opener_runs_no_code_of_the_folder_it_starts_in(
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``python -m`` would import from there first, beside the keys."""
+    (tmp_path / "resource.py").write_text("raise SystemExit('beside the keys')\n")
+    monkeypatch.chdir(tmp_path)
+    with shards.open() as dataset:
+        arena = WindowArena(1, 4096, shared=True)
+        opener = SpawnedOpener(dataset.shards.shards, arena)
+        opener.open([Extent(0, 0, 192, 0)])
+        opener.close()
+        arena.close()
+
+
 ORPHANED = """
 import os, signal, sys
 from pathlib import Path

@@ -109,7 +109,8 @@ class SpawnedOpener:
 
 
 def _start(theirs: socket.socket, memory: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "sealift.data.worker"]
+    # -P: else the folder that it starts in comes first, and its modules see the keys.
+    command = [sys.executable, "-P", "-m", "sealift.data.worker"]
     passed = [theirs.fileno(), memory]
     try:
         return subprocess.Popen(  # noqa: S603 - our own module
