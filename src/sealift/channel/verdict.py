@@ -145,12 +145,13 @@ def check_deferrable(dtype: str, shape: Sequence[int], nbytes: int) -> None:
     """
     name = dtype.removeprefix("torch.")
     if name not in DEFERRABLE:
-        raise _not_allowed(f"{name} can decide what is done, a float cannot")
+        raise not_deferred(f"{name} can decide what is done, a float cannot")
     if any(size <= 0 for size in shape) or math.prod(shape) * _BYTES[name] != nbytes:
-        raise _not_allowed(f"shape {tuple(shape)} of {name} is not {nbytes} bytes")
+        raise not_deferred(f"shape {tuple(shape)} of {name} is not {nbytes} bytes")
 
 
-def _not_allowed(why: str) -> UsageError:
+def not_deferred(why: str) -> UsageError:
+    """Such a batch waits for its verdict."""
     return UsageError(
         "this batch is not used before its verdict",
         why=why,

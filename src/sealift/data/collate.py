@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from sealift.channel.device import Verdicts
 from sealift.data.loader import column_views
 from sealift.data.schema import Schema
 
@@ -26,6 +27,7 @@ class Batch:
         self.rows = rows
         self.filled = 0
         self._fields = fields
+        self.verdicts: list[Verdicts] = []  # of the windows it was filled from
         self.tensors = [
             torch.empty(
                 (rows, *columns[name].shape[1:]),
@@ -40,8 +42,20 @@ class Batch:
         """Rows that are not filled yet."""
         return self.rows - self.filled
 
-    def fill(self, columns: Columns, places: Tensor) -> None:
-        """Copy the rows at ``places`` (``int64``) behind those that are there."""
+    def scrub(self) -> None:
+        """Overwrite it: nobody will have it."""
+        for tensor in self.tensors:
+            tensor.zero_()
+
+    def fill(
+        self, columns: Columns, places: Tensor, verdicts: Verdicts | None = None
+    ) -> None:
+        """Copy the rows at ``places`` (``int64``) behind those that are there.
+
+        ``verdicts``: what is still out about them.
+        """
+        if verdicts is not None:
+            self.verdicts.append(verdicts)
         end = self.filled + len(places)
         for name, out in zip(self._fields, self.tensors, strict=True):
             column = columns[name]

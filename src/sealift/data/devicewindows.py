@@ -5,11 +5,13 @@ the host never has the plaintext, but for one case: where shards have cards, a r
 copied back once, when it is first seen, to be compared with what the card commits to
 (rule C5); from then on a keyed hash of its sealed bytes says that it is the same.
 Guarantees: as ``windows.HostWindows``; a window's verdicts are waited for before it is
-handed out. Records hold whole rows here; others are opened on the host.
+handed out, unless they are deferred: then ``verdicts`` says what is still out. Records
+hold whole rows here; others are opened on the host.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,18 +20,25 @@ from typing import Final
 
 import numpy as np
 
-from sealift.channel.device import DeviceEngine, DeviceKey, DeviceMemory, RecordPlace
+from sealift.channel.device import (
+    DeviceEngine,
+    DeviceKey,
+    DeviceMemory,
+    RecordPlace,
+    Verdicts,
+)
 from sealift.channel.devicekeys import DeviceKeys
 from sealift.channel.header import sealed_bytes
 from sealift.channel.quarantine import scrub
 from sealift.crypto.hash import keyed_hash
 from sealift.crypto.keys import SecretKey
+from sealift.data.allof import AllOf
 from sealift.data.opening import OPEN_SHARDS
 from sealift.data.order import Indices, Window
 from sealift.data.shard import ShardReader
 from sealift.data.shardset import ShardSet
 from sealift.data.windows import Pending
-from sealift.errors import AuthenticationError, UsageError
+from sealift.errors import AuthenticationError, SealiftError, UsageError
 
 SLOTS: Final = 2
 
@@ -52,6 +61,8 @@ class DeviceWindows:
         shards: What to read.
         engine: Opens; the caller closes it.
         window_bytes: Bytes of the largest window's records.
+        defers: Hand windows out before their verdicts, but for those that the processor
+            must compare with a card: that is a copy to the host.
 
     Raises:
         UsageError: code ``rows-cross-records``.
@@ -61,11 +72,18 @@ class DeviceWindows:
     num_slots = SLOTS
 
     def __init__(
-        self, shards: ShardSet, engine: DeviceEngine, window_bytes: int
+        self,
+        shards: ShardSet,
+        engine: DeviceEngine,
+        window_bytes: int,
+        *,
+        defers: bool = False,
     ) -> None:
         _demand_whole_rows(shards)
         self._shards = shards
         self._engine = engine
+        self._defers = defers
+        self._out: list[AllOf | None] = [None] * SLOTS
         self._readers: OrderedDict[int, tuple[ShardReader, DeviceKeys]] = OrderedDict()
         self._seen: dict[tuple[int, int], bytes] = {}
         self._seen_key = SecretKey.generate()
@@ -89,6 +107,10 @@ class DeviceWindows:
         """The opened rows of a slot."""
         return self._memories[slot][1]
 
+    def verdicts(self, slot: int) -> Verdicts | None:
+        """What is still out about a slot's window; None where all of it verified."""
+        return self._out[slot]
+
     def scrub(self) -> None:
         """See ``WindowMemory``."""
         for _, plain in self._memories:
@@ -97,6 +119,10 @@ class DeviceWindows:
     def close(self) -> None:
         """See ``WindowMemory``."""
         self._thread.shutdown(cancel_futures=True)
+        for out in self._out:
+            if out is not None:  # told already, or to whoever asks later
+                with contextlib.suppress(SealiftError):
+                    out.wait()
         while self._readers:
             self._let_go(*self._readers.popitem()[1])
         self._close_memories()
@@ -104,17 +130,28 @@ class DeviceWindows:
 
     def _load(self, window: Window, slot: int) -> Indices:
         sealed, plain = self._memories[slot]
+        former, self._out[slot] = self._out[slot], None
+        if former is not None:
+            former.wait()
         records, places = self._placed(window)
         staging, used = memoryview(self._staging), 0
         for record in records:
             reader = self._reader(record.shard)[0]
             used += reader.read_sealed(record.index, staging[record.sealed :])
         self._engine.upload(staging[:used], sealed).wait()
+        opened = AllOf(
+            [
+                self._engine.open(key, sealed, plain, group)
+                for key, group in self._keyed(records)
+            ],
+            plain.scrub,
+        )
+        if self._defers and all(self._is_known(record) for record in records):
+            self._out[slot] = opened
+            return places
         try:
-            for key, group in self._keyed(records):
-                self._engine.open(key, sealed, plain, group).wait()
+            opened.wait()
         except AuthenticationError:
-            plain.scrub()
             self._name_the_record(records)
             raise
         for record in records:
@@ -164,22 +201,29 @@ class DeviceWindows:
             yield key, group
 
     def _demand_content(self, record: _Record, plain: DeviceMemory) -> None:
+        if self._is_known(record):
+            return
         reader = self._reader(record.shard)[0]
-        if reader.leaves is None:
-            return
-        end = record.sealed + sealed_bytes(record.plaintext_bytes)
-        stored = memoryview(self._staging)[record.sealed : end]
-        digest = keyed_hash(self._seen_key, stored)
-        which = (record.shard, record.index)
-        if self._seen.get(which) == digest:
-            return
         copy = bytearray(record.plaintext_bytes)
         try:
             self._engine.download(plain, record.plain, copy).wait()
             reader.demand_content(record.index, memoryview(copy))
         finally:
             scrub(copy)
-        self._seen[which] = digest
+        self._seen[record.shard, record.index] = self._digest(record)
+
+    def _is_known(self, record: _Record) -> bool:
+        """No card says what it is, or its very bytes were compared with the card."""
+        if self._reader(record.shard)[0].leaves is None:
+            return True
+        seen = self._seen.get((record.shard, record.index))
+        return seen is not None and seen == self._digest(record)
+
+    def _digest(self, record: _Record) -> bytes:
+        end = record.sealed + sealed_bytes(record.plaintext_bytes)
+        return keyed_hash(
+            self._seen_key, memoryview(self._staging)[record.sealed : end]
+        )
 
     def _name_the_record(self, records: Sequence[_Record]) -> None:
         """A device tells no record; the processor finds it, and raises with its name."""

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sealift.channel.device import DeviceEngine, DeviceMemory
+from sealift.channel.cuda.engine import CudaEngine
+from sealift.channel.device import DeviceEngine, DeviceMemory, Verdicts
 from sealift.channel.hostdevice import HostDevice, HostMemory
 from sealift.channel.select import select_device
+from sealift.channel.verdict import not_deferred
 from sealift.data.arena import WindowArena
 from sealift.data.collate import Columns, columns_of
 from sealift.data.dataset import SealedDataset
@@ -28,7 +30,7 @@ from sealift.data.windows import (
     window_bytes,
 )
 from sealift.data.worker.process import SpawnedOpener
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import AuthenticationError, UnavailableError, UsageError
 
 WorkerKind = Literal["thread", "process"]
 Engine = DeviceEngine | Literal["auto", "host"]
@@ -46,6 +48,7 @@ class MemoryOptions:
     workers: WorkerKind = "thread"
     device: torch.device | None = None
     engine: Engine = "auto"
+    defers: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Rows:
         device: Where batches go.
         engine: To be closed with this.
         gpu: The GPU that has the memory, if one has.
+        verdicts: What is still out about a slot's window, if that is deferred.
+        until_written: Lets torch's reading wait for that window's opening.
     """
 
     memory: WindowMemory
@@ -65,6 +70,8 @@ class Rows:
     device: torch.device
     engine: DeviceEngine | None = None
     gpu: torch.device | None = None
+    verdicts: Callable[[int], Verdicts | None] = lambda _: None
+    until_written: Callable[[int], None] = lambda _: None
 
     def settle(self) -> None:
         """Wait until torch has read what it was told to read from a slot."""
@@ -91,14 +98,17 @@ def make_rows(
     if options.workers not in ("thread", "process"):
         raise UsageError(f"workers are 'thread' or 'process', not {options.workers!r}")
     if not isinstance(options.engine, str):
-        return _device_rows(dataset, order, options.engine, options.device)
+        return _device_rows(dataset, order, options.engine, options)
     if options.engine not in ("auto", "host"):
         raise UsageError(f"engine is 'auto', 'host' or one, not {options.engine!r}")
     if options.engine == "host" and options.device is None:
         raise UsageError(
             "device='auto' chooses the engine too", fix="Name the device, or no engine"
         )
-    if options.engine == "host" or (options.device and options.device.type != "cuda"):
+    if options.defers and options.engine == "host":
+        raise not_deferred("engine='host' opens before it hands out")
+    elsewhere = options.device is not None and options.device.type != "cuda"
+    if not options.defers and (options.engine == "host" or elsewhere):
         return _host_rows(dataset, order, options)
     return _selected_rows(dataset, order, options)
 
@@ -109,16 +119,15 @@ def _selected_rows(
     """On the GPU that was named, or on the one there is; else, for ``auto``, here."""
     # No silent way back to the host: who wants that says engine="host".
     named = options.device
-    chosen = select_device(
-        prefer=None if named is None else "cuda",
-        ordinal=0 if named is None else named.index or 0,
-    )
-    if isinstance(chosen.engine, HostDevice):
+    kind = None if named is None else "cuda" if named.type == "cuda" else "host"
+    ordinal = 0 if named is None else named.index or 0
+    chosen = select_device(prefer=kind, ordinal=ordinal)
+    if isinstance(chosen.engine, HostDevice) and not options.defers:
         chosen.engine.close()  # the openers of the host need no copy
         cpu = replace(options, device=torch.device("cpu"))
         return replace(_host_rows(dataset, order, cpu), opened_by=chosen.reason)
     try:
-        rows = _device_rows(dataset, order, chosen.engine, None, named)
+        rows = _device_rows(dataset, order, chosen.engine, options, selected=True)
     except BaseException:
         chosen.engine.close()
         raise
@@ -129,13 +138,15 @@ def _device_rows(
     dataset: SealedDataset,
     order: OrderOptions,
     engine: DeviceEngine,
-    device: torch.device | None,
-    gpu: torch.device | None = None,
+    options: MemoryOptions,
+    *,
+    selected: bool = False,
 ) -> Rows:
-    """Batches go to ``device``, or stay where they are; ``gpu``: the engine's."""
+    """Batches stay where a selected engine is; from one that was given they may go."""
     shards, schema = dataset.shards, dataset.schema
-    memory = DeviceWindows(shards, engine, record_window_bytes(shards, order))
-    lies_on = gpu or device or torch.device("cuda")
+    largest = record_window_bytes(shards, order)
+    memory = DeviceWindows(shards, engine, largest, defers=options.defers)
+    lies_on = options.device or torch.device("cuda")
 
     def columns(slot: int) -> Columns:
         plain = device_tensor(memory.plain(slot), lies_on)
@@ -144,6 +155,10 @@ def _device_rows(
 
     try:
         found = device_tensor(memory.plain(0), lies_on).device
+        device = found if selected or options.device is None else options.device
+        if options.defers and device.type != found.type:
+            raise not_deferred(f"a copy to {device} is outward, batches are on {found}")
+        device = found if options.defers else device
     except BaseException:
         memory.close()
         raise
@@ -151,9 +166,24 @@ def _device_rows(
         memory,
         columns,
         opened_by=f"{engine.name}: given by the caller",
-        device=device or found,
+        device=device,
         gpu=found if found.type == "cuda" else None,
+        verdicts=memory.verdicts,
+        until_written=lambda slot: _until_written(engine, memory.verdicts(slot), found),
     )
+
+
+def _until_written(
+    engine: DeviceEngine, verdicts: Verdicts | None, device: torch.device
+) -> None:
+    """Let what torch is told next see a window whole, or zeroes if it was refused."""
+    if verdicts is None:
+        return
+    if device.type == "cuda" and isinstance(engine, CudaEngine):
+        engine.lead(torch.cuda.current_stream(device).cuda_stream)
+        return
+    with contextlib.suppress(AuthenticationError):  # told by whoever asks the gate
+        verdicts.wait()
 
 
 def device_tensor(memory: DeviceMemory, device: torch.device) -> Tensor:

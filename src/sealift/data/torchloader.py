@@ -1,6 +1,7 @@
 """Batches of tensors from sealed shards: ``SealedDataLoader``.
 
-Guarantees: no row reaches the caller before its record verified; the rows come in the
+Guarantees: no row reaches the caller before its record verified, unless that is asked
+for (``verdicts="deferred"``), and then no guarded optimizer takes a step before; the rows come in the
 order that seed, epoch and ranks decide, whatever the workers are; ``state_dict`` says
 exactly which row is next; when iteration ends, also by an error, opened rows that were
 not handed out are overwritten.
@@ -15,11 +16,15 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor
 
+from sealift.channel.verdict import Gate
 from sealift.data.collate import Batch
 from sealift.data.dataset import SealedDataset
+from sealift.data.deferral import Deferral, Verdicting, check_deferral
 from sealift.data.loaderstate import LoaderState, parse_state
 from sealift.data.memories import Engine, MemoryOptions, Rows, WorkerKind, make_rows
 from sealift.data.order import EpochOrder, OrderOptions
+from sealift.data.schema import Field
+from sealift.data.stepgate import StepGate
 from sealift.data.windows import WindowStream
 from sealift.errors import SealiftError, UsageError
 
@@ -52,6 +57,9 @@ class SealedDataLoader:
         engine: Who opens records: ``"auto"`` is the GPU itself for a CUDA ``device``
             and the host for others; ``"host"`` opens here and copies batches to
             ``device``; or an engine (``channel.device``), which stays open.
+        verdicts: ``"deferred"`` hands batches out before their records verified: only
+            floats, only batches of one shape, only to optimizers that ``guard`` was
+            told of; ``gate.check()`` comes before anything else that is outward.
 
     Raises:
         UsageError: for options that mean nothing.
@@ -74,6 +82,7 @@ class SealedDataLoader:
         world_size: int | None = None,
         device: str | torch.device = "cpu",
         engine: Engine = "auto",
+        verdicts: Verdicting = "strict",
     ) -> None:
         if batch_size < 1 or num_workers < 0:
             raise UsageError(
@@ -93,11 +102,16 @@ class SealedDataLoader:
             pad=not drop_last,
         )
         self._rows_of_epoch = EpochOrder(dataset.shards.layout, self._order, 0).rows
+        defers = check_deferral(
+            verdicts, self._chosen_fields(), batch_size, one_shape=self._has_one_shape()
+        )
+        self._deferral = Deferral(self._give_up) if defers else None
         self._memory_options = MemoryOptions(
             num_workers=num_workers,
             workers=workers,
             device=None if device == "auto" else torch.device(device),
             engine=engine,
+            defers=defers,
         )
         self._rows: Rows | None = None
         self._epoch, self._position = 0, 0
@@ -115,6 +129,26 @@ class SealedDataLoader:
         self._demand_usable()
         return self._opened_rows().opened_by
 
+    @property
+    def gate(self) -> Gate:
+        """What waits for the verdicts that are out.
+
+        Raises:
+            UsageError: if verdicts are strict: nothing is ever out.
+        """
+        return self._demand_deferral().gate
+
+    def guard(self, optimizer: torch.optim.Optimizer) -> StepGate:
+        """Let each step of ``optimizer`` wait for the verdicts that are out.
+
+        When one fails the step raises ``AuthenticationError`` instead, gradients are
+        dropped, batches and windows are overwritten, and this loader hands out no more.
+
+        Raises:
+            UsageError: if verdicts are strict.
+        """
+        return self._demand_deferral().guard(optimizer)
+
     def __len__(self) -> int:
         """Batches of a whole epoch."""
         full, rest = divmod(self._rows_of_epoch, self.batch_size)
@@ -128,6 +162,8 @@ class SealedDataLoader:
         then go on with ``load_state_dict(state_dict())``.
         """
         self._demand_usable()
+        if self._deferral is not None:
+            self._deferral.demand_guarded()
         self._end_stream()
         if not self._fresh:
             self._epoch, self._position = self._epoch + 1, 0
@@ -174,11 +210,15 @@ class SealedDataLoader:
         try:
             for batch in self._filled(stream, rows):
                 self._position += batch.rows
-                yield self._handed_out(batch.tensors, rows)
+                yield self._handed_out(batch, rows)
                 if self._stream is not stream:
+                    if self._deferral is not None:  # perhaps a verdict that failed
+                        self._deferral.gate.check()
                     raise UsageError("this iteration was ended by another one")
         except SealiftError:
             self._give_up()  # what is open may be what is wrong
+            if self._deferral is not None:  # whatever came before a verdict is that
+                self._deferral.gate.check()
             raise
         finally:
             if self._stream is stream:
@@ -188,23 +228,28 @@ class SealedDataLoader:
         """Batches of one window, or at the seam of some."""
         position, last = self._position, self._last_position
         batch: Batch | None = None
-        for loaded in stream:
-            places = torch.from_numpy(loaded.places)
-            taken = position - loaded.window.start
-            columns = rows.columns(loaded.slot)
-            while taken < len(places) and position < last:
-                if batch is None:
-                    count = min(self.batch_size, last - position)
-                    batch = Batch(columns, self._names, count)
-                part = places[taken : taken + batch.missing]
-                batch.fill(columns, part)
-                taken, position = taken + len(part), position + len(part)
-                if not batch.missing:
-                    yield batch
-                    batch = None
-            if position >= last:
-                return
-            rows.settle()
+        try:
+            for loaded in stream:
+                places = torch.from_numpy(loaded.places)
+                taken = position - loaded.window.start
+                columns, out = rows.columns(loaded.slot), rows.verdicts(loaded.slot)
+                rows.until_written(loaded.slot)
+                while taken < len(places) and position < last:
+                    if batch is None:
+                        count = min(self.batch_size, last - position)
+                        batch = Batch(columns, self._names, count)
+                    part = places[taken : taken + batch.missing]
+                    batch.fill(columns, part, out)
+                    taken, position = taken + len(part), position + len(part)
+                    if not batch.missing:
+                        whole, batch = batch, None
+                        yield whole
+                if position >= last:
+                    return
+                rows.settle()
+        finally:
+            if batch is not None:
+                batch.scrub()
 
     @property
     def _last_position(self) -> int:
@@ -212,8 +257,10 @@ class SealedDataLoader:
         rest = self._rows_of_epoch % self.batch_size if self._drop_last else 0
         return self._rows_of_epoch - rest
 
-    def _handed_out(self, batch: list[Tensor], rows: Rows) -> Tensors:
-        placed = [tensor.to(rows.device) for tensor in batch]
+    def _handed_out(self, batch: Batch, rows: Rows) -> Tensors:
+        placed = [tensor.to(rows.device) for tensor in batch.tensors]
+        if self._deferral is not None:
+            self._deferral.admit(placed, batch.verdicts)
         if self._fields is not None:
             return tuple(placed)
         return dict(zip(self._names, placed, strict=True))
@@ -223,6 +270,21 @@ class SealedDataLoader:
         """The fields of a batch, in its order."""
         every = (field.name for field in self.dataset.schema.fields)
         return tuple(every) if self._fields is None else self._fields
+
+    def _chosen_fields(self) -> list[Field]:
+        every = {field.name: field for field in self.dataset.schema.fields}
+        return [every[name] for name in self._names]
+
+    def _has_one_shape(self) -> bool:
+        return self._drop_last or self._rows_of_epoch % self.batch_size == 0
+
+    def _demand_deferral(self) -> Deferral:
+        if self._deferral is None:
+            raise UsageError(
+                "verdicts are strict here: nothing is handed out before its verdict",
+                fix="Say verdicts='deferred' if work is to begin earlier",
+            )
+        return self._deferral
 
     def _opened_rows(self) -> Rows:
         if self._rows is None:
