@@ -11,14 +11,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sealift.channel.announcement import Announcement
 from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkSealer
 from sealift.channel.linksend import LinkSender
 from sealift.channel.quarantine import scrub
-from sealift.errors import SealiftError, UsageError
+from sealift.errors import UsageError
 from sealift.ids import Buffer
 
 DEFAULT_DEPTH: Final = 2
@@ -54,7 +54,8 @@ class SealAhead:
         self._depth = depth
         self._lock = threading.RLock()
         self._waiting: deque[SealedBatch] = deque()
-        self._rooms: list[bytearray] = []
+        # Of batches that are gone; lengths may differ, so the oldest are let go.
+        self._rooms: deque[bytearray] = deque(maxlen=depth)
         self._number = sender.num_sent
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class SealAhead:
                 raise UsageError(
                     f"{self._depth} batches wait already", code="too-far-ahead"
                 )
-            planned = self._sender.plan(len(view), number=self._number)
+            planned = replace(self._sender.plan(len(view)), number=self._number)
             with self._sender.life:
                 batch = self._seal(view, planned)
             self._waiting.append(batch)
@@ -164,8 +165,8 @@ class SealAhead:
 class AheadFeeder:
     """Seals batches on a thread of its own, as far ahead as may be.
 
-    ``send_next`` then costs a copy of what is sealed. An error of the source or the
-    sealer is raised by the ``send_next`` that would have sent that batch.
+    ``send_next`` then costs a copy of what is sealed. Whatever the source or the sealer
+    raises is raised by the ``send_next`` that would have sent that batch.
     """
 
     def __init__(self, ahead: SealAhead, batches: Iterable[Buffer]) -> None:
@@ -180,9 +181,16 @@ class AheadFeeder:
         self._thread.start()
 
     def send_next(self) -> bool:
-        """Send the next batch; False when there are no more."""
+        """Send the next batch; False when there are no more.
+
+        Raises:
+            UsageError: if this was closed, also while it waited.
+            PeerError: if the device is gone.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._ready)
+            self._changed.wait_for(lambda: self._ready or self._closed)
+            if self._closed:
+                raise UsageError("this feeder of batches was closed")
             found = self._ready[0]
             if isinstance(found, SealedBatch):
                 self._ready.popleft()
@@ -190,9 +198,11 @@ class AheadFeeder:
             raise found
         if found is None:
             return False
-        self._ahead.send(found)
-        with self._changed:
-            self._changed.notify_all()
+        try:
+            self._ahead.send(found)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
         return True
 
     def close(self) -> None:
@@ -210,7 +220,7 @@ class AheadFeeder:
                     return
                 self._put(self._ahead.seal(batch))
             self._put(None)
-        except (SealiftError, OSError, ValueError) as error:
+        except BaseException as error:  # nobody waits for a thread that is gone
             self._put(error)
 
     def _room_for_one(self) -> bool:

@@ -10,6 +10,7 @@ from sealift.channel.announcement import Announcement
 from sealift.channel.device import DeviceKey, DeviceMemory, RecordPlace
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.crypto.aead import TAG_BYTES
+from sealift.errors import UsageError
 from sealift.ids import Buffer
 
 
@@ -47,6 +48,20 @@ class Arriving:
         total, unit = self.announcement.total_bytes, self.announcement.unit_bytes
         for start in range(0, total, unit):
             yield self.offset + start, min(unit, total - start)
+
+    def units_at_once(self, num_slots: int) -> list[tuple[int, int]]:
+        """All units of a transfer that lies in the link's memory whole.
+
+        Raises:
+            UsageError: code ``transfer-too-long``, if it has fewer slots.
+        """
+        count = self.announcement.num_units
+        if count > num_slots:
+            raise UsageError(
+                f"{count} units do not fit the link's memory at once",
+                code="transfer-too-long",
+            )
+        return list(self.units())
 
     def verified(self, start: int, length: int) -> None:
         """Tell whoever waits."""

@@ -70,9 +70,10 @@ class DeviceKeys:
         self._segment = self._former = None
 
     def _of_segment(self, number: int) -> tuple[DeviceKey, int]:
-        if self._segment is None or self._segment[0] != number:
-            self._segment = self._on_device(number)
-        return self._segment[1], self._segment[2]
+        segment = self._segment  # another thread may close this meanwhile
+        if segment is None or segment[0] != number:
+            segment = self._segment = self._on_device(number)
+        return segment[1], segment[2]
 
     def _on_device(self, number: int) -> tuple[int, DeviceKey, int]:
         secret, mask = self._keys.segment_secret(number)  # raises in a forked child
@@ -81,9 +82,10 @@ class DeviceKeys:
         if self._former is not None:
             self._former.close()
         self._former = self._segment and self._segment[1]
-        key = self._engine.key(self._suite, secret)
-        secret.wipe()
-        return number, key, mask
+        try:
+            return number, self._engine.key(self._suite, secret), mask
+        finally:
+            secret.wipe()
 
 
 _LIVE: weakref.WeakSet[DeviceKeys] = weakref.WeakSet()

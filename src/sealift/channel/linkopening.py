@@ -18,7 +18,6 @@ from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
 from sealift.channel.memfd import MemfdTransport
 from sealift.channel.mode import ModeShape
 from sealift.channel.staged import Staged
-from sealift.errors import UsageError
 
 
 class Opening(Protocol):
@@ -118,12 +117,7 @@ class InPlace:
     def _after_all_came(
         self, opener: UnitOpener, arriving: Arriving, timeout_s: float
     ) -> None:
-        units = list(arriving.units())
-        if len(units) > self._transport.incoming_slots:
-            raise UsageError(
-                f"{len(units)} units do not fit the link's memory at once",
-                code="transfer-too-long",
-            )
+        units = arriving.units_at_once(self._transport.incoming_slots)
         ranges = self._transport.ranges(len(units), timeout_s)
         found = [
             opener.expect(

@@ -9,6 +9,7 @@ Whoever works on records earlier holds them behind a gate (``verdict.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from sealift.channel.announcement import Announcement, TransferKind
@@ -86,16 +87,19 @@ class LinkReceiver:
         self._home: HomeOpener | None = None
         self._forwarded: Opening | None = None
         context = link_context(mode, context)
-        try:
+        with ExitStack() as parts:  # each is closed, also where another one fails
+            parts.callback(transport.close)
             self._opener = self._take_header(keys, context)
+            parts.callback(self._opener.close)
             self._opening = opening_for(transport, engine, self._shape)
+            parts.callback(self._opening.close)
+            parts.callback(self._close_home)
             self._answers = StreamSealer(
                 keys.from_device, total_bytes=None, record_bytes=64, context=context
             )
+            parts.callback(self._answers.close)
             transport.send(self._answers.header_bytes)
-        except BaseException:
-            transport.close()
-            raise
+            self._parts = parts.pop_all()
 
     def receive(
         self, into: DeviceMemory, offset: int = 0, *, sink: Sink | None = None
@@ -121,8 +125,10 @@ class LinkReceiver:
                 self._open_all(Arriving(announcement, into, offset, sink))
                 self._answer(announcement)
         except BaseException as error:
-            into.scrub()
-            self.close()
+            try:
+                into.scrub()
+            finally:
+                self.close()
             reported = _reported(error)
             if reported is error:
                 raise
@@ -132,14 +138,15 @@ class LinkReceiver:
     def close(self) -> None:
         """Forget the keys, end the connection. Idempotent."""
         self._life.dead = True
-        self._opening.close()
-        if self._forwarded is not None:
-            self._forwarded.close()
-        self._opener.close()
-        if self._home is not None:
-            self._home.close()
-        self._answers.close()
-        self._transport.close()
+        self._parts.close()
+
+    def _close_home(self) -> None:
+        try:
+            if self._forwarded is not None:
+                self._forwarded.close()
+        finally:
+            if self._home is not None:
+                self._home.close()
 
     def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener | PlainOpener:
         header = self._transport.receive(self._timeout_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from sealift.channel.announcement import Announcement, TransferKind
@@ -99,7 +100,11 @@ class LinkSender:
         self._from_device = (keys.from_device, context)
         self._verdicts: StreamOpener | None = None
         self._sent = 0
-        transport.send(self.sealer.header_bytes)
+        try:
+            transport.send(self.sealer.header_bytes)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def num_sent(self) -> int:
@@ -114,32 +119,39 @@ class LinkSender:
             PeerError: if the device is gone, or refused what came.
         """
         view = memoryview(source).cast("B")
-        announcement = self.plan(len(view))
+        planned = self.plan(len(view))  # a mistake ends no link
         with self.life:
-            self.announce(announcement)
+            announcement = self.announce(planned)
             for start in range(0, len(view), announcement.unit_bytes):
                 self._send_unit(view[start : start + announcement.unit_bytes])
             self.await_verdict(announcement)
 
     def forward(
-        self, header_bytes: bytes, records: Iterable[Buffer], total_bytes: int
+        self,
+        header_bytes: bytes,
+        records: Iterable[Buffer],
+        total_bytes: int,
+        *,
+        first_index: int = 0,
     ) -> None:
-        """Send all records of a stream sealed at home, unopened (rule C6).
+        """Send records of a stream sealed at home, unopened (rule C6).
 
         Args:
             header_bytes: The stream's header; the device has the owner's key.
             records: Ciphertext and tag of every record, in order.
             total_bytes: Their plaintext altogether.
+            first_index: Which record of the stream is the first of them.
         """
-        announcement = Announcement(
+        planned = Announcement(
             TransferKind.HOME,
-            self._sent,
+            0,
             total_bytes,
             StreamHeader.parse(header_bytes).record_bytes,
-            header_bytes=header_bytes,
+            first_index,
+            header_bytes,
         )
         with self.life:
-            self.announce(announcement)
+            announcement = self.announce(planned)
             for record in records:
                 view = memoryview(record).cast("B")
                 room = self.transport.reserve(PREFIX_BYTES + len(view), self.timeout_s)
@@ -148,16 +160,14 @@ class LinkSender:
                 self.transport.commit()
             self.await_verdict(announcement)
 
-    def plan(self, total_bytes: int, number: int | None = None) -> Announcement:
-        """The announcement of the next transfer (or a later one), if it fits the link.
+    def plan(self, total_bytes: int) -> Announcement:
+        """The announcement of a transfer, if it fits the link; its number comes later.
 
         Raises:
             UsageError: if it is empty, or the link's memory is too small for the mode.
         """
         unit_bytes = self._record_bytes if self.shape.records else total_bytes
-        if number is None:
-            number = self._sent
-        planned = Announcement(TransferKind.LIVE, number, total_bytes, unit_bytes)
+        planned = Announcement(TransferKind.LIVE, 0, total_bytes, unit_bytes)
         if total_bytes == 0 or unit_bytes > MAX_ONE_TAG_BYTES:
             raise UsageError(
                 f"a transfer of {total_bytes} bytes cannot cross in mode {self.mode}",
@@ -172,12 +182,18 @@ class LinkSender:
             )
         return planned
 
-    def announce(self, announcement: Announcement) -> None:
-        """Announce the next transfer."""
+    def announce(self, planned: Announcement) -> Announcement:
+        """Announce the next transfer; ``life`` is entered, so nobody else is the next.
+
+        Returns:
+            What was announced: the plan with its number.
+        """
+        announcement = replace(planned, number=self._sent)
         message = announcement.encode()
         frame = self.transport.reserve(len(message) + FRAME_EXTRA_BYTES, self.timeout_s)
         self.sealer.seal(message, frame)
         self.transport.commit()
+        return announcement
 
     def await_verdict(self, announcement: Announcement) -> None:
         """Wait until the device verified everything of a transfer.
@@ -199,6 +215,8 @@ class LinkSender:
         """Forget the keys, end the connection."""
         self.life.dead = True
         self.sealer.close()
+        if self._verdicts is not None:
+            self._verdicts.close()
         self.transport.close()
 
     def _send_unit(self, plaintext: memoryview) -> None:

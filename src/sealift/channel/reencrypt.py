@@ -83,9 +83,9 @@ class Reencrypter:
         """Open and seal again unit by unit; return when the device verified all."""
         sender, sealer = self._sender, self._sender.sealer
         assert isinstance(sealer, LinkSealer)
-        announcement = sender.plan(records.total_bytes)
+        planned = sender.plan(records.total_bytes)
         with sender.life:
-            sender.announce(announcement)
+            announcement = sender.announce(planned)
             for number, record in enumerate(records.records):
                 clear = self._clear[: len(record) - TAG_BYTES]
                 records.open_into(number, clear)

@@ -13,6 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from sealift.channel.arriving import Arriving, PlainOpener, UnitOpener, by_key
@@ -68,19 +69,18 @@ class Staged:
         self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
     ) -> None:
         """Copy and open every unit. When this raises, nothing is queued any more."""
-        units = list(arriving.units())
+        units, left = arriving.units(), arriving.announcement.num_units
         if not self._shape.overlaps:
-            self._transport.ranges(len(units), timeout_s)
+            whole = arriving.units_at_once(self._transport.incoming_slots)
+            self._transport.ranges(len(whole), timeout_s)
         try:
-            taken = 0
-            while taken < len(units):
+            while left:
                 if len(self._queued) == self._depth:
                     self._settle(arriving)
-                most = min(self._records, len(units) - taken)
-                frames = self._transport.arrived(most, timeout_s)
-                end = taken + len(frames)
-                self._queue(opener, arriving.into, frames, units[taken:end])
-                taken = end
+                frames = self._transport.arrived(min(self._records, left), timeout_s)
+                next_units = list(islice(units, len(frames)))
+                self._queue(opener, arriving.into, frames, next_units)
+                left -= len(frames)
             while self._queued:
                 self._settle(arriving)
         except BaseException:
