@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import subprocess
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from sealift.data.schema import Field
 from sealift.data.sources.source import SourceOptions
@@ -87,3 +91,64 @@ def test_images_in_a_saved_dataset(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         read(saved, schema)["img"], read(str(place), whole)["image"]
     )
+
+
+SCRIPT = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 4\n%%EndComments\nshowpage\n%%EOF\n"
+)
+
+
+def test_a_script_under_an_images_name_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow goes by content, and gives PostScript to Ghostscript."""
+    started: list[object] = []
+
+    def start(*args: object, **_: object) -> None:
+        started.append(args)
+        raise OSError
+
+    monkeypatch.setattr(subprocess, "check_call", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    place = pictures(tmp_path)
+    schema = infer_schema(str(place))
+    (place / "dog" / "0.png").write_bytes(SCRIPT)
+    with pytest.raises(MalformedError, match=r"dog/0.png is not an image that can"):
+        read(str(place), schema)
+    assert not started
+
+
+@pytest.mark.parametrize(("told", "width"), [(None, 8_000), ((4, 5), 10_000)])
+def test_a_size_that_a_file_announces_is_not_believed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: tuple[int, int] | None,
+    width: int,
+) -> None:
+    """Without --image-size no other size is decoded; with it none too large."""
+    place = pictures(tmp_path)
+    options = SourceOptions(image_size=told)
+    schema = infer_schema(str(place), options)
+    raw = bytearray((place / "dog" / "0.png").read_bytes())
+    raw[16:24] = struct.pack(">II", width, 9_000)
+    raw[29:33] = zlib.crc32(raw[12:29]).to_bytes(4, "big")
+    (place / "dog" / "0.png").write_bytes(raw)
+    decoded: list[tuple[int, int]] = []
+    load = ImageFile.ImageFile.load
+
+    def count(image: ImageFile.ImageFile) -> object:
+        decoded.append(image.size)
+        return load(image)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", count)
+    with pytest.raises(MalformedError, match=r"dog/0.png is (9000x8000|not an image)"):
+        read(str(place), schema, options)
+    assert set(decoded) == {(5, 4)}
+
+
+def test_a_class_whose_name_is_no_text(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    os.rename(place / "dog", os.fsencode(place) + b"/d\xff")
+    with pytest.raises(MalformedError, match=r"a folder's name is not UTF-8") as caught:
+        infer_schema(str(place))
+    assert caught.value.code == "no-schema"

@@ -87,7 +87,7 @@ def _infer(place: str, options: SourceOptions) -> Schema:
         raise unclear(f"{path.name} holds no images")
     first = images[0][0]
     form = first_form(first.read_bytes(), options, first.relative_to(path).as_posix())
-    classes = [folder.name for folder in _classes(path)]
+    classes = [_text(folder.name) for folder in _classes(path)]
     named = ", ".join(f"{label} {name}" for label, name in enumerate(classes))
     image = Field("image", "uint8", form.shape, description=f"{form.mode}, as stored")
     label = Field("label", "int64", classes=len(classes), description=named[:2000])
@@ -114,6 +114,13 @@ def _classes(folder: Path) -> list[Path]:
         for each in folder.iterdir()
         if each.is_dir() and not each.name.startswith(".")
     )
+
+
+def _text(name: str) -> str:
+    """The name of a class, which goes into the schema."""
+    if not name.isprintable() and any("\ud800" <= char <= "\udfff" for char in name):
+        raise unclear(f"{name!a}: a folder's name is not UTF-8", fix="Rename it")
+    return name
 
 
 def _refuse_fields(options: SourceOptions) -> None:

@@ -1,14 +1,18 @@
 """Images to arrays of bytes, ``(channels, height, width)`` (extra ``images``).
 
 Size and colours are never changed unless the user said so: an image of another size or
-mode is refused with its name.
+mode is refused with its name, before it is decoded. Formats are those listed here, by
+content: Pillow knows others, and gives PostScript to an interpreter.
 """
 
 from __future__ import annotations
 
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +23,7 @@ from sealift.data.sources.source import SourceOptions, unclear
 from sealift.errors import MalformedError, UsageError
 
 CHANNELS = {"RGB": 3, "L": 1}
+FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,9 @@ def first_form(raw: bytes, options: SourceOptions, name: str) -> ImageForm:
     Raises:
         MalformedError: if it is no image, or of a mode that must be converted.
     """
-    image = _open(raw, name)
+    with _decoding(name):
+        image = _open(raw)
+        image.load()
     mode = options.image_mode or image.mode
     if mode not in CHANNELS:
         raise unclear(
@@ -74,34 +81,55 @@ def decode(raw: bytes, form: ImageForm, options: SourceOptions, name: str) -> Ar
     Raises:
         MalformedError: if it is no image, or has another size or mode.
     """
-    image = _open(raw, name)
-    if image.mode != form.mode:
-        if options.image_mode is None:
-            raise _unlike(name, f"of mode {image.mode}", form.mode, "--image-mode")
-        image = image.convert(form.mode)
-    if (image.height, image.width) != (form.height, form.width):
-        if options.image_size is None:
-            size = f"{image.height}x{image.width}"
-            wanted = f"{form.height}x{form.width}"
-            raise _unlike(name, size, wanted, "--image-size")
-        image = image.resize((form.width, form.height))
-    pixels = np.asarray(image, dtype=np.uint8)
+    with _decoding(name):
+        image = _open(raw)
+        _demand_form(image, form, options, name)
+        image.load()
+        _demand_form(image, form, options, name)  # decoding may turn it
+        if image.mode != form.mode:
+            image = image.convert(form.mode)
+        if image.size != (form.width, form.height):
+            image = image.resize((form.width, form.height))
+        pixels = np.asarray(image, dtype=np.uint8)
     return pixels.reshape(form.height, form.width, -1).transpose(2, 0, 1)
 
 
-def _open(raw: bytes, name: str) -> Any:
-    library = require("PIL.Image", extra="images", what="reading images")
+def _demand_form(
+    image: Any, form: ImageForm, options: SourceOptions, name: str
+) -> None:
+    """Demand what is not converted to be as it must be; ask before decoding."""
+    if image.mode != form.mode and options.image_mode is None:
+        raise _unlike(name, f"of mode {image.mode}", form.mode, "--image-mode")
+    if image.size != (form.width, form.height) and options.image_size is None:
+        wanted = f"{form.height}x{form.width}"
+        raise _unlike(name, f"{image.height}x{image.width}", wanted, "--image-size")
+
+
+def _open(raw: bytes) -> Any:
+    """Read the header; nothing is decoded yet."""
+    return _library().open(io.BytesIO(raw), formats=FORMATS)
+
+
+def _library() -> Any:
+    return require("PIL.Image", extra="images", what="reading images")
+
+
+@contextmanager
+def _decoding(name: str) -> Iterator[None]:
+    """What Pillow refuses, or warns of because it is so large, is refused by name."""
+    library = _library()
+    bombs = (library.DecompressionBombError, library.DecompressionBombWarning)
     try:
-        image = library.open(io.BytesIO(raw))
-        image.load()
-    except (OSError, ValueError, SyntaxError, library.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", library.DecompressionBombWarning)
+            yield
+    except (OSError, ValueError, SyntaxError, *bombs) as error:
         raise MalformedError(
             f"{name} is not an image that can be read",
             why=str(error),
             fix="Remove it, or save it again",
             code="bad-row",
         ) from error
-    return image
 
 
 def _unlike(name: str, found: str, wanted: str, option: str) -> MalformedError:
