@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sealift.data.schema import Field, Schema
 from sealift.data.sources.source import SourceOptions
@@ -112,3 +113,65 @@ def test_bad_datasets(
         infer_schema("owners_rows:none")
     with pytest.raises(UsageError, match="ModuleNotFoundError"):
         infer_schema("no.such.module:rows")
+
+
+def test_a_class_is_a_function_that_returns_one(
+    arrays: Arrays, owners_module: Any
+) -> None:
+    class Own(Rows):
+        def __init__(self) -> None:
+            super().__init__(arrays, of_dicts)
+
+    owners_module.rows = Own
+    same(read("owners_rows:rows", infer_schema("owners_rows:rows")), arrays)
+
+
+def test_numbers_that_do_not_fit_are_no_infinities(
+    arrays: Arrays, owners_module: Any
+) -> None:
+    schema = Schema((Field("x", "float16", finite=False),))
+    owners_module.rows = Rows(arrays, lambda _, i: {"x": 1e9 if i == 4 else 1.0})
+    with pytest.raises(MalformedError, match=r"row 4: x: 1000000000\.0 does not"):
+        read("owners_rows:rows", schema)
+    owners_module.rows = Rows(arrays, lambda _, i: {"x": float("inf")})
+    assert np.isinf(read("owners_rows:rows", schema)["x"]).all()  # control
+
+
+def test_python_integers_in_a_float_field(arrays: Arrays, owners_module: Any) -> None:
+    owners_module.rows = Rows(arrays, lambda _, i: {"x": i / 2 if i % 2 else i // 2})
+    found = read("owners_rows:rows", Schema((Field("x", "float32"),)))
+    assert found["x"].tolist() == [i / 2 for i in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param([[1.0], [1.0, 2.0]], id="ragged"),
+        pytest.param(torch.ones(2, requires_grad=True), id="gradient"),
+        pytest.param(torch.ones(2, dtype=torch.bfloat16), id="bfloat16"),
+    ],
+)
+def test_values_that_are_no_arrays(
+    arrays: Arrays, owners_module: Any, value: Any
+) -> None:
+    good = np.ones(2)
+    owners_module.rows = Rows(arrays, lambda _, i: {"x": value if i == 3 else good})
+    with pytest.raises(MalformedError, match="row 3: x is no array of numbers"):
+        read("owners_rows:rows", Schema((Field("x", "float64", (2,)),)))
+    owners_module.rows = Rows(arrays, lambda _, i: {"x": value})
+    with pytest.raises(MalformedError, match="row 0: x is no array of numbers"):
+        infer_schema("owners_rows:rows")
+
+
+def test_names_and_lengths_that_are_none(arrays: Arrays, owners_module: Any) -> None:
+    owners_module.rows = Rows(arrays, lambda _, i: {0: 1.0})
+    with pytest.raises(MalformedError, match="row 0: 0 is no name"):
+        infer_schema("owners_rows:rows")
+
+    class Endless(Rows):
+        def __len__(self) -> int:
+            raise TypeError("nobody knows")
+
+    owners_module.rows = Endless(arrays, of_dicts)
+    with pytest.raises(UsageError, match="TypeError: nobody knows"):
+        infer_schema("owners_rows:rows")

@@ -7,6 +7,7 @@ a tuple, whose entries ``--fields`` names in their order. Torch tensors are arra
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -63,12 +64,15 @@ class MapStyle:
         return lambda row, spec, element: f"row {first_row + row}, {spec.name}"
 
     def _row(self, index: int) -> dict[str, Any]:
-        row = _named(_item(self.dataset, index, self.name), self.options, self.name)
+        row = _row_of(self.dataset, index, self.options, self.name)
         check_names(list(row), self.schema, source=f"{self.name}, row {index}")
         return row
 
     def _column(self, rows: list[dict[str, Any]], field: Field, start: int) -> Array:
-        entries = [_entry(row[field.name], field) for row in rows]
+        entries = [
+            _entry(row[field.name], field, f"{self.name}, row {index}: {field.name}")
+            for index, row in enumerate(rows, start)
+        ]
         for index, entry in enumerate(entries, start):
             if entry.shape != field.shape or entry.dtype != entries[0].dtype:
                 raise MalformedError(
@@ -88,18 +92,21 @@ def _claims(place: str) -> bool:
 def _open(place: str, schema: Schema, options: SourceOptions) -> MapStyle:
     refuse_image_options(options, "a dataset by its import path")
     dataset = _load(place)
-    return MapStyle(place, dataset, schema, options, len(dataset))
+    return MapStyle(place, dataset, schema, options, _length(dataset, place))
 
 
 def _infer(place: str, options: SourceOptions) -> Schema:
     dataset = _load(place)
-    if not len(dataset):
+    if not _length(dataset, place):
         raise bad_table(f"{place} has no rows")
-    row = _named(_item(dataset, 0, place), options, place)
+    row = _row_of(dataset, 0, options, place)
+    arrays = {
+        name: _as_array(value, f"{place}, row 0: {name}") for name, value in row.items()
+    }
     return Schema(
         tuple(
             field_of(name, entry.dtype, (1, *entry.shape), place)
-            for name, entry in ((key, np.asarray(value)) for key, value in row.items())
+            for name, entry in arrays.items()
         )
     )
 
@@ -109,11 +116,11 @@ def _load(place: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` finds modules
     try:
-        found = importlib.import_module(module)
+        found: Any = importlib.import_module(module)
         for name in attribute.split("."):
             found = getattr(found, name)
-        if callable(found) and not hasattr(found, "__getitem__"):
-            found = found()
+        if isinstance(found, type) or not hasattr(found, "__getitem__"):
+            found = found() if callable(found) else found
     except SealiftError:
         raise
     except Exception as error:  # the owner's code may raise anything
@@ -132,9 +139,23 @@ def _load(place: str) -> Any:
     return found
 
 
-def _item(dataset: Any, index: int, source: str) -> Any:
+def _length(dataset: Any, place: str) -> int:
     try:
-        return dataset[index]
+        return len(dataset)
+    except Exception as error:
+        raise UsageError(
+            f"{place} does not say how long it is",
+            why=f"{type(error).__name__}: {error}",
+            fix="Iterable datasets: write them to Parquet or .npz first",
+            code="bad-dataset",
+        ) from error
+
+
+def _row_of(
+    dataset: Any, index: int, options: SourceOptions, source: str
+) -> dict[str, Any]:
+    try:
+        row = dataset[index]
     except Exception as error:
         raise MalformedError(
             f"{source}, row {index}: the dataset failed",
@@ -142,26 +163,56 @@ def _item(dataset: Any, index: int, source: str) -> Any:
             fix="Correct the dataset's code or its files",
             code="bad-row",
         ) from error
+    return _named(row, options, f"{source}, row {index}")
 
 
 def _named(row: Any, options: SourceOptions, source: str) -> dict[str, Any]:
     if isinstance(row, Mapping):
+        for name in row:
+            if not isinstance(name, str):
+                raise unclear(f"{source}: {name!r} is no name", fix="Return text keys")
         return {field: row[col] for field, col in options.chosen(list(row))}
     entries = row if isinstance(row, (tuple, list)) else (row,)
     names = [field for field, _ in options.fields]
     if len(names) != len(entries):
         raise unclear(
-            f"{source} returns {len(entries)} values in a row, without names",
+            f"{source}: {len(entries)} values without names",
             fix="Name them in their order, like --fields x,label",
         )
     return dict(zip(names, entries, strict=True))
 
 
-def _entry(value: Any, field: Field) -> Array:
+def _entry(value: Any, field: Field, place: str) -> Array:
     """A number as Python has it takes the field's dtype; an array keeps its own."""
-    if isinstance(value, float) and field.element.kind == "float":
-        return np.asarray(value, dtype=numpy_dtype(field))
-    return np.asarray(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or field.element.kind != "float":
+        return _as_array(value, place)
+    with np.errstate(over="ignore"):
+        try:
+            stored = np.asarray(value, dtype=numpy_dtype(field))
+        except OverflowError:  # an integer that no float64 holds
+            stored = np.asarray(np.inf)
+    # As in CSV: only an infinity that someone wrote is one.
+    if np.isinf(stored) and value not in (math.inf, -math.inf):
+        raise MalformedError(
+            f"{place}: {value} does not fit {field.dtype}",
+            fix="Correct the value, or change the schema",
+            code="bad-row",
+        )
+    return stored
+
+
+def _as_array(value: Any, place: str) -> Array:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # torch, for one, raises several kinds
+        raise MalformedError(
+            f"{place} is no array of numbers",
+            why=f"{type(error).__name__}: {error}",
+            fix="Lists have one length; tensors are detached, on the CPU, and of a "
+            "dtype that numpy has",
+            code="bad-row",
+        ) from error
 
 
 SOURCE = Source("dataset by its import path, MODULE:ATTRIBUTE", _claims, _open, _infer)
