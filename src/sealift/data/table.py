@@ -91,8 +91,7 @@ def open_table(
         MalformedError: if it is empty, or its columns are not the schema's.
     """
     place = str(source)
-    kind = source_of(place)
-    reader = _readable(place, lambda: kind.open(place, schema, options))
+    reader = _readable(place, lambda: source_of(place).open(place, schema, options))
     name = Path(place).name
     if reader.rows < 1:
         raise bad_table(f"{name} has no rows")
@@ -107,7 +106,7 @@ def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Sch
         UsageError, UnavailableError: as ``open_table``.
     """
     place = str(source)
-    kind = source_of(place)
+    kind = _readable(place, lambda: source_of(place))
     if kind.infer is None:
         raise unclear(f"a {kind.name} does not say what its columns are")
     infer = kind.infer
@@ -116,11 +115,11 @@ def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Sch
 
 def _readable(place: str, step: Callable[[], T]) -> T:
     path = Path(place)
-    if not path.exists() and ":" not in path.name:
-        raise UnavailableError(
-            f"cannot read {path}", why="there is no such file", code="cannot-read"
-        )
     try:
+        if not path.exists() and ":" not in path.name:
+            raise UnavailableError(
+                f"cannot read {path}", why="there is no such file", code="cannot-read"
+            )
         return step()
     except OSError as error:
         raise unreadable(path, error) from error

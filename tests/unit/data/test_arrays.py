@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from sealift.data.schema import Field, Schema
 from sealift.data.table import open_table
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UnavailableError
 
 ONE = Schema((Field("x", "float32", (4,)),))
 GOOD = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -143,3 +143,26 @@ def test_truth_bytes_are_0_or_1(tmp_path: Path) -> None:
 def test_unknown_safetensors_dtype_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "t.safetensors", GOOD.astype(np.uint16))
     assert "U16, which no schema has" in refused(path)
+
+
+def test_an_archive_that_numpy_did_not_write(tmp_path: Path) -> None:
+    raw = io.BytesIO()
+    np.save(raw, GOOD)
+    kinds = {
+        zipfile.ZIP_BZIP2: "x.npy is compressed in a way that numpy does not write",
+        zipfile.ZIP_LZMA: "x.npy is compressed in a way that numpy does not write",
+    }
+    for kind, words in kinds.items():  # which expand without a bound, in one step
+        with zipfile.ZipFile(tmp_path / "t.npz", "w", kind) as archive:
+            archive.writestr("x.npy", raw.getvalue())
+        assert words in refused(tmp_path / "t.npz")
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("x", raw.getvalue())
+    assert "x is not a .npy array" in refused(tmp_path / "t.npz")
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(UnavailableError, match="File name too long"):
+        open_table("x" * 300 + ".npz", ONE)
+    with pytest.raises(UnavailableError, match="File name too long"):
+        open_table("x" * 300, ONE)

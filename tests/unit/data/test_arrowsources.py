@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sealift.data.schema import Field, Schema
+from sealift.data.sources.source import NO_OPTIONS, SourceOptions
 from sealift.data.table import infer_schema
 from sealift.errors import MalformedError
 from tests.unit.data.sourcefiles import (
@@ -20,6 +21,7 @@ from tests.unit.data.sourcefiles import (
     Arrays,
     make_arrays,
     read,
+    save_to_disk,
     write_huggingface,
     write_parquet,
 )
@@ -116,4 +118,73 @@ def test_a_saved_dataset_of_several_splits(tmp_path: Path) -> None:
     state = {"_data_files": [{"filename": "../elsewhere.arrow"}]}
     (tmp_path / "state.json").write_text(json.dumps(state))
     with pytest.raises(MalformedError, match="not in its folder"):
+        infer_schema(tmp_path)
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    table = pa.table([pa.array([1]), pa.array([2])], names=["c", "c"])
+    pq.write_table(table, tmp_path / "t.parquet")
+    saved = save_to_disk(tmp_path / "saved", table, {})
+    for place in (str(tmp_path / "t.parquet"), saved):
+        for options in (NO_OPTIONS, SourceOptions((("c", "c"),))):
+            with pytest.raises(MalformedError, match="has two columns 'c'"):
+                infer_schema(place, options)
+            with pytest.raises(MalformedError, match="has two columns 'c'"):
+                read(place, Schema((Field("c", "int64"),)), options)
+
+
+def test_list_views_are_refused(tmp_path: Path) -> None:
+    """Their offsets do not say where a list ends: rows 1 | 3, 4, 5 would pass."""
+    offsets, sizes = pa.array([0, 2], pa.int32()), pa.array([1, 3], pa.int32())
+    values = pa.array([1, 2, 3, 4, 5])
+    column = pa.ListViewArray.from_arrays(offsets, sizes, values)
+    saved = save_to_disk(tmp_path / "saved", pa.table({"c": column}), {})
+    with pytest.raises(MalformedError, match=r"c is list_view.*the schema says int64"):
+        read(saved, Schema((Field("c", "int64", (2,)),)))
+
+
+def test_tensors_of_fixed_shape(tmp_path: Path) -> None:
+    kind = pa.fixed_shape_tensor(pa.int64(), (2, 3))
+    storage = pa.array([[*range(6)], [*range(6, 12)]], pa.list_(pa.int64(), 6))
+    column = pa.ExtensionArray.from_storage(kind, storage)
+    pq.write_table(pa.table({"c": column}), tmp_path / "t.parquet")
+    schema = infer_schema(tmp_path / "t.parquet")
+    assert schema.fields == (Field("c", "int64", (2, 3)),)
+    found = read(str(tmp_path / "t.parquet"), schema)
+    assert found["c"].tolist() == np.arange(12).reshape(2, 2, 3).tolist()
+
+
+def test_a_saved_dataset_without_rows(tmp_path: Path) -> None:
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    saved = Path(
+        save_to_disk(
+            tmp_path / "saved",
+            pa.table({"c": pa.array([None], kind)}),
+            {"c": {"_type": "Image"}},
+        )
+    )
+    told = {
+        "huggingface": json.dumps({"info": {"features": {"c": {"_type": "Image"}}}})
+    }
+    empty = pa.table({"c": pa.array([], kind)}).replace_schema_metadata(told)
+    file = next(saved.glob("*.arrow"))
+    with pa.OSFile(str(file), "wb") as out, pa.ipc.new_stream(out, empty.schema):
+        pass
+    with pytest.raises(MalformedError, match="saved has no rows"):
+        infer_schema(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state.json", "[" * 100_000),
+        ("state.json", '{"_data_files": 5}'),
+        ("dataset_dict.json", '{"splits": 5}'),
+    ],
+)
+def test_a_folder_that_says_something_else(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(MalformedError):
         infer_schema(tmp_path)

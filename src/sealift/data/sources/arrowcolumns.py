@@ -82,12 +82,12 @@ def to_array(column: Any, field: Field, *, source: str, first_row: int) -> Array
     Raises:
         MalformedError: names the row of a null, or of a list of another length.
     """
-    rows = len(column)
+    rows, shape = len(column), field.shape
     if hasattr(column.type, "shape"):
-        column = column.storage
+        column, shape = _stored_tensors(column, field, source), (field.elements,)
     _demand_no_nulls(column, field, source, first_row, per_row=1)
     per_row = 1
-    for length in field.shape if hasattr(column.type, "value_type") else ():
+    for length in shape if hasattr(column.type, "value_type") else ():
         first = (first_row, per_row)
         column = _flattened(column, length, field, source, first)
         per_row *= length
@@ -126,12 +126,16 @@ def as_integer(array: Array, field: Field, source: str, first_row: int) -> Array
 def _numbers(column: Any, field: Field, source: str) -> Array:
     name = _ARROW_NAMES.get(str(column.type), str(column.type))
     if name not in DTYPES and not name.startswith("uint"):
-        raise bad_table(
-            f"{source}: {field.name} is {column.type}, the schema says {field.dtype}",
-            fix="Convert the column, or leave it out with --fields",
-        )
+        raise _other_kind(column, field, source)
     array: Array = column.to_numpy(zero_copy_only=False)
     return array
+
+
+def _stored_tensors(column: Any, field: Field, source: str) -> Any:
+    """The numbers of tensors, which lie one after another in a list per row."""
+    if tuple(column.type.shape) != field.shape or column.type.permutation is not None:
+        raise _other_shape(source, field, f"tensors {column.type}")
+    return column.storage
 
 
 def _flattened(
@@ -145,6 +149,8 @@ def _flattened(
         if column.type.list_size != length:
             raise _other_shape(source, field, f"lists of {column.type.list_size}")
         return column.flatten()
+    if hasattr(column, "sizes"):  # a view: its offsets do not say where lists end
+        raise _other_kind(column, field, source)
     lengths = np.diff(column.offsets.to_numpy())
     wrong = np.flatnonzero(lengths != length)
     if len(wrong):
@@ -169,6 +175,13 @@ def _demand_no_nulls(
         f"{source}, row {row}, column {field.name}: there is no value",
         fix="Fill it or remove the row",
         code="bad-row",
+    )
+
+
+def _other_kind(column: Any, field: Field, source: str) -> MalformedError:
+    return bad_table(
+        f"{source}: {field.name} is {column.type}, the schema says {field.dtype}",
+        fix="Convert the column, or leave it out with --fields",
     )
 
 

@@ -101,6 +101,19 @@ def check_columns(
     check_names(chosen, schema, source=source)
 
 
+def demand_distinct(names: list[str], source: str) -> None:
+    """Refuse a table in which a name does not say which column it is.
+
+    Raises:
+        MalformedError: names the column.
+    """
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise bad_table(
+                f"{source} has two columns {name[:80]!r}", fix="Rename one of them"
+            )
+
+
 def schema_of_arrow(kinds: Any, options: SourceOptions, source: str) -> Schema:
     """The schema that an Arrow schema says.
 

@@ -22,12 +22,14 @@ from sealift.data.sources.arrowtable import (
     ArrowTable,
     Convert,
     check_columns,
+    demand_distinct,
     reading,
 )
 from sealift.data.sources.extras import require
 from sealift.data.sources.images import decode, first_form, form_of
 from sealift.data.sources.source import Source, SourceOptions, unclear
 from sealift.errors import MalformedError, UnavailableError
+from sealift.release.files import read_whole
 
 _STATE: Final = "state.json"
 _SPLITS: Final = "dataset_dict.json"
@@ -100,7 +102,10 @@ def _field(saved: _Saved, name: str, column: str, options: SourceOptions) -> Fie
             shape = (int(found["length"]), *inside.shape)
             return made_field(name, inside.dtype, shape, saved.name)
     if saved.feature(column, "Image"):
-        first = next(_batches(saved)).column(column)[0].as_py()
+        batch = next((each for each in _batches(saved) if len(each)), None)
+        if batch is None:
+            raise bad_table(f"{saved.name} has no rows")
+        first = batch.column(column)[0].as_py()
         raw = _image_bytes(first, f"{saved.name}, row 0, column {column}")
         form = first_form(raw, options, f"{saved.name}, row 0")
         return made_field(name, "uint8", form.shape, saved.name, description=form.mode)
@@ -134,10 +139,10 @@ def _image_bytes(image: Any, place: str) -> bytes:
 
 def _look(folder: Path) -> _Saved:
     if (folder / _SPLITS).is_file():
-        splits = _json(folder / _SPLITS).get("splits") or ["train"]
+        splits = _listed(_json(folder / _SPLITS), "splits") or ["train"]
         raise bad_table(
             f"{folder.name} holds several splits",
-            fix=f"Seal each of them: {', '.join(str(folder / s) for s in splits)}",
+            fix=f"Seal each of them: {', '.join(str(folder / str(s)) for s in splits)}",
         )
     state = _json(folder / _STATE)
     if state.get("_indices_data_files") or state.get("_indices_files"):
@@ -145,10 +150,13 @@ def _look(folder: Path) -> _Saved:
             f"{folder.name} was saved with an index beside it",
             fix="Call flatten_indices() and save it again",
         )
-    files = tuple(folder / _plain_name(entry) for entry in state.get("_data_files", ()))
+    files = tuple(
+        folder / _plain_name(entry) for entry in _listed(state, "_data_files")
+    )
     if not files:
         raise bad_table(f"{folder.name} names no files with rows")
     kinds = next(_streams(files)).schema
+    demand_distinct(kinds.names, folder.name)
     return _Saved(folder.name, files, kinds, _features(kinds, files[0].name))
 
 
@@ -157,7 +165,7 @@ def _features(kinds: Any, source: str) -> dict[str, Any]:
     raw = (kinds.metadata or {}).get(b"huggingface", b"{}")
     try:
         found = json.loads(raw)["info"]["features"] if raw != b"{}" else {}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise bad_table(f"{source} is damaged", why=str(error)) from error
     return found if isinstance(found, dict) else {}
 
@@ -184,14 +192,21 @@ def _streams(files: tuple[Path, ...]) -> Iterator[Any]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    raw = path.read_bytes()
+    raw = read_whole(path, _MAX_JSON_BYTES)
     try:
-        found = json.loads(raw[:_MAX_JSON_BYTES])
-    except ValueError as error:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise bad_table(f"{path.name} is not JSON", why=str(error)) from error
     if not isinstance(found, dict):
         raise bad_table(f"{path.name} is not what save_to_disk writes")
     return found
+
+
+def _listed(found: dict[str, Any], key: str) -> list[Any]:
+    value = found.get(key) or []
+    if not isinstance(value, list):
+        raise bad_table(f"what save_to_disk writes as {key!r} is a list")
+    return value
 
 
 def _plain_name(entry: Any) -> str:

@@ -68,9 +68,27 @@ def _infer(place: str, options: SourceOptions) -> Schema:
 def _layouts(path: Path) -> dict[str, Layout]:
     with _archive(path) as archive:
         return {
-            member.removesuffix(".npy"): _member_layout(archive, member, path.name)
-            for member in archive.namelist()
+            _array_name(entry, path.name): _member_layout(
+                archive, entry.filename, path.name
+            )
+            for entry in archive.infolist()
         }
+
+
+def _array_name(entry: zipfile.ZipInfo, source: str) -> str:
+    """The array's name; demands what numpy writes.
+
+    Other ways to compress expand some thousand bytes to any size in one step.
+    """
+    if not entry.filename.endswith(".npy"):
+        raise bad_table(f"{source}: {entry.filename[:80]} is not a .npy array")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise bad_table(
+            f"{source}: {entry.filename[:80]} is compressed in a way that numpy does "
+            "not write",
+            fix="Save it with numpy.savez or savez_compressed",
+        )
+    return entry.filename.removesuffix(".npy")
 
 
 def _archive(path: Path) -> zipfile.ZipFile:

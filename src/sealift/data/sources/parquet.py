@@ -11,6 +11,7 @@ from sealift.data.schema import Schema
 from sealift.data.sources.arrowtable import (
     ArrowTable,
     check_columns,
+    demand_distinct,
     reading,
     schema_of_arrow,
 )
@@ -77,6 +78,7 @@ def _kinds(files: list[Path]) -> Any:
                 fix="Seal them one by one",
             )
         first = kinds
+        demand_distinct(kinds.names, path.name)
     return first
 
 
