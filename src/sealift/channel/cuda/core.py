@@ -200,19 +200,23 @@ class Core:
                 lane.submit(lambda _: None).wait()
 
     def close(self) -> None:
-        """Scrub and give back everything; a GPU that is gone only loses its own."""
+        """Scrub and give back everything; a GPU that is gone only loses its own.
+
+        Raises:
+            IntegrityError: once all is given back, if something was not zeroes before.
+        """
         with self.lock:
             if self._closed:
                 return
             self._closed = True
-        for memory in list(self._live):
-            with suppress(SealiftError):
-                memory.close()
+        unclean = [error for each in list(self._live) if (error := _unclean(each))]
         with suppress(SealiftError):
             self.crypto.submit(self._wipe_rooms).wait()
         with suppress(CudaError):
             self._made.close()
         self.driver.close()
+        if unclean:
+            raise unclean[0]
 
     def _wipe_rooms(self, stream: Any) -> None:
         for room in (self._scratch, self._landing_room):
@@ -236,6 +240,17 @@ class Core:
 def _kept(made: ExitStack, part: Closing) -> Closing:
     made.callback(part.close)
     return part
+
+
+def _unclean(memory: CudaMemory) -> IntegrityError | None:
+    """Close it; what a scrub left is told, what a lost GPU cannot do is not."""
+    try:
+        memory.close()
+    except IntegrityError as error:
+        return error
+    except SealiftError:
+        pass
+    return None
 
 
 class _Growing:

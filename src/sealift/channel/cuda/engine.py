@@ -214,7 +214,11 @@ class CudaEngine:
         core.crypto.submit(lambda _: None).hold_up(core.driver, foreign)
 
     def close(self) -> None:
-        """Scrub and give back everything, keys first of all. Idempotent."""
+        """Scrub and give back everything, keys first of all. Idempotent.
+
+        Raises:
+            IntegrityError: if some of it was not zeroes; all is given back then, too.
+        """
         atexit.unregister(self.close)
         if os.getpid() != self._process:  # a forked child has no GPU to give back
             return

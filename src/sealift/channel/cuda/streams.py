@@ -7,6 +7,7 @@ says so of CC mode; ``pinned.py`` measures it): nothing but that thread may wait
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -212,6 +213,7 @@ class Lane:
         self._pool = pool
         self._lock = threading.Lock()
         self._closed = False
+        self._process = os.getpid()
         self._steps: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         if threaded:
@@ -238,6 +240,8 @@ class Lane:
         """
         if self._closed:
             raise device_lost("the engine was closed")
+        if os.getpid() != self._process:  # its thread would never take the step
+            raise device_lost("a GPU cannot be used in a forked process")
         ticket = Ticket(self.driver, self._pool, finish)
         if self._thread is None:
             self._queue(ticket, step, after)

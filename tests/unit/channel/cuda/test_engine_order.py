@@ -8,7 +8,12 @@ import pytest
 
 from sealift.channel.cuda.faults import CudaError
 from sealift.crypto.aead import Suite
-from sealift.errors import AuthenticationError, UnavailableError, UsageError
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    UnavailableError,
+    UsageError,
+)
 from tests.contract.test_device_engines import Batch, on_device, read
 from tests.sim.cuda_engines import WAYS, engine_on, model_gpu
 from tests.unit.channel.cuda.test_sequence import Sealing
@@ -192,3 +197,29 @@ def test_nothing_is_queued_behind_the_last_scrub_of_a_key(made):
     assert tried == [opening.key.memory]
     with pytest.raises(UsageError):
         opening.open()
+
+
+def test_a_forked_child_does_not_wait_for_lanes_it_does_not_have(made):
+    _, engine = made
+    opening = Opening(engine)
+    core = engine.core
+    lanes = (core.crypto, core.answers, core.back, *(way.lane for way in core.up))
+    for lane in lanes:
+        lane._process += 1  # as a child sees it
+    with pytest.raises(UnavailableError, match="forked"):
+        opening.plain.scrub()
+    for lane in lanes:
+        lane._process -= 1
+
+
+def test_an_engine_that_leaves_something_says_so_when_it_is_closed():
+    gpu = model_gpu()
+    engine = engine_on(gpu)
+    memory = engine.allocate(1000)
+    engine.upload(b"x" * 1000, memory).wait()
+    zero, driver = engine.core.driver.zero, engine.core.driver
+    driver.zero = lambda at, nbytes, stream: zero(at, min(nbytes, 999), stream)
+    with pytest.raises(IntegrityError, match="1 bytes were not zero"):
+        engine.close()
+    assert not gpu.blocks
+    assert gpu.contexts == 0
