@@ -139,6 +139,8 @@ class DeviceEngine(Protocol):
     ) -> Verdicts:
         """Open every record at ``places``, once the events in ``after`` are past.
 
+        Verdicts in ``after`` may be waited for before this returns, here as elsewhere.
+
         Raises:
             UsageError: code ``bad-record-place``, before anything is queued, if a
                 place does not lie in both memories.
