@@ -132,6 +132,8 @@ int f_cuPointerGetAttribute(void *out, int attribute, uint64_t address) {
         *(char *)out = 0;
     else if (attribute == 2)
         *(unsigned *)out = found->kind;
+    else if (attribute == 9)  // memory of 77 bytes is another device's
+        *(int *)out = found->nbytes == 77;
     else
         return INVALID;
     return OK;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections import Counter
 from functools import reduce
 
 import pytest
@@ -88,6 +89,18 @@ def test_carryless_products(a: int, b: int) -> None:
         found = ctypes.c_uint64()
         loaded().probe_carryless(a, b, c, d, ctypes.byref(found))
         assert found.value == carryless(a, b) ^ carryless(c, d)
+
+
+# Class 1 comes in two sums, for at bit 31 all 32 pairs meet.
+@pytest.mark.parametrize(
+    ("k", "part"), [(1, (0, 1)), (1, (2, 3, 4)), *((k, range(5)) for k in (0, 2, 3, 4))]
+)
+def test_no_sum_of_products_reaches_the_next_fifth_bit(k: int, part) -> None:
+    meeting = Counter(
+        x + y for i in part for x in range(i, 32, 5) for y in range((k - i) % 5, 32, 5)
+    )
+    assert max(meeting.values()) <= 31
+    assert sum(count << bit for bit, count in meeting.items()) < 1 << 64
 
 
 def gcm_product(x: int, y: int) -> int:

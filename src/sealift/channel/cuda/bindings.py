@@ -86,12 +86,15 @@ class CudaDriver:
         try:
             managed = self._pointer(names.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)
             kind = self._pointer(names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+            owner = self._pointer(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
         except CudaError as fault:
             if fault.ends_context:
                 raise
             return Residence.UNKNOWN  # ordinary host memory: invalid value
         if managed:
             return Residence.MANAGED
+        if kind == _DEVICE and owner != int(self._device):
+            return Residence.OTHER_DEVICE
         known = {_HOST: Residence.PINNED, _DEVICE: Residence.DEVICE}
         return known.get(kind, Residence.UNKNOWN)
 

@@ -53,6 +53,7 @@ class Residence(Enum):
     """Where the driver says an address lies."""
 
     DEVICE = "device"
+    OTHER_DEVICE = "another device's"
     PINNED = "pinned"
     MANAGED = "managed"
     UNKNOWN = "unknown"

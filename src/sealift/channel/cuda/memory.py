@@ -15,6 +15,8 @@ from sealift.channel.device import DeviceMemory
 from sealift.errors import UnavailableError, UsageError
 
 LOST: Final = "device-lost"
+# A kernel that touched another GPU's memory would end the process's context.
+_FOREIGN: Final = (Residence.PINNED, Residence.OTHER_DEVICE)
 
 
 class CudaMemory:
@@ -113,8 +115,11 @@ def array_range(array: Any, driver: Driver) -> tuple[int, int]:
             fix="Make it contiguous first",
             code="not-on-gpu",
         )
-    if nbytes and driver.residence(address) is Residence.PINNED:
-        raise UsageError("this array lies in the host's memory", code="not-on-gpu")
+    if nbytes and (found := driver.residence(address)) in _FOREIGN:
+        raise UsageError(
+            f"this array lies in {found.value} memory, not this GPU's",
+            code="not-on-gpu",
+        )
     return address, nbytes
 
 

@@ -30,6 +30,9 @@ assert "without a GPU" in facts.name
 device, host = driver.allocate(1000), driver.allocate_host(100)
 kinds = [driver.residence(at) for at in (device, host, id(driver))]
 assert kinds == [Residence.DEVICE, Residence.PINNED, Residence.UNKNOWN]
+strange = driver.allocate(77)
+assert driver.residence(strange) is Residence.OTHER_DEVICE
+driver.free(strange)
 assert driver.free_bytes() == facts.memory_bytes - 1000
 stream, event = driver.stream(), driver.event()
 ctypes.memset(host, 7, 100)

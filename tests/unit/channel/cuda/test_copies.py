@@ -12,6 +12,7 @@ from sealift.channel.cuda.confidential import (
     choose_crossings,
     read_protection,
 )
+from sealift.channel.cuda.driver import Residence
 from sealift.channel.cuda.pinned import PinnedTruth, prove_pinned
 from sealift.channel.cuda.selftest import make_case
 from sealift.crypto.aead import Suite
@@ -315,4 +316,17 @@ def test_many_small_records_are_refused_as_one():
     assert engine.core.count_nonzero(plain, 0, plain.nbytes) == 0
     with pytest.raises(AuthenticationError):
         verdicts.wait()
+    engine.close()
+
+
+def test_memory_of_another_gpu_is_not_borrowed(monkeypatch):
+    engine = engine_on(model_gpu())
+    address = engine.core.driver.allocate(600)
+    monkeypatch.setattr(
+        engine.core.driver, "residence", lambda _: Residence.OTHER_DEVICE
+    )
+    with pytest.raises(UsageError, match="another device's") as caught:
+        engine.borrow(Array(address, (600,)))
+    assert caught.value.code == "not-on-gpu"
+    engine.core.driver.free(address)
     engine.close()
