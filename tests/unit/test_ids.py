@@ -70,4 +70,5 @@ def test_a_handle_is_no_visit() -> None:
 
 
 def test_roles() -> None:
-    assert set(Role) == {"orchestrator", "accelerator", "holder", "broker"}
+    inside = {"orchestrator", "accelerator", "holder", "broker"}
+    assert set(Role) == inside | {"client"}

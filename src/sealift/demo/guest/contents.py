@@ -42,8 +42,8 @@ _EXTENSIONS: Final = (
     "_typing.", "mmap.", "resource.", "termios.",
 )  # fmt: skip
 # The trust core, and of this room what runs inside.
-_OURS: Final = ("codec.py", "errors.py", "events.py", "ids.py", "__init__.py")
-_OUR_ROOMS: Final = ("attest", "crypto")
+_OURS: Final = ("errors.py", "events.py", "ids.py", "__init__.py")
+_OUR_ROOMS: Final = ("attest", "codec", "crypto")
 # Packages that import every kind of evidence; the agent needs one kind, and importing
 # under emulation is slow. Inside they are empty.
 _BARE: Final = ("attest/__init__.py", "attest/attesters/__init__.py")
