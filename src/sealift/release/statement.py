@@ -71,7 +71,7 @@ class SignedStatement:
 
     @property
     def file_name(self) -> str:
-        """One name for one statement; it sorts by line, number and party."""
+        """A name that sorts by line, number and party."""
         said = self.statement
         return f"{said.line}-{said.number}-{said.party}-{said.kind}{SUFFIX}"
 
@@ -135,12 +135,24 @@ def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
 def save_statement(signed: SignedStatement, folder: Path) -> Path:
     """Write a statement under its own name; returns where.
 
+    One about a rival of the same number, which has that name already, stays.
+
     Raises:
         UnavailableError: if it cannot be written.
     """
     path = folder / signed.file_name
+    if path.exists() and _is_about_rival(path, signed.statement):
+        stem = signed.file_name.removesuffix(SUFFIX)
+        path = folder / f"{stem}-{signed.statement.digest.short}{SUFFIX}"
     write_whole(path, encode(signed))
     return path
+
+
+def _is_about_rival(path: Path, said: Statement) -> bool:
+    try:
+        return load_statement(path).statement.digest != said.digest
+    except MalformedError:  # nobody's word
+        return False
 
 
 def load_statements(folder: Path, line: str) -> tuple[SignedStatement, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.errors import MalformedError, SealiftError
+from sealift.ids import Digest
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import (
     MAX_STATEMENTS,
@@ -23,7 +24,9 @@ from sealift.release.statement import (
     save_statement,
 )
 
+MAX_RIVALS: Final = 8  # of one number, that one party says one kind of thing about
 _Seen = tuple[tuple[str, int, int], ...]
+_Key = tuple[str, Digest]
 
 
 class StatementDesk:
@@ -39,8 +42,8 @@ class StatementDesk:
     def __init__(self, verified: VerifiedAgreement, folder: Path | None = None) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._known = {each.file_name: each for each in verified.statements}
-        self._seen: _Seen = ()
+        self._known = {_key(each): each for each in verified.statements}
+        self._seen: _Seen | None = None
         self._verified = verified
         self._error: SealiftError | None = None
 
@@ -61,7 +64,8 @@ class StatementDesk:
         """Every statement that is known here, to show to others (rule S4)."""
         with self._lock:
             self._look()
-            return tuple(self._known[name] for name in sorted(self._known))
+            keys = sorted(self._known, key=lambda key: (key[0], key[1].raw))
+            return tuple(self._known[key] for key in keys)
 
     def admit(self, signed: SignedStatement) -> None:
         """Keep a statement that a peer brought; from then on it is obeyed.
@@ -78,11 +82,10 @@ class StatementDesk:
             self._look()
             if not self._is_news(signed):
                 return
-            if len(self._known) >= MAX_STATEMENTS:
-                raise MalformedError("too many statements", code="bad-statement")
+            self._require_room(signed)
             if self._folder is not None:
                 save_statement(signed, self._folder)
-            self._known[signed.file_name] = signed
+            self._known[_key(signed)] = signed
             self._judge()
 
     def _check(self, signed: SignedStatement) -> None:
@@ -104,8 +107,15 @@ class StatementDesk:
             signed, (party for each in links for party in each.agreement.parties)
         )
 
+    def _require_room(self, signed: SignedStatement) -> None:
+        """No party fills the place of the others' words."""
+        name, digest = _key(signed)
+        rivals = sum(key[0] == name and key[1] != digest for key in self._known)
+        if len(self._known) >= MAX_STATEMENTS or rivals >= MAX_RIVALS:
+            raise MalformedError("too many statements", code="bad-statement")
+
     def _is_news(self, signed: SignedStatement) -> bool:
-        known = self._known.get(signed.file_name)
+        known = self._known.get(_key(signed))
         return known is None or known.statement.at_s < signed.statement.at_s
 
     def _look(self) -> None:
@@ -115,15 +125,15 @@ class StatementDesk:
         seen = _fingerprint(self._folder)
         if seen == self._seen:
             return
-        self._seen = seen
         try:
             found = load_statements(self._folder, self._verified.agreement.name)
             for each in found:
                 self._verify(each)
         except SealiftError as error:
-            self._error = error
+            self._seen, self._error = None, error  # looked at again, whatever changes
             return
-        self._known |= {each.file_name: each for each in found if self._is_news(each)}
+        self._seen = seen
+        self._known |= {_key(each): each for each in found if self._is_news(each)}
         self._judge()
 
     def _judge(self) -> None:
@@ -136,6 +146,11 @@ class StatementDesk:
 
 
 MISSING: Final = -1
+
+
+def _key(signed: SignedStatement) -> _Key:
+    """One party's word of one kind about one agreement."""
+    return signed.file_name, signed.statement.digest
 
 
 def _fingerprint(folder: Path) -> _Seen:

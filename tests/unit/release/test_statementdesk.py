@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from sealift.errors import SealiftError, UnavailableError
-from sealift.ids import Role
+from sealift.codec import encode
+from sealift.crypto.kdf import Label
+from sealift.errors import MalformedError, SealiftError, UnavailableError
+from sealift.ids import Digest, Role
 from sealift.release import statementdesk
 from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.hearing import obey
 from sealift.release.statement import (
+    MAX_STATEMENTS,
     SignedStatement,
     StatementKind,
     save_statement,
@@ -158,3 +162,67 @@ def test_what_a_broker_made_up_is_dropped(consortium: Consortium) -> None:
     said = replace(say(consortium, "veto", "bern"), signature=bytes(64))
     verified = consortium.verified()
     assert obey(verified, (said,)) is verified
+
+
+def rival(
+    consortium: Consortium, name: str, number: int, which: int, at_s: int
+) -> SignedStatement:
+    """A veto of another agreement of some number."""
+    said = replace(
+        say(consortium, "veto", name).statement,
+        number=number,
+        digest=Digest.of(bytes([which])),
+        at_s=at_s,
+    )
+    signature = consortium.identities[name].sign(Label.STATEMENT, encode(said))
+    return SignedStatement(said, signature)
+
+
+def test_a_veto_of_a_rival_takes_nothing_back(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    """For ever: also after another veto of the same number, and a restart."""
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    first = say(consortium, "veto", "bern")
+    save_statement(first, tmp_path)
+    assert code_of(desk) == "agreement-vetoed"
+    later = rival(consortium, "bern", first.statement.number, 1, int(NOW_S) + 9)
+    save_statement(later, tmp_path)
+    for each in (desk, StatementDesk(consortium.verified(), tmp_path)):
+        assert code_of(each) == "agreement-vetoed"
+        assert set(each.known()) == {first, later}
+    save_statement(first, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_vetoes_of_successors(consortium: Consortium, tmp_path: Path) -> None:
+    """All are kept, but no party fills the place of the others' words."""
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    number = consortium.agreement.number + 1
+    vetoes = [rival(consortium, "bern", number, i, int(NOW_S) + i) for i in range(99)]
+    for each in vetoes[:2]:
+        desk.admit(each)
+    assert set(desk.known()) == set(vetoes[:2])
+    with pytest.raises(MalformedError, match="too many"):
+        for each in vetoes:
+            desk.admit(each)
+    desk.admit(say(consortium, "leave", "ada"))
+    assert len(desk.known()) < MAX_STATEMENTS // 4
+    assert StatementDesk(consortium.verified(), tmp_path).known() == desk.known()
+
+
+def test_a_file_that_cannot_be_read_just_now(
+    consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused until it can be, and not for longer."""
+    desk = StatementDesk(consortium.verified(), tmp_path)
+    save_statement(say(consortium, "leave", "ada"), tmp_path)
+
+    def exhausted(*args: object) -> NoReturn:
+        raise UnavailableError("too many open files", code="unreadable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(statementdesk, "load_statements", exhausted)
+        assert code_of(desk) == "unreadable"
+    assert code_of(desk) == ""
+    assert desk.verified().backing.left == {"ada"}
