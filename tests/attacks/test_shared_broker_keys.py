@@ -159,6 +159,14 @@ def test_another_appointment(desk: Desk, changes: dict[str, object], code: str) 
     assert desk.refusal(desk.given(desk.appoint(**changes))) == code
 
 
+@pytest.mark.parametrize("uses", [0, 11], ids=["any number", "one more"])
+def test_more_uses_than_the_rule(desk: Desk, uses: int) -> None:
+    """The rule, which all signed, says ten: no appointment says more."""
+    allotted = tuple(replace(each, uses=uses) for each in desk.said().resources)
+    given = desk.given(desk.appoint(resources=allotted))
+    assert desk.refusal(given) == "appointment-foreign"
+
+
 def test_of_another_owner_and_its_resources(desk: Desk) -> None:
     """bern appoints the key that was made for ada."""
     bern = tuple(

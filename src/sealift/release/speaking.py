@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Final
 
 from sealift.errors import PolicyError, StaleError
-from sealift.release.agreement import Party
+from sealift.release.agreement import Party, Resource
 from sealift.release.appointment import (
+    Allotment,
     Appointment,
     SignedAppointment,
     verify_appointment_signature,
@@ -35,7 +36,7 @@ def verify_appointment(
 
     Raises:
         PolicyError: ``not-a-party``; ``not-entrusting``: the owner keeps its own broker; ``appointment-foreign``:
-            it is for another agreement, or other resources.
+            it is for another agreement, other resources, or more uses than agreed.
         RefusedError: ``appointment-unsigned``.
     """
     said = signed.appointment
@@ -48,6 +49,8 @@ def verify_appointment(
     named = [(each.resource, each.key) for each in said.resources]
     if named != [(each.name, each.key) for each in own]:
         raise foreign("for other resources than the agreement's, or other keys")
+    for allotted, resource in zip(said.resources, own, strict=True):
+        _require_within_rule(allotted, resource)
     return said
 
 
@@ -110,6 +113,12 @@ def log_owner(signed: SignedTreeHead, verified: VerifiedAgreement) -> Party:
             code="appointment-expired",
         )
     return replace(verified.party(said.owner), sign=said.key)
+
+
+def _require_within_rule(allotted: Allotment, resource: Resource) -> None:
+    most = resource.rule.max_uses
+    if most and not 0 < allotted.uses <= most:
+        raise foreign(f"for more uses of {resource.name} than its rule allows: {most}")
 
 
 def _require_entrusting(said: Appointment, verified: VerifiedAgreement) -> None:
