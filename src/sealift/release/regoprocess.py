@@ -73,6 +73,8 @@ class PolicyProcess:
         return _read(reader, length, deadline)
 
     def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()  # it ended meanwhile, which says nothing about this question
         if self._process is None:
             self._process = _start()
         return self._process
