@@ -162,6 +162,7 @@ class SharedBrokerage:
             circuit.close()
             with self._lock:
                 self._taken[circuit.peer_name] -= 1
+                self._taken += Counter()  # forget names of which nobody is here
 
     def _endpoint(self, owner: str) -> Endpoint:
         return Endpoint(
