@@ -16,13 +16,12 @@ from sealift.release import statementdesk
 from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.hearing import obey
 from sealift.release.statement import (
-    MAX_STATEMENTS,
     SignedStatement,
     StatementKind,
     save_statement,
     sign_statement,
 )
-from sealift.release.statementdesk import StatementDesk
+from sealift.release.statementdesk import MAX_RIVALS, StatementDesk
 from tests.sim.owners import (
     NOW_S,
     BrokerSide,
@@ -199,15 +198,16 @@ def test_vetoes_of_successors(consortium: Consortium, tmp_path: Path) -> None:
     """All are kept, but no party fills the place of the others' words."""
     desk = StatementDesk(consortium.verified(), tmp_path)
     number = consortium.agreement.number + 1
-    vetoes = [rival(consortium, "bern", number, i, int(NOW_S) + i) for i in range(99)]
+    vetoes = [rival(consortium, "bern", number, i, int(NOW_S) + i) for i in range(20)]
     for each in vetoes[:2]:
         desk.admit(each)
     assert set(desk.known()) == set(vetoes[:2])
+    for each in vetoes[:MAX_RIVALS]:
+        desk.admit(each)
     with pytest.raises(MalformedError, match="too many"):
-        for each in vetoes:
-            desk.admit(each)
+        desk.admit(vetoes[MAX_RIVALS])
     desk.admit(say(consortium, "leave", "ada"))
-    assert len(desk.known()) < MAX_STATEMENTS // 4
+    assert len(desk.known()) == MAX_RIVALS + 1
     assert StatementDesk(consortium.verified(), tmp_path).known() == desk.known()
 
 
