@@ -10,7 +10,7 @@ Not promised: what becomes of batches; they are the caller's, in ordinary memory
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import torch
@@ -31,6 +31,7 @@ from sealift.errors import SealiftError, UsageError
 WINDOW_BYTES: Final = 64 << 20
 
 Tensors = dict[str, Tensor] | tuple[Tensor, ...]
+Transform = Callable[[Any], Any]
 
 
 class SealedDataLoader:
@@ -60,6 +61,8 @@ class SealedDataLoader:
         verdicts: ``"deferred"`` hands batches out before their records verified: only
             floats, only batches of one shape, only to optimizers that ``guard`` was
             told of; ``gate.check()`` comes before anything else that is outward.
+        transform: Makes of each whole batch, on its device and in this thread, what is
+            handed out; not together with ``verdicts="deferred"``.
 
     Raises:
         UsageError: for options that mean nothing.
@@ -83,8 +86,9 @@ class SealedDataLoader:
         device: str | torch.device = "cpu",
         engine: Engine = "auto",
         verdicts: Verdicting = "strict",
+        transform: Transform | None = None,
     ) -> None:
-        if batch_size < 1 or num_workers < 0:
+        if not (_counts(batch_size) and batch_size and _counts(num_workers)):
             raise UsageError(
                 "a batch has at least one row, and workers are not negative"
             )
@@ -105,6 +109,9 @@ class SealedDataLoader:
         defers = check_deferral(
             verdicts, self._chosen_fields(), batch_size, one_shape=self._has_one_shape()
         )
+        if defers and transform is not None:
+            raise UsageError("transform= would copy a batch before its verdict")
+        self._transform = transform
         self._deferral = Deferral(self._give_up) if defers else None
         self._memory_options = MemoryOptions(
             num_workers=num_workers,
@@ -154,7 +161,7 @@ class SealedDataLoader:
         full, rest = divmod(self._rows_of_epoch, self.batch_size)
         return full + bool(rest and not self._drop_last)
 
-    def __iter__(self) -> Iterator[Tensors]:
+    def __iter__(self) -> Iterator[Any]:
         """One epoch; a former iteration ends.
 
         The iterator raises ``AuthenticationError``, ``IntegrityError``,
@@ -171,7 +178,9 @@ class SealedDataLoader:
         return self._batches()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next ``for`` at the start of ``epoch``."""
+        """Begin the next ``for`` at the start of ``epoch``, from 0."""
+        if not _counts(epoch):
+            raise UsageError("an epoch is a whole number from 0 on")
         self._end_stream()
         self._epoch, self._position, self._fresh = epoch, 0, True
 
@@ -202,15 +211,16 @@ class SealedDataLoader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _batches(self) -> Iterator[Tensors]:
+    def _batches(self) -> Iterator[Any]:
         rows = self._opened_rows()
         order = EpochOrder(self.dataset.shards.layout, self._order, self._epoch)
         stream = WindowStream(order.windows(self._position), rows.memory)
         self._stream = stream
         try:
             for batch in self._filled(stream, rows):
-                self._position += batch.rows
-                yield self._handed_out(batch, rows)
+                made = self._handed_out(batch, rows)
+                self._position += batch.rows  # not before: that may have failed
+                yield made
                 if self._stream is not stream:
                     if self._deferral is not None:  # perhaps a verdict that failed
                         self._deferral.gate.check()
@@ -257,13 +267,13 @@ class SealedDataLoader:
         rest = self._rows_of_epoch % self.batch_size if self._drop_last else 0
         return self._rows_of_epoch - rest
 
-    def _handed_out(self, batch: Batch, rows: Rows) -> Tensors:
+    def _handed_out(self, batch: Batch, rows: Rows) -> Any:
         placed = [tensor.to(rows.device) for tensor in batch.tensors]
         if self._deferral is not None:
             self._deferral.admit(placed, batch.verdicts)
-        if self._fields is not None:
-            return tuple(placed)
-        return dict(zip(self._names, placed, strict=True))
+        named = dict(zip(self._names, placed, strict=True))
+        made: Tensors = named if self._fields is None else tuple(placed)
+        return made if self._transform is None else self._transform(made)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -331,6 +341,8 @@ def _checked_fields(
 ) -> tuple[str, ...] | None:
     if fields is None:
         return None
+    if isinstance(fields, str):
+        raise UsageError("fields= is a list of names", fix=f"Use [{fields!r}]")
     known = [field.name for field in dataset.schema.fields]
     for name in fields:
         if name not in known:
@@ -338,6 +350,10 @@ def _checked_fields(
                 f"the schema has no field {name!r}", fix=f"Use {', '.join(known)}"
             )
     return tuple(fields)
+
+
+def _counts(number: object) -> bool:
+    return type(number) is int and number >= 0
 
 
 def _rank_here() -> tuple[int, int]:
