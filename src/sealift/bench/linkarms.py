@@ -44,10 +44,10 @@ class Arm:
 
     Attributes:
         link: Its name.
-        prepare: Run before each repeat, not timed; empty for most.
+        prepare: Run before each repeat, not timed; nothing for most.
         run: What is timed.
         close: Ends it.
-        cpu_s: Processor seconds of this process in ``run``, all repeats.
+        cpu_s: Processor seconds of this process in ``prepare`` and ``run``, all repeats.
     """
 
     link: str
@@ -86,9 +86,10 @@ def make_arm(
 
 def timed(peer: DevicePeer, arm: Arm) -> float:
     """Seconds of one repeat."""
+    cpu = time.process_time()  # what is done beforehand is done all the same
     arm.prepare()
     peer.ask("receive", link=arm.link)
-    cpu, start = time.process_time(), time.perf_counter()
+    start = time.perf_counter()
     arm.run()
     taken = time.perf_counter() - start
     arm.cpu_s += time.process_time() - cpu

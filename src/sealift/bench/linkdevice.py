@@ -28,7 +28,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 
 MAX_MEMORY_BYTES: Final = (1 << 30) + (64 << 20)
-NAIVE_NONCE: Final = bytes(12)  # one fresh key a process, one message at a time
+NAIVE_NONCE: Final = bytes(12)  # its key seals one message only, again and again
 TIMEOUT_S: Final = 60.0
 
 

@@ -61,7 +61,8 @@ def main() -> None:
     holder.kill()
     holder.wait()
     medians = {str(a): statistics.median(taken[WARM_UP:]) for a, taken in times.items()}
-    print(json.dumps({"steps": len(times[ARMS[0]]) - WARM_UP, **medians}))
+    told = {"steps": len(times[ARMS[0]]) - WARM_UP, "bytes": len(task.batch)}
+    print(json.dumps({**told, **medians}))
 
 
 class _Task:

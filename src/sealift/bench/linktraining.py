@@ -49,6 +49,7 @@ def _measure(name: str, batch: int, budget_s: float) -> Row:
         "what": "training",
         "model": name,
         "batch": batch,
+        "payload_bytes": told["bytes"],
         "pairs": told["steps"],
         "plain_ms": round(plain_s * 1e3, 3),
         "sealed_ms": round(sealed_s * 1e3, 3),

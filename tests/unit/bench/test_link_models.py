@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sealift.bench import linkinference, linktraining
+from sealift.bench.link import best_plain_goodput
+from sealift.bench.linkarms import Arm, timed
 from sealift.bench.linkmodels import MAX_ROWS, NAMES, form_for
 from sealift.bench.report import Row
 from sealift.data.rowcheck import demand_rows
@@ -37,3 +41,30 @@ def test_what_is_asked_fits_the_form(name: str) -> None:
     form = form_for(name)
     assert form_from_plain(form.to_plain()) == form
     demand_rows(linkinference.random_rows(form.inputs, MAX_ROWS // 8), form.inputs)
+
+
+class Silent:
+    """A device that is told, and says nothing."""
+
+    def ask(self, *_: object, **__: object) -> dict[str, object]:
+        return {}
+
+    def answer(self) -> dict[str, object]:
+        return {}
+
+
+def test_processor_time_of_sealing_ahead_is_counted() -> None:
+    def busy() -> None:
+        began = time.process_time()
+        while time.process_time() - began < 0.02:
+            pass
+
+    arm = Arm("seal-ahead", lambda: None, lambda: None, busy)
+    timed(Silent(), arm)  # type: ignore[arg-type]
+    assert arm.cpu_s >= 0.02
+
+
+def test_the_default_is_judged_beside_the_best_plain_copy_of_any_shape() -> None:
+    times = {"plain 1024x4": [2.0], "plain 512x8": [1.6], "plain 256x4": [9.0]}
+    default = {"direct+parallel-auth+overlap 1024x4": [2.0]}
+    assert best_plain_goodput(times | default, "1024x4") == pytest.approx(0.8)
