@@ -14,8 +14,8 @@ import functools
 import hashlib
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,9 +51,12 @@ def build(
     library = KEPT / f"{label}-{_digest(units, parts)}.so"
     with built_once(library) as half:
         if half:
-            with tempfile.TemporaryDirectory() as folder:
-                objects = _compiled(compiler, units, kernels, Path(folder))
-                subprocess.run([compiler, "-shared", "-o", half, *objects], check=True)
+            with ThreadPoolExecutor() as together:
+                objects = together.map(
+                    lambda unit: _object(compiler, unit, units[unit], kernels), units
+                )
+                command = [compiler, "-shared", "-o", str(half), *map(str, objects)]
+            subprocess.run(command, check=True)
     return library
 
 
@@ -75,31 +78,17 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(repr((FLAGS, *parts)).encode()).hexdigest()[:16]
 
 
-def _compiled(
-    compiler: str, units: dict[str, tuple[str, ...]], kernels: Path, folder: Path
-) -> list[str]:
-    made, running = [], []
-    for unit, flags in units.items():
-        target = folder / Path(unit).with_suffix(".o").name
-        if unit in WITHOUT_KERNELS:
-            made.append(str(_kept_object(compiler, unit, flags)))
-        else:
-            made.append(str(target))
-            command = _command(compiler, unit, flags, kernels, target)
-            running.append(subprocess.Popen(command))
-    for process in running:
-        assert process.wait() == 0, f"g++ failed on one of {list(units)}"
-    return made
-
-
-def _kept_object(compiler: str, unit: str, flags: tuple[str, ...]) -> Path:
-    """An object that all libraries share, broken kernels or not."""
+def _object(compiler: str, unit: str, flags: tuple[str, ...], kernels: Path) -> Path:
+    """One unit compiled: libraries with the same sources and flags share it."""
     texts = [(EMULATOR / name).read_bytes() for name in ("emulator.h", unit)]
-    texts.append((KERNELS / "portable.cuh").read_bytes())
+    headers = sorted(kernels.iterdir())
+    if unit in WITHOUT_KERNELS:
+        headers = [kernels / "portable.cuh"]
+    texts += [path.read_bytes() for path in headers]
     target = KEPT / f"{Path(unit).stem}-{_digest(flags, texts)}.o"
     with built_once(target) as half:
         if half:
-            subprocess.run(_command(compiler, unit, flags, KERNELS, half), check=True)
+            subprocess.run(_command(compiler, unit, flags, kernels, half), check=True)
     return target
 
 
