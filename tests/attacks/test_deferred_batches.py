@@ -21,13 +21,18 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from tests.sim.device_engines import ENGINES
+from tests.sim.device_engines import ENGINES, ON_A_GPU
 from tests.sim.sealed_shards import ID_SCHEMA, Shards, seal_shards
 from tests.unit.data.test_devicewindows import over_stand_in
 
 ROWS, BATCH, RECORD_BYTES, ROW_BYTES = 48, 8, 192, 32
 ONE_WINDOW, SMALL_WINDOWS = 1 << 20, 400
-ON = ("host-threads", "cuda-pinned", pytest.param("cuda-gcc", marks=pytest.mark.gcc))
+ON = (
+    "host-threads",
+    "cuda-pinned",
+    pytest.param("cuda-gcc", marks=pytest.mark.gcc),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+)
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def engine(
 ) -> Iterator[Any]:
     if request.param.startswith("cuda-"):
         monkeypatch.setattr(memories, "device_tensor", over_stand_in)
-    made = ENGINES[request.param]()
+    made = {**ENGINES, **ON_A_GPU}[request.param]()
     yield made
     made.close()
 
@@ -58,7 +63,9 @@ def opened(shards: Shards, *, cards: bool = False) -> Iterator[SealedDataset]:
 def loader(dataset: SealedDataset, engine: Any, **changes: Any) -> SealedDataLoader:
     options = {
         "fields": ("x",), "engine": engine, "drop_last": True,
-        "window_bytes": ONE_WINDOW, "verdicts": "deferred", **changes,
+        "window_bytes": ONE_WINDOW, "verdicts": "deferred",
+        # Batches stay where the engine is.
+        "device": "cpu" if isinstance(engine, str) else "auto", **changes,
     }  # fmt: skip
     return SealedDataLoader(dataset, BATCH, **options)
 
@@ -86,7 +93,7 @@ class Bench:
         for (x,) in batches:
             self.batches.append(x)
             self.optimizer.zero_grad()
-            (self.model(x) - 1).square().mean().backward()
+            (self.model(x.cpu()) - 1).square().mean().backward()
             self.optimizer.step()
 
     def is_at(self, weights: list[Tensor]) -> bool:

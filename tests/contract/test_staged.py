@@ -17,7 +17,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart
 from tests.sim.cuda_engines import gcc_engine
-from tests.sim.device_engines import ENGINES
+from tests.sim.device_engines import ENGINES, ON_A_GPU
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 RECORDS, SLOTS = 16, 32
@@ -27,8 +27,9 @@ STAGED = {
     "cuda-pinned": ENGINES["cuda-pinned"],
     "cuda-confidential": ENGINES["cuda-confidential"],
     "cuda-gcc": gcc_engine,
+    **ON_A_GPU,
 }
-MARKS = {"cuda-gcc": pytest.mark.gcc}
+MARKS = {"cuda-gcc": pytest.mark.gcc, "cuda": pytest.mark.gpu}
 PARAMS = [pytest.param(name, marks=MARKS.get(name, ())) for name in STAGED]
 
 
@@ -54,22 +55,16 @@ class Counted:
         return self._upload(host, to, offset)
 
 
-class Sent:
-    """Lets frames pass, spoils one of them, and says when all have been written."""
+def flip(number, position=100):
+    """Spoils one bit of one frame; the announcement is frame 0."""
 
-    def __init__(self, frames=RECORDS + 1, flip=None, position=100):
-        self.all = threading.Event()
-        self._last, self._flip, self._position = frames - 1, flip, position
-
-    def __call__(self, count, frame):
-        if count == self._last:
-            # The last one is committed when this has returned; a moment is enough.
-            threading.Timer(0.02, self.all.set).start()
-        if count != self._flip:
-            return [frame]
+    def attacker(count, frame):
         spoiled = bytearray(frame)
-        spoiled[self._position] ^= 1
+        if count == number:
+            spoiled[position] ^= 1
         return [bytes(spoiled)]
+
+    return attacker
 
 
 def world_of(engine, attacker=None, **options):
@@ -77,12 +72,12 @@ def world_of(engine, attacker=None, **options):
     return LinkWorld(engine=engine, attacker=attacker, **options)
 
 
-def receive_after_all_came(world, attacker, send=None):
-    """Receive once everything lies in the ring."""
+def receive_after_all_came(world, send=None):
+    """Receive once the announcement and all records lie in the ring."""
     receive = world.receiver.receive
 
     def later(*args, **more):
-        assert attacker.all.wait(10)
+        world.receiver._transport.ranges(RECORDS + 1, 10)
         return receive(*args, **more)
 
     world.receiver.receive = later
@@ -90,9 +85,9 @@ def receive_after_all_came(world, attacker, send=None):
 
 
 def test_all_that_came_is_one_copy_and_one_call(engine):
-    counted, attacker = Counted(engine), Sent()
-    world = world_of(engine, attacker)
-    assert receive_after_all_came(world, attacker).total_bytes == len(PLAINTEXT)
+    counted = Counted(engine)
+    world = world_of(engine)
+    assert receive_after_all_came(world).total_bytes == len(PLAINTEXT)
     assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
     assert [len(places) for places in counted.opened] == [RECORDS]
     assert len(counted.uploaded) == 1
@@ -140,9 +135,8 @@ def test_named_memory_is_copied_before_it_crosses():
 
 @pytest.mark.parametrize(("flipped", "position"), [(1, 3), (7, 100), (RECORDS, -1)])
 def test_a_flipped_bit_releases_nothing_of_the_batch(engine, flipped, position):
-    attacker = Sent(flip=flipped, position=position)
-    world = world_of(engine, attacker)
-    found = receive_after_all_came(world, attacker)
+    world = world_of(engine, flip(flipped, position))
+    found = receive_after_all_came(world)
     assert isinstance(found, AuthenticationError)
     assert world.seen == []
     assert not any(world.content())
@@ -151,7 +145,7 @@ def test_a_flipped_bit_releases_nothing_of_the_batch(engine, flipped, position):
 
 @pytest.mark.parametrize("flipped", [4, 11])
 def test_batches_before_the_flip_are_told_in_order_and_overwritten_too(engine, flipped):
-    world = world_of(engine, Sent(flip=flipped), num_slots=4)
+    world = world_of(engine, flip(flipped), num_slots=4)
     found = world.cross(lambda: world.sender.send(PLAINTEXT))
     assert isinstance(found, AuthenticationError)
     told = [start for start, _ in world.seen]
@@ -162,16 +156,16 @@ def test_batches_before_the_flip_are_told_in_order_and_overwritten_too(engine, f
 
 
 def test_records_sealed_at_home_cross_in_batches(engine):
-    key, counted, attacker = SecretKey.generate(), Counted(engine), Sent()
+    key, counted = SecretKey.generate(), Counted(engine)
     sealer = StreamSealer(key, total_bytes=len(PLAINTEXT), record_bytes=RECORD_BYTES)
     starts = range(0, len(PLAINTEXT), RECORD_BYTES)
     records = [sealer.seal(PLAINTEXT[at : at + RECORD_BYTES]) for at in starts]
-    world = world_of(engine, attacker, home_key=lambda header: key)
+    world = world_of(engine, home_key=lambda header: key)
 
     def send():
         world.sender.forward(sealer.header_bytes, records, len(PLAINTEXT))
 
-    assert receive_after_all_came(world, attacker, send).total_bytes
+    assert receive_after_all_came(world, send).total_bytes
     assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
     assert [len(places) for places in counted.opened] == [RECORDS]
     world.close()
@@ -188,9 +182,9 @@ def hasty(self, arriving):
 
 def test_a_device_that_tells_before_the_verdict_is_noticed(monkeypatch):
     monkeypatch.setattr(Staged, "_settle", hasty)
-    attacker = Sent(flip=7)
+    attacker = flip(7)
     world = world_of(Apart(), attacker)
-    assert isinstance(receive_after_all_came(world, attacker), AuthenticationError)
+    assert isinstance(receive_after_all_came(world), AuthenticationError)
     assert world.seen  # what the tests above would find
     world.close()
 
@@ -238,9 +232,9 @@ class Late:
 
 def left_after_two_batches():
     engine = Slow(threads=2)
-    attacker = Sent(flip=2)
+    attacker = flip(2)
     world = world_of(Apart(engine), attacker, num_slots=SLOTS // 2 + 2)
-    found = receive_after_all_came(world, attacker)
+    found = receive_after_all_came(world)
     time.sleep(0.05)
     content = world.content()
     world.close()
