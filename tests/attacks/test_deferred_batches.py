@@ -238,7 +238,7 @@ def test_without_overwriting_rows_of_a_refused_batch_would_be_left(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant."""
-    monkeypatch.setattr(stepgate, "_overwrite", lambda _: None)
+    monkeypatch.setattr(stepgate, "overwrite", lambda _: None)
     engine = HostDevice(threads=1)
     assert learn_until_refused(shards, engine).batches[4].any()
     engine.close()
@@ -249,7 +249,7 @@ def test_an_optimizer_that_does_not_ask_takes_the_step(shards: Shards) -> None:
     flip(shards, 4)
     bench, engine = Bench(), HostDevice(threads=1)
     with opened(shards) as dataset, loader(dataset, engine) as batches:
-        batches.guard(bench.optimizer).close()
+        batches.guard(bench.optimizer)._hook.remove()
         bench.learn(batches)
         assert not bench.is_at(bench.start)
         with pytest.raises(AuthenticationError):

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from sealift.channel.verdict import Gate
+from sealift.data.deferral import Deferral
 from sealift.data.stepgate import StepGate
-from sealift.errors import AuthenticationError, UnavailableError
+from sealift.errors import AuthenticationError, UnavailableError, UsageError
 
 FLOATS = {"dtype": "float32", "shape": (2, 3), "nbytes": 24}
 
@@ -109,3 +110,29 @@ def test_a_step_with_a_closure_waits_for_what_the_closure_took(
     else:
         assert optimizer.step(*given[0], **given[1]) > 0
     assert torch.equal(before, model.weight) == (gated and not genuine)
+
+
+def guarded_linear():
+    waiting = Deferral(lambda: None)
+    model = nn.Linear(3, 1)
+    return waiting, waiting.guard(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_an_optimizer_that_is_no_longer_guarded_does_not_stand_for_one():
+    waiting, steps = guarded_linear()
+    waiting.demand_guarded()
+    steps.close()
+    with pytest.raises(UsageError) as caught:
+        waiting.demand_guarded()
+    assert caught.value.code == "deferral-not-allowed"
+
+
+def test_a_batch_of_several_tensors_is_overwritten_whole_at_a_dead_gate():
+    waiting, _ = guarded_linear()
+    waiting.admit([torch.ones(2, 3)], [Told(AuthenticationError())])
+    with pytest.raises(AuthenticationError):
+        waiting.gate.check()
+    tensors = [torch.ones(2, 3), torch.ones(2, 1)]
+    with pytest.raises(AuthenticationError):
+        waiting.admit(tensors, [Told()])
+    assert not any(tensor.any() for tensor in tensors)

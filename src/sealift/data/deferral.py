@@ -17,8 +17,8 @@ from sealift.channel.device import Verdicts
 from sealift.channel.verdict import Gate, check_deferrable, not_deferred
 from sealift.data.allof import AllOf
 from sealift.data.schema import Field
-from sealift.data.stepgate import StepGate
-from sealift.errors import UsageError
+from sealift.data.stepgate import StepGate, overwrite
+from sealift.errors import AuthenticationError, UsageError
 
 Verdicting = Literal["strict", "deferred"]
 KINDS: Final = ("strict", "deferred")
@@ -46,7 +46,7 @@ class Deferral:
         Raises:
             UsageError: code ``deferral-not-allowed``.
         """
-        if not self._steps:
+        if all(each.closed for each in self._steps):
             raise not_deferred(
                 "no optimizer waits for it: call loader.guard(optimizer)"
             )
@@ -58,8 +58,13 @@ class Deferral:
             AuthenticationError: if one failed before; the batch is overwritten.
         """
         whole = AllOf(verdicts)
-        for tensor in tensors if verdicts else ():
-            self._steps[0].admit(tensor, whole)
+        try:
+            for tensor in tensors if verdicts else ():
+                self._steps[0].admit(tensor, whole)
+        except AuthenticationError:
+            for tensor in tensors:
+                overwrite(tensor)
+            raise
 
 
 def check_deferral(

@@ -30,6 +30,7 @@ class StepGate:
 
     def __init__(self, optimizer: torch.optim.Optimizer, gate: Gate) -> None:
         self.gate = gate
+        self.closed = False
         self._optimizer = optimizer
         gate.on_failure(self._drop_gradients)
         self._hook = optimizer.register_step_pre_hook(self._before_step)
@@ -48,12 +49,13 @@ class StepGate:
             dtype=str(batch.dtype),
             shape=batch.shape,
             nbytes=nbytes,
-            undo=lambda: _overwrite(batch),
+            undo=lambda: overwrite(batch),
         )
         return batch
 
     def close(self) -> None:
         """Take the gate out of the optimizer again."""
+        self.closed = True
         self._hook.remove()
 
     def _before_step(
@@ -78,10 +80,11 @@ class StepGate:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    _overwrite(parameter.grad)
+                    overwrite(parameter.grad)
                     parameter.grad = None
 
 
-def _overwrite(tensor: Tensor) -> None:
+def overwrite(tensor: Tensor) -> None:
+    """Put zeroes over what a tensor holds."""
     with torch.no_grad():
         tensor.detach().zero_()
