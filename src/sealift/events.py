@@ -7,6 +7,7 @@ a sample or a path of somebody else's machine: it may end up on a screen or in a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 Value = str | int | float | bool | None
@@ -30,6 +31,18 @@ Sink = Callable[[Event], None]
 
 def discard(event: Event) -> None:
     """The sink that keeps nothing."""
+
+
+def unfailing(sink: Sink) -> Sink:
+    """A sink for threads that others rely on: a full disk or a closed terminal loses
+    an event, and ends nothing.
+    """
+
+    def tell(event: Event) -> None:
+        with suppress(OSError, ValueError):  # ValueError: a closed file
+            sink(event)
+
+    return tell
 
 
 def emit(sink: Sink, kind: str, **fields: Value) -> None:

@@ -22,7 +22,7 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
 )
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Digest
 from sealift.release.admission import Admission, bring_into_force, owner_of
 from sealift.release.agreement import Resource
@@ -125,7 +125,7 @@ class Broker:
         self._log = log
         self._clock = clock
         self._monotonic = monotonic
-        self._sink = sink
+        self._sink = unfailing(sink)
         self._refusals = RefusalCount()
         policies = policies or OwnerPolicies()
         policies.require_present(verified.agreement.resources_of(identity.name))

@@ -28,7 +28,7 @@ from sealift.errors import (
     SealiftError,
     StaleError,
 )
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Digest, Role
 from sealift.release.agreement import Party, Resource
 from sealift.release.auditlog import AuditLog
@@ -117,7 +117,7 @@ class Custody:
         self._folder = folder
         self._clock = clock
         self._monotonic = monotonic
-        self._sink = sink
+        self._sink = unfailing(sink)
         self._lock = threading.RLock()
         self._pending: dict[str, Identity] = {}
         self._seats: dict[str, Seat] = {}

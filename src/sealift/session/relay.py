@@ -21,7 +21,7 @@ from typing import Final
 from sealift.channel.tcp import TcpListener, TcpTransport
 from sealift.channel.transport import DEFAULT_SEND_TIMEOUT_S, peer_timeout
 from sealift.errors import PeerError, SealiftError
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
 from sealift.session.envelope import NO_CIRCUIT, refuse
 from sealift.session.link import Link
@@ -48,7 +48,7 @@ class Relay:
 
     def __init__(self, listener: TcpListener | None, *, sink: Sink = discard) -> None:
         self._listener = listener
-        self._sink = sink
+        self._sink = unfailing(sink)
         self._lock = threading.Lock()
         self._board = Switchboard()
         self._lines: dict[int, RelayLine] = {}  # by number

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError, StaleError
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Role
 from sealift.release.appointment import SignedAppointment
 from sealift.release.brokerserver import Broker
@@ -82,7 +82,7 @@ class Brokerage:
         self._endpoint = endpoint
         self._agreement = agreement
         self._broker = broker
-        self._sink = sink
+        self._sink = unfailing(sink)
         self._heads = heads
         self._speaks = speaks
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)

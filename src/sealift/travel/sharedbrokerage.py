@@ -16,7 +16,7 @@ from typing import Final
 from sealift.attest.attester import Attester
 from sealift.channel.transport import peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.events import Sink, discard, emit
+from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Role
 from sealift.release.brokermessages import Refusal
 from sealift.release.custody import Custody, Meeting, Seat
@@ -92,7 +92,7 @@ class SharedBrokerage:
         self._custody = custody
         self._attester = attester
         self._keep = keep
-        self._sink = sink
+        self._sink = unfailing(sink)
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._over = threading.Event()

@@ -1,0 +1,89 @@
+"""A broker whose events go nowhere, by a full disk or a closed terminal, still revokes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sealift.crypto.sign import SigningKey
+from sealift.events import Event
+from sealift.release.auditlog import AuditLog
+from sealift.release.brokerserver import Broker
+from sealift.release.custody import Custody
+from sealift.release.logcheck import read_entries
+from sealift.release.statementdesk import StatementDesk
+from sealift.release.vault import Vault
+from tests.sim.owners import NOW_S, Consortium, make_consortium
+
+
+def fail(event: Event) -> None:
+    raise OSError(32, "Broken pipe")
+
+
+class Box:
+    """ada's broker, and the seconds that its leases see."""
+
+    def __init__(self, consortium: Consortium, folder: Path) -> None:
+        ada = consortium.identities["ada"]
+        self.path = folder / "log"
+        self.vault = Vault.create(folder / "vault", ada)
+        self.log = AuditLog.create(self.path, ada, lambda: NOW_S)
+        self.now_s = 0.0
+        self.broker = Broker(
+            consortium.verified(),
+            ada,
+            vault=self.vault,
+            log=self.log,
+            clock=lambda: NOW_S,
+            monotonic=lambda: self.now_s,
+            sink=fail,
+        )
+
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in read_entries(self.path)]
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    box = Box(make_consortium(), tmp_path)
+    yield box
+    box.vault.close()
+    box.log.close()
+
+
+def test_who_falls_silent(box: Box) -> None:
+    """The thread that watches leases goes on, too."""
+    standings = box.broker.leases._standings
+    stop = threading.Event()
+    for heartbeat_s in (1.0, 2.0):
+        standings.grant(
+            SigningKey.generate().public_key, heartbeat_s, box.now_s, "host"
+        )
+    watch = threading.Thread(target=box.broker.leases.watch, args=(stop,))
+    watch.start()
+    for count, at_s in ((1, 1.9), (2, 9.0)):
+        box.now_s = at_s
+        wait = threading.Event()
+        for _ in range(500):
+            if box.kinds().count("revocation") == count:
+                break
+            wait.wait(0.01)
+        assert box.kinds().count("revocation") == count
+    stop.set()
+    watch.join(5)
+
+
+def test_a_shared_brokers_seats_tell_it_likewise(tmp_path: Path) -> None:
+    consortium = make_consortium()
+    custody = Custody(
+        consortium.verified(),
+        tmp_path,
+        clock=lambda: NOW_S,
+        monotonic=lambda: 0.0,
+        statements=StatementDesk(consortium.verified()),
+        sink=fail,
+    )
+    custody._sink(Event("broker.gave-up", {}))
