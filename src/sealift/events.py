@@ -34,9 +34,7 @@ def discard(event: Event) -> None:
 
 
 def unfailing(sink: Sink) -> Sink:
-    """A sink for threads that others rely on: a full disk or a closed terminal loses
-    an event, and ends nothing.
-    """
+    """For threads that others rely on: what cannot be written is lost, and ends nothing."""
 
     def tell(event: Event) -> None:
         with suppress(OSError, ValueError):  # ValueError: a closed file

