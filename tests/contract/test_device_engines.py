@@ -167,6 +167,23 @@ def test_memory_is_zero_at_first_and_after_a_scrub(engine):
     memory.close()
 
 
+def test_memory_that_was_given_back_is_refused(engine):
+    batch = Batch(Suite.AES_256_GCM, (64, 64))
+    memory, other = engine.allocate(4096), on_device(engine, batch.sealed)
+    key = engine.key(engine.suites()[0], batch.key)
+    memory.close()
+    for attempt in (
+        lambda: engine.upload(bytes(1), memory),
+        lambda: engine.download(memory, 0, bytearray(1)),
+        lambda: engine.open(key, other, memory, batch.places),
+        lambda: engine.open(key, memory, other, batch.places[:1]),
+        lambda: engine.seal(key, other, memory, batch.places),
+    ):
+        with pytest.raises(UsageError) as caught:
+            attempt()
+        assert caught.value.code == "dead-memory"
+
+
 def test_a_range_that_is_not_in_the_memory_is_not_copied(engine):
     memory = engine.allocate(100)
     with pytest.raises(UsageError):

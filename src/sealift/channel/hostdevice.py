@@ -61,6 +61,11 @@ class HostMemory:
         self._settle = settle
         self._closed = False
 
+    def require_open(self) -> None:
+        """Refuse to be used after ``close``."""
+        if self._closed:
+            raise UsageError("this memory was given back", code="dead-memory")
+
     def scrub(self) -> None:
         """Overwrite it with zeroes, after what is queued."""
         if not self._closed:
@@ -347,6 +352,7 @@ def _own(key: DeviceKey) -> HostKey:
 def _view(memory: DeviceMemory) -> memoryview:
     if not isinstance(memory, HostMemory):
         raise UsageError("this memory is another device's")
+    memory.require_open()
     return memory.view
 
 
