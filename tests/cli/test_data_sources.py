@@ -43,6 +43,18 @@ def refused(source: str, *words: str) -> SealiftError:
     return caught.value
 
 
+def test_several_shards(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seal("t.npz", "--fields", "label=Label", "--shards", "2", "--json")
+    shards = json.loads(capsys.readouterr().out)["shards"]
+    assert [(each["name"], each["rows"]) for each in shards] == [("n-0", 2), ("n-1", 1)]
+    assert {path.name for path in home.glob("n[.-]*")} == {
+        "n-0.sealed", "n-0.resource.json", "n-1.sealed", "n-1.resource.json",
+        "n.schema.toml",
+    }  # fmt: skip
+    with pytest.raises(SealiftError, match="holds a key for n-"):
+        seal("t.npz", "--fields", "label=Label", "--shards", "2")
+
+
 def test_the_schema_is_shown_and_written(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +69,12 @@ def _add_seal(verbs: Any) -> None:
     parser.add_argument("--name", required=True, help="name in the agreement")
     parser.add_argument("--part", required=True, choices=("train", "heldout"))
     parser.add_argument(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="seal as NAME-0 to NAME-(N-1), of about as many rows each, in their order",
+    )
+    parser.add_argument(
         "--vault", type=Path, required=True, help="made if it does not exist"
     )
     parser.add_argument("--key", type=Path, required=True, help="the owner's identity")
@@ -100,40 +107,56 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.seal import seal_table, sealed_paths
+    from sealift.data.seal import seal_shards, sealed_paths, shard_names
 
+    count = args.shards
+    names = [args.name] if count is None else shard_names(args.name, count)
     options = _source_options(args)
     schema = _schema(args, options)
     identity = _identity(args)
-    _require_free(args.vault, identity, args.name)
-    key = SecretKey.generate()
+    _require_free(args.vault, identity, names)
+    keys = {name: SecretKey.generate() for name in names}
 
     def keep(card: ResourceCard) -> None:
         with closing(_open_or_create(args.vault, identity)) as vault:
-            vault.store(card.name, key)
+            vault.store(card.name, keys[card.name])
 
     make_folder(args.out)
+    inferred = sealed_paths(args.out, args.name).schema
     with _progress(f"sealing {Path(args.source).name}") as sink:
-        card = seal_table(
+        cards = seal_shards(
             args.source,
             schema,
             options=options,
-            schema_file=args.schema is None,
-            name=args.name,
+            schema_file=inferred if args.schema is None else None,
+            keys=keys,
             part=args.part,
             owner=identity.name,
-            key=key,
             out_dir=args.out,
             record_bytes=args.record_bytes,
             keep=keep,
             sink=sink,
         )
-    paths = sealed_paths(args.out, args.name)
-    _say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
-    resource = codec.to_plain(card.resource)
-    facts = {"sealed": str(paths.sealed), "card": str(paths.card)}
-    facts |= {k: v for k, v in resource.items() if k not in ("schema", "rule")}
-    _show(facts | {"records": len(card.leaves)}, as_json=args.json)
+    _show_sealed(args, cards)
+
+
+def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> None:
+    """What was sealed; where --shards was said, as a list (JSON) or one by one."""
+    from sealift.data.seal import sealed_paths
+
+    every = []
+    for card in cards:
+        paths = sealed_paths(args.out, card.name)
+        _say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
+        resource = codec.to_plain(card.resource)
+        facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}
+        facts |= {k: v for k, v in resource.items() if k not in ("schema", "rule")}
+        every.append(facts | {"records": len(card.leaves)})
+    if args.shards is not None and args.json:
+        print(json.dumps({"shards": every}))
+        return
+    for each in every:
+        _show(each, as_json=args.json)
 
 
 def _schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
@@ -213,12 +236,12 @@ def _identity(args: argparse.Namespace) -> Identity:
     return load_identity(args.key, passphrase)
 
 
-def _require_free(path: Path, identity: Identity, name: str) -> None:
+def _require_free(path: Path, identity: Identity, names: Sequence[str]) -> None:
     """Refuse early what storing the key would refuse after the work."""
     if not path.exists():
         return
     with closing(Vault.open(path, identity)) as vault:
-        if name in vault.resources():
+        for name in vault.resources().keys() & names:
             raise UsageError(
                 f"the vault holds a key for {name} already",
                 fix="Seal under another name; keys are never overwritten",

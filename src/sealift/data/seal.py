@@ -1,7 +1,7 @@
 """Seal a table at home: rows are validated, sealed and committed to in one pass.
 
 Guarantees: either NAME.sealed and NAME.resource.json (and NAME.schema.toml, if asked
-for) are there, whole and synced, or none is; every row that was sealed satisfies the schema; the sealed rows and the
+for) are there, whole and synced, of every shard, or none is; every row that was sealed satisfies the schema; the sealed rows and the
 commitment are of the same bytes. Memory does not grow with the table.
 Not here: where the data key is kept (``release.vault``; see ``keep``).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
@@ -36,6 +36,7 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import check_name
 from sealift.release.agreement import Part, Resource
 
+MAX_SHARDS: Final = 256
 PARTS: Final = tuple(part for part in get_args(Part) if part != "model")
 SCHEMA_SUFFIX: Final = ".schema.toml"
 
@@ -97,27 +98,95 @@ def seal_table(
         UsageError: if a file of that name is there, or the source is no table.
         UnavailableError: if the disk is full, or a file cannot be read or written.
     """
-    _check_words(name, part, owner)
-    table = open_table(source, schema, options)
-    paths = sealed_paths(out_dir, name)
-    with contextlib.ExitStack() as undo, open_output(paths.card) as card_file:
-        if schema_file:
-            with open_output(paths.schema) as output:
-                output.write(schema_to_toml(schema).encode())
-            undo.push(_remover(paths.schema))
-        sealed = write_sealed_file(
-            paths.sealed,
-            _counted(table, sink),
-            key=key,
-            total_bytes=table.total_bytes,
-            record_bytes=record_bytes_for(schema.row_bytes, about=record_bytes),
-        )
-        # From here the sealed file is ours to remove, also if the card's rename fails.
-        undo.push(_remover(paths.sealed))
-        card = _make_card(table, sealed, name=name, part=part, owner=owner, key=key)
-        card_file.write(codec.encode(card))
-        keep(card)
+    (card,) = seal_shards(
+        source,
+        schema,
+        options=options,
+        schema_file=sealed_paths(out_dir, name).schema if schema_file else None,
+        keys={name: key},
+        part=part,
+        owner=owner,
+        out_dir=out_dir,
+        record_bytes=record_bytes,
+        keep=keep,
+        sink=sink,
+    )
     return card
+
+
+def seal_shards(
+    source: Path | str,
+    schema: Schema,
+    *,
+    keys: Mapping[str, SecretKey],
+    part: Part,
+    owner: str,
+    out_dir: Path,
+    options: SourceOptions = NO_OPTIONS,
+    schema_file: Path | None = None,
+    record_bytes: int = DEFAULT_RECORD_BYTES,
+    keep: Keep = lambda card: None,
+    sink: Sink = discard,
+) -> tuple[ResourceCard, ...]:
+    """Seal the rows of ``source``, in their order and in one pass, as several tables.
+
+    Args:
+        keys: A fresh data key for each shard, by its name; in this order. Shards have
+            as many rows as others, or one more.
+        schema_file: Where the schema is written, if anywhere.
+        (The others are those of ``seal_table``; ``keep`` is called for each card when
+        all rows are sealed, before any card is there.)
+
+    Raises:
+        UsageError: if there are fewer rows than shards; and as ``seal_table``.
+        MalformedError, UnavailableError: as ``seal_table``; nothing is left then.
+    """
+    for name in keys:
+        _check_words(name, part, owner)
+    table = open_table(source, schema, options)
+    shares = _shares(table.rows, len(keys))
+    rows = _RowBytes(_counted(table, sink))
+    about = record_bytes_for(schema.row_bytes, about=record_bytes)
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as outputs:
+        if schema_file is not None:
+            with open_output(schema_file) as output:
+                output.write(schema_to_toml(schema).encode())
+            undo.push(_remover(schema_file))
+        cards = []
+        files = [sealed_paths(out_dir, name) for name in keys]
+        card_files = [outputs.enter_context(open_output(each.card)) for each in files]
+        for paths, (name, key), share in zip(files, keys.items(), shares, strict=True):
+            total_bytes = share * schema.row_bytes
+            sealed = write_sealed_file(
+                paths.sealed,
+                rows.take(total_bytes, last=paths is files[-1]),
+                key=key,
+                total_bytes=total_bytes,
+                record_bytes=about,
+            )
+            # From here they are ours to remove, also if a card's rename fails.
+            undo.push(_remover(paths.sealed))
+            undo.push(_remover(paths.card))
+            card = _make_card(
+                schema, share, sealed, name=name, part=part, owner=owner, key=key
+            )
+            cards.append(card)
+        for card, card_file in zip(cards, card_files, strict=True):
+            card_file.write(codec.encode(card))
+            keep(card)
+    return tuple(cards)
+
+
+def shard_names(name: str, count: int) -> list[str]:
+    """Names of a table's shards, in their order also when they are sorted.
+
+    Raises:
+        UsageError: for no shards, or too many.
+    """
+    if not 1 <= count <= MAX_SHARDS:
+        raise UsageError(f"a table is sealed as 1 to {MAX_SHARDS} shards, not {count}")
+    digits = len(str(count - 1))
+    return [f"{name}-{number:0{digits}}" for number in range(count)]
 
 
 def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> int:
@@ -141,6 +210,37 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     if unit > MAX_RECORD_BYTES:
         unit = RECORD_ALIGNMENT_BYTES
     return max(about // unit, 1) * unit
+
+
+def _shares(rows: int, count: int) -> list[int]:
+    if rows < count:
+        raise UsageError(
+            f"{rows} rows are too few for {count} shards", fix="Use fewer shards"
+        )
+    share, more = divmod(rows, count)
+    return [share + (number < more) for number in range(count)]
+
+
+class _RowBytes:
+    """The bytes of all rows, taken a share at a time."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._left = memoryview(b"")
+
+    def take(self, size_bytes: int, *, last: bool) -> Iterator[memoryview]:
+        """The next ``size_bytes``; the last share is all that comes.
+
+        So whatever a source finds out at its end is known before that share is whole.
+        """
+        while size_bytes > 0 or last:
+            block = self._left or memoryview(next(self._blocks, b""))
+            if not block:
+                return
+            end = len(block) if last else size_bytes
+            part, self._left = block[:end], block[end:]
+            size_bytes -= len(part)
+            yield part
 
 
 def _counted(table: Table, sink: Sink) -> Iterator[bytes]:
@@ -175,7 +275,8 @@ def _check_words(name: str, part: str, owner: str) -> None:
 
 
 def _make_card(
-    table: Table,
+    schema: Schema,
+    rows: int,
     sealed: SealedFileCard,
     *,
     name: str,
@@ -187,11 +288,11 @@ def _make_card(
         name=name,
         owner=owner,
         part=part,
-        rows=table.rows,
-        row_bytes=table.schema.row_bytes,
+        rows=rows,
+        row_bytes=schema.row_bytes,
         total_bytes=sealed.total_bytes,
         record_bytes=sealed.record_bytes,
-        schema=schema_to_plain(table.schema),
+        schema=schema_to_plain(schema),
         content=sealed.content.digest,
         key=key_commitment(key, name),
     )
