@@ -17,9 +17,16 @@ from sealift.errors import SealiftError
 KEYS = ("--vault", "v.db", "--key", "north.key", "--passphrase-file", "passphrase")
 
 
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "north.key"
+    save_identity(create_identity("north"), path, "correct horse")
+    return path
+
+
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    save_identity(create_identity("north"), tmp_path / "north.key", "correct horse")
+def home(tmp_path: Path, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "north.key").write_bytes(identity.read_bytes())
     (tmp_path / "passphrase").write_text("correct horse\n")
     np.savez(tmp_path / "t.npz", x=np.eye(3, dtype=np.float32), Label=np.arange(3))
     monkeypatch.chdir(tmp_path)

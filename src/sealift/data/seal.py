@@ -147,30 +147,25 @@ def seal_shards(
     shares = _shares(table.rows, len(keys))
     rows = _RowBytes(_counted(table, sink))
     about = record_bytes_for(schema.row_bytes, about=record_bytes)
+    cards = []
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as outputs:
         if schema_file is not None:
-            with open_output(schema_file) as output:
-                output.write(schema_to_toml(schema).encode())
+            _write_schema(schema_file, schema)
             undo.push(_remover(schema_file))
-        cards = []
         files = [sealed_paths(out_dir, name) for name in keys]
         card_files = [outputs.enter_context(open_output(each.card)) for each in files]
         for paths, (name, key), share in zip(files, keys.items(), shares, strict=True):
-            total_bytes = share * schema.row_bytes
+            size = share * schema.row_bytes
             sealed = write_sealed_file(
                 paths.sealed,
-                rows.take(total_bytes, last=paths is files[-1]),
-                key=key,
-                total_bytes=total_bytes,
-                record_bytes=about,
-            )
+                rows.take(size, last=paths is files[-1]),
+                key=key, total_bytes=size, record_bytes=about,
+            )  # fmt: skip
             # From here they are ours to remove, also if a card's rename fails.
             undo.push(_remover(paths.sealed))
             undo.push(_remover(paths.card))
-            card = _make_card(
-                schema, share, sealed, name=name, part=part, owner=owner, key=key
-            )
-            cards.append(card)
+            words = {"name": name, "owner": owner}
+            cards.append(_make_card(schema, share, sealed, key, part, **words))
         for card, card_file in zip(cards, card_files, strict=True):
             card_file.write(codec.encode(card))
             keep(card)
@@ -210,6 +205,11 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     if unit > MAX_RECORD_BYTES:
         unit = RECORD_ALIGNMENT_BYTES
     return max(about // unit, 1) * unit
+
+
+def _write_schema(path: Path, schema: Schema) -> None:
+    with open_output(path) as output:
+        output.write(schema_to_toml(schema).encode())
 
 
 def _shares(rows: int, count: int) -> list[int]:
@@ -278,11 +278,11 @@ def _make_card(
     schema: Schema,
     rows: int,
     sealed: SealedFileCard,
+    key: SecretKey,
+    part: Part,
     *,
     name: str,
-    part: Part,
     owner: str,
-    key: SecretKey,
 ) -> ResourceCard:
     resource = Resource(
         name=name,
