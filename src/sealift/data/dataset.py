@@ -42,7 +42,8 @@ class SealedDataset:
         shards: A path or URL, one with ``*``, or several of them in their order.
         keys: The data key; or the keys by resource, or a vault.
         schema: What a row is. Without it, and without ``card``, the card beside each
-            shard says it; together with a card, both must say the same.
+            shard says it; together with ``card`` or ``agreed``, both must say the
+            same. Alone, cards are not read: tags are verified, no commitment is.
         card: The card of a single shard; every record is checked against it.
         agreed: Resources of a signed agreement; every card must be one of them.
         relocate: Where shards are that moved, by their names.
