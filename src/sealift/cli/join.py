@@ -14,7 +14,7 @@ from typing import Any
 
 from sealift.channel.opener import RecordOpener
 from sealift.channel.rawfile import RawSealedFile
-from sealift.cli.broker import add_store_arguments
+from sealift.cli.broker import add_store_arguments, statements_folder
 from sealift.cli.brokerbeside import BrokerBeside, broker_command
 from sealift.cli.dock import add_relay_only_argument, pathfinder
 from sealift.cli.rejoin import Joined, Rejoining
@@ -35,6 +35,7 @@ from sealift.errors import (
 from sealift.ids import Role
 from sealift.release.files import make_folder
 from sealift.release.heads import HeadStore
+from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import DIAL_TIMEOUT_S, Link
@@ -256,6 +257,7 @@ def make_attendance(
         pathfinder=pathfinder(args),
         sink=setup.sink,
         mode=setup.job.travel.mode,
+        statements=StatementDesk(setup.agreement, statements_folder(setup)),
     )
 
 

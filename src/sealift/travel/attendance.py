@@ -28,6 +28,7 @@ from sealift.release.lease import ask_standing
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.speaking import log_owner, require_in_force
+from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
@@ -85,6 +86,7 @@ class Attendance:
         clock: Monotonic seconds.
         pathfinder: Chooses the way of the frames; the relay only, if there is none.
         sink: Where events go.
+        statements: What parties say of the agreement meanwhile.
         between: Puts something between holder and session; what attacks are made of.
 
     Attributes:
@@ -107,6 +109,7 @@ class Attendance:
         pathfinder: Pathfinder | None = None,
         sink: Sink = discard,
         mode: Mode = "at-rest",
+        statements: StatementDesk | None = None,
         between: Between = _nothing_between,
     ) -> None:
         self._link = link
@@ -121,6 +124,7 @@ class Attendance:
         self._pathfinder = pathfinder
         self._sink = sink
         self._mode = mode
+        self._statements = statements or StatementDesk(agreement)
         self._between = between
         self.kept = 0
         self.failed = 0
@@ -269,8 +273,9 @@ class Attendance:
     def _require_appointed(self, own: SignedTreeHead) -> None:
         """What we withdrew, or let end, gets no rows either."""
         if own.appointment is not None:
-            at_s = self._agreement.equipment.clock()
-            require_in_force(own.appointment.appointment, self._agreement, at_s)
+            known = self._statements.verified()
+            at_s = known.equipment.clock()
+            require_in_force(own.appointment.appointment, known, at_s)
 
     def _prove(
         self, owner: str, log: PublicKey, first: int, second: int
