@@ -6,15 +6,21 @@ import os
 import select
 import socket
 import threading
+from dataclasses import astuple
 
 import pytest
 
 from sealift.channel import ring
 from sealift.channel.memfd import MemfdTransport, memfd_pair
+from sealift.channel.memfdoffer import (
+    _OFFER,
+    _OFFER_MAGIC,
+    MemoryShape,
+    close_all,
+    make_private_file,
+)
 from sealift.channel.namedmemory import NamedMemoryTransport
 from sealift.errors import MalformedError, PeerError
-
-FULL_COUNTER = 2**64 - 2
 
 
 @pytest.fixture
@@ -28,7 +34,7 @@ def ends():
 
 
 class Noisy:
-    """A poll under which the other end writes to the eventfd again and again."""
+    """A poll under which the other end rings again and again."""
 
     turns = 0
 
@@ -40,7 +46,7 @@ class Noisy:
 
     def poll(self, _):
         Noisy.turns += 1
-        assert Noisy.turns < 1000, "waits for ever"
+        assert Noisy.turns < 1_000_000, "waits for ever"
         return [(self._descriptors[0], select.POLLIN)]
 
 
@@ -55,9 +61,9 @@ def test_an_end_that_wakes_and_sends_nothing_runs_into_the_timeout(ends, monkeyp
 def test_a_wake_up_of_an_earlier_wait_does_not_stand_for_a_look(ends, monkeypatch):
     # The other end may not have seen yet that this one sleeps, so it must look again
     # after a while; a stale wake-up comes too early for that.
-    here, _ = ends
-    end = here._incoming
-    os.eventfd_write(end.place.full, 1)
+    here, there = ends
+    end = there._incoming
+    here._outgoing.place.bell.send(b"x")
     slept = []
 
     class Watched:
@@ -77,53 +83,68 @@ def test_a_wake_up_of_an_earlier_wait_does_not_stand_for_a_look(ends, monkeypatc
     assert slept == [1, 1]
 
 
-def test_a_counter_that_is_full_already_is_no_error_of_this_end(ends):
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_end_that_hears_nothing_holds_nobody_up(ends, waits):
+    # It never listens to its bell, is said to sleep, and has its socket wait.
     here, there = ends
-    end = here._outgoing
-    os.eventfd_write(end.place.full, FULL_COUNTER)
-    if ring.STORES_IN_ORDER:
-        end._words[end._they_sleep] = 1
-        here.send(b"x")
-        assert there.receive(1) == b"x"
-    else:
-        with pytest.raises(MalformedError):
+    there._incoming.place.bell.setblocking(waits)
+    here._outgoing.place.bell.setblocking(waits)
+    if not ring.STORES_IN_ORDER:
+        pytest.skip("this machine lacks the order of stores that words need")
+    here._outgoing._words[here._outgoing._they_sleep] = 1
+
+    def send_many():
+        for _ in range(2000):  # more than a bell holds
             here.send(b"x")
+            there.skip(1)
+
+    sending = threading.Thread(target=send_many, daemon=True)
+    sending.start()
+    sending.join(20)
+    assert not sending.is_alive()
 
 
-def descriptors_of(kind):
+def test_an_eventfd_in_its_place_could_be_made_to_wait():
+    # The control: whoever else has it decides, for both ends.
+    shared = os.eventfd(0, os.EFD_NONBLOCK)
+    theirs = os.dup(shared)
+    assert not os.get_blocking(shared)
+    os.set_blocking(theirs, True)
+    assert os.get_blocking(shared)
+    for each in (shared, theirs):
+        os.close(each)
+
+
+def bell(kind):
     if kind == "pipe":
         reading, writing = os.pipe()
         os.close(reading)
         return writing
     if kind == "file":
-        return os.memfd_create("no counter")
-    if kind == "waiting":
-        return os.eventfd(0)
-    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return os.memfd_create("no bell")
+    if kind == "eventfd":
+        return os.eventfd(0, os.EFD_NONBLOCK)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours.detach()
 
 
-@pytest.mark.parametrize("kind", ["eventfd", "file", "pipe", "waiting"])
-def test_what_is_offered_to_wake_with_is_an_eventfd(kind, monkeypatch):
-    from sealift.channel import memfdoffer
-
-    real = os.eventfd
-    made = []
-
-    def eventfd(*given):
-        made.append(None)
-        return descriptors_of(kind) if len(made) == 3 else real(*given)
-
+@pytest.mark.parametrize("kind", ["socket", "file", "pipe", "eventfd"])
+def test_what_is_offered_to_wake_with_is_a_socket(kind):
     left, right = socket.socketpair()
-    if kind != "eventfd":
-        monkeypatch.setattr(memfdoffer.os, "eventfd", eventfd)
-    here = MemfdTransport.offer(left, slot_bytes=64, num_slots=2)
-    if kind == "eventfd":  # the control
+    shape = MemoryShape(64, 2, 64, 2)
+    memory_file = make_private_file(shape.file_bytes)
+    offer = _OFFER.pack(_OFFER_MAGIC, *astuple(shape))
+    sent = [memory_file, bell("socket"), bell(kind)]
+    socket.send_fds(left, [offer], sent)
+    close_all(sent)
+    if kind == "socket":  # the control
         MemfdTransport.accept(right).close()
     else:
         with pytest.raises(MalformedError):
             MemfdTransport.accept(right)
         right.close()
-    here.close()
+    left.close()
 
 
 @pytest.mark.parametrize("kind", [MemfdTransport, NamedMemoryTransport])

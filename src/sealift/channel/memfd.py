@@ -25,11 +25,11 @@ from sealift.channel.memfdoffer import (
     MAX_RING_BYTES,
     MemoryShape,
     aligned,
-    make_descriptors,
+    make_private_file,
     send_offer,
     take_offer,
 )
-from sealift.channel.ring import CONTROL_BYTES, SLOT_HEAD_BYTES, RingEnd
+from sealift.channel.ring import CONTROL_BYTES, SLOT_HEAD_BYTES, RingEnd, RingPlace
 from sealift.channel.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     check_announced_bytes,
@@ -91,9 +91,9 @@ class MemfdTransport:
         check_peer_user(sock, expected_uid)
         there_bytes, there = sending or (slot_bytes, num_slots)
         shape = MemoryShape(aligned(there_bytes), there, aligned(slot_bytes), num_slots)
-        descriptors = cls._make(shape)
-        send_offer(sock, shape, descriptors)
-        return cls._over(sock, descriptors, shape, offering=True)
+        memory_file = cls._make(shape.file_bytes)
+        bells = send_offer(sock, shape, memory_file)
+        return cls._over(sock, memory_file, shape.places(bells), offering=True)
 
     @classmethod
     def accept(
@@ -117,32 +117,31 @@ class MemfdTransport:
             PeerError: if no offer came.
         """
         check_peer_user(sock, expected_uid)
-        shape, descriptors = take_offer(
+        shape, memory_file, bells = take_offer(
             sock, timeout_s, private=cls._private, max_bytes=max_bytes
         )
-        return cls._over(sock, descriptors, shape, offering=False)
+        return cls._over(sock, memory_file, shape.places(bells), offering=False)
 
     @classmethod
-    def _make(cls, shape: MemoryShape) -> list[int]:
-        return make_descriptors(shape)
+    def _make(cls, file_bytes: int) -> int:
+        return make_private_file(file_bytes)
 
     @classmethod
     def _over(
         cls,
         sock: socket.socket,
-        descriptors: list[int],
-        shape: MemoryShape,
+        memory_file: int,
+        places: tuple[RingPlace, RingPlace],
         *,
         offering: bool,
     ) -> Self:
-        memory_file, *counters = descriptors
         # All pages at once: one by one, they cost more than a copy of what is in them.
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        memory = mmap.mmap(memory_file, shape.file_bytes, flags=flags)
+        file_bytes = places[1].start + places[1].num_slots * places[1].stride
+        memory = mmap.mmap(memory_file, file_bytes, flags=flags)
         os.close(memory_file)
         sock.setblocking(False)
         words = memoryview(memory)[:CONTROL_BYTES].cast("Q")
-        places = shape.places(counters)
         there = RingEnd(places[0], words, sock, writes=offering)
         back = RingEnd(places[1], words, sock, writes=not offering)
         return cls(memory, sock, (there, back) if offering else (back, there))

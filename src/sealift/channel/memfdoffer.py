@@ -1,7 +1,7 @@
 """A private memory file: made by one end, handed over a Unix socket, checked by the other.
 
-The offer is a fixed struct with the shape of both rings, and five descriptors: the file
-and two eventfds for each ring.
+The offer is a fixed struct with the shape of both rings, and three descriptors: the file
+and the other end of each ring's bell.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Final
 
@@ -27,12 +27,15 @@ from sealift.errors import MalformedError, RefusedError, UnavailableError
 MAX_RING_BYTES: Final = 1 << 30
 _ALIGNMENT_BYTES: Final = 64
 _OFFER: Final = struct.Struct(">8sQIQI")
-_OFFER_MAGIC: Final = b"SEALRNG\x04"
-_NUM_DESCRIPTORS: Final = 5
+_OFFER_MAGIC: Final = b"SEALRNG\x05"
+_NUM_DESCRIPTORS: Final = 3
 _SIZE_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(
     fcntl, "F_SEAL_GROW", 4
 )
 _SEALS: Final = _SIZE_SEALS | getattr(fcntl, "F_SEAL_SEAL", 1)
+
+
+Bells = tuple[socket.socket, socket.socket]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +57,36 @@ class MemoryShape:
         """Bytes of the file."""
         return self.back_start + self.back * (SLOT_HEAD_BYTES + self.back_bytes)
 
-    def places(self, counters: list[int]) -> tuple[RingPlace, RingPlace]:
-        """Both rings, with their eventfds."""
-        there = RingPlace(0, CONTROL_BYTES, self.there_bytes, self.there, *counters[:2])
+    def places(self, bells: Bells) -> tuple[RingPlace, RingPlace]:
+        """Both rings, with this end of their bells."""
+        there = RingPlace(0, CONTROL_BYTES, self.there_bytes, self.there, bells[0])
         back = RingPlace(
-            WORDS_PER_RING, self.back_start, self.back_bytes, self.back, *counters[2:]
+            WORDS_PER_RING, self.back_start, self.back_bytes, self.back, bells[1]
         )
         return there, back
 
 
-def send_offer(sock: socket.socket, shape: MemoryShape, descriptors: list[int]) -> None:
-    """Hand the descriptors over; they are closed if that fails.
+def send_offer(sock: socket.socket, shape: MemoryShape, memory_file: int) -> Bells:
+    """Hand the file over, with one end of each bell; return the others.
 
     Raises:
-        PeerError: if nobody is there any more.
+        PeerError: if nobody is there any more; the file is closed then.
     """
     offer = _OFFER.pack(_OFFER_MAGIC, *astuple(shape))
-    rights = struct.pack(f"{len(descriptors)}i", *descriptors)
-    try:
-        sock.sendmsg([offer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    except OSError as error:
-        close_all(descriptors)
-        raise peer_closed(error.strerror or "") from None
+    with ExitStack() as kept, ExitStack() as handed:
+        kept.callback(os.close, memory_file)
+        ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
+        for here, there in zip(ours, theirs, strict=True):
+            kept.callback(here.close)
+            handed.callback(there.close)
+        try:
+            numbers = [there.fileno() for there in theirs]
+            socket.send_fds(sock, [offer], [memory_file, *numbers])
+        except OSError as error:
+            raise peer_closed(error.strerror or "") from None
+        kept.pop_all()
+    first, second = ours
+    return first, second
 
 
 def take_offer(
@@ -84,8 +95,8 @@ def take_offer(
     *,
     private: bool = True,
     max_bytes: int = MAX_RING_BYTES,
-) -> tuple[MemoryShape, list[int]]:
-    """Receive and check an offer.
+) -> tuple[MemoryShape, int, Bells]:
+    """Receive and check an offer: the shape, the file, and this end of the bells.
 
     Raises:
         PeerError: if none came.
@@ -94,10 +105,13 @@ def take_offer(
     """
     offer, descriptors = _receive_offer(sock, timeout_s)
     try:
-        return _parse_offer(offer, descriptors, private, max_bytes), descriptors
+        shape = _parse_offer(offer, descriptors, private, max_bytes)
+        memory_file, *ends = descriptors
+        first, second = (socket.socket(fileno=end) for end in ends)
     except BaseException:
         close_all(descriptors)
         raise
+    return shape, memory_file, (first, second)
 
 
 def aligned(slot_bytes: int) -> int:
@@ -105,38 +119,27 @@ def aligned(slot_bytes: int) -> int:
     return -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def make_descriptors(
-    shape: MemoryShape, make_file: Callable[[int], int] | None = None
-) -> list[int]:
-    """A memory file of that shape, and the eventfds of its rings.
-
-    Args:
-        shape: Its rings.
-        make_file: Makes a file of so many bytes; a private memory file by default.
+def make_private_file(file_bytes: int) -> int:
+    """A private memory file.
 
     Raises:
-        UnavailableError: if this system has no memory files, or no memory.
+        UnavailableError: if this system has none, or no memory.
     """
-    if not hasattr(os, "memfd_create") or not hasattr(os, "eventfd"):
+    if not hasattr(os, "memfd_create"):
         raise UnavailableError(
             "this system has no anonymous memory files",
             fix="Use TCP between the two ends",
             code="no-memfd",
         )
-    made: list[int] = []
     try:
-        made.append((make_file or _private_file)(shape.file_bytes))
-        mode = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-        made.extend(os.eventfd(0, mode) for _ in range(_NUM_DESCRIPTORS - 1))
+        return _private_file(file_bytes)
     except OSError as error:
-        close_all(made)
         raise UnavailableError(
             "cannot make a private memory file",
             why=error.strerror or "",
             fix="Free some memory or file descriptors",
             code="no-memfd",
         ) from error
-    return made
 
 
 def _private_file(file_bytes: int) -> int:
@@ -176,7 +179,7 @@ def _parse_offer(
     if magic != _OFFER_MAGIC or 0 in sizes or shape.file_bytes > max_bytes:
         raise MalformedError("the offer of a memory file is malformed")
     for descriptor in descriptors[1:]:
-        _check_counter(descriptor)
+        _check_bell(descriptor)
     if private:
         _check_private(descriptors[0], shape.file_bytes)
     elif os.fstat(descriptors[0]).st_size < shape.file_bytes:
@@ -184,11 +187,10 @@ def _parse_offer(
     return shape
 
 
-def _check_counter(descriptor: int) -> None:
-    """Refuse what is no eventfd, or one that would wait: this end writes and reads it."""
-    anonymous = stat.S_IFMT(os.fstat(descriptor).st_mode) == 0
-    if not anonymous or os.get_blocking(descriptor):
-        raise MalformedError("what the offer wakes with is no eventfd")
+def _check_bell(descriptor: int) -> None:
+    """Refuse what cannot be told call by call not to wait."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        raise MalformedError("what the offer wakes with is no socket")
 
 
 def _check_private(descriptor: int, file_bytes: int) -> None:

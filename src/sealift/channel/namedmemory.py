@@ -15,7 +15,6 @@ import socket
 from typing import Final
 
 from sealift.channel.memfd import MemfdTransport
-from sealift.channel.memfdoffer import MemoryShape, make_descriptors
 from sealift.channel.ring import SLOT_HEAD_BYTES, RingEnd
 from sealift.errors import UnavailableError
 
@@ -37,8 +36,8 @@ class NamedMemoryTransport(MemfdTransport):
         self.memory = memoryview(mmap.mmap(-1, len(self._shared), flags=flags))
 
     @classmethod
-    def _make(cls, shape: MemoryShape) -> list[int]:
-        return make_descriptors(shape, _open_named)
+    def _make(cls, file_bytes: int) -> int:
+        return _open_named(file_bytes)
 
     def close(self) -> None:
         """End the connection. Idempotent."""

@@ -2,11 +2,13 @@
 
 Writer and reader each keep their own count and show it to the other in a word of shared
 memory. Whoever must wait looks at the other's word for a moment, since a wake-up through
-the kernel takes as long as a tenth of a record, and sleeps on an eventfd only then.
-Counts of the other end are checked: it can stop the ring, not reach outside of it.
+the kernel takes as long as a tenth of a record, and sleeps on a socket only then: the
+ring's bell. Counts of the other end are checked: it can stop the ring until the timeout,
+not reach outside of it. (An eventfd would be faster, and hold this end for ever: whoever
+else has it decides whether it waits. A socket is told call by call not to.)
 
 The words order memory only on machines that keep stores in order (x86). Elsewhere each
-frame goes with a write to the eventfd, and the kernel orders.
+frame goes with a byte through the bell, and the kernel orders.
 """
 
 from __future__ import annotations
@@ -31,19 +33,20 @@ DEFAULT_SPIN_S: Final = 100e-6
 _WRITTEN, _READ, _READER_SLEEPS, _WRITER_SLEEPS = 0, 16, 32, 48
 _LOOKS_PER_YIELD: Final = 32
 _FIRST_SLEEP_MS: Final = 1
+_AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_HEARD_AT_ONCE: Final = 4096
 STORES_IN_ORDER: Final = platform.machine() in ("x86_64", "AMD64")
 
 
 @dataclass(slots=True)
 class RingPlace:
-    """Where a ring lies in the file, and its two eventfds."""
+    """Where a ring lies in the file, and this end of its bell."""
 
     first_word: int
     start: int
     slot_bytes: int
     num_slots: int
-    full: int  # written to when there are frames
-    free: int  # written to when there is room
+    bell: socket.socket  # sent to when there are frames, or room
 
     @property
     def stride(self) -> int:
@@ -85,13 +88,12 @@ class RingEnd:
         self._i_sleep, self._they_sleep = (
             first + word for word in (sleeps if writes else sleeps[::-1])
         )
-        self._wake, self._awaited = (
-            (place.full, place.free) if writes else (place.free, place.full)
-        )
+        self._bell = place.bell
         # The writer may begin with as many frames as there are slots.
         self._head_start = num_slots if writes else 0
         self._num_slots = num_slots
         self._granted = 0
+        self._ended = False
 
     def slot_start(self, ahead: int = 0) -> int:
         """Where the slot begins whose turn it is, or one of those after it."""
@@ -108,7 +110,7 @@ class RingEnd:
             if self._words[self._they_sleep]:
                 # One that is full wakes as it is.
                 with contextlib.suppress(BlockingIOError):
-                    os.eventfd_write(self._wake, 1)
+                    self._ring(1)
         else:
             self._grant(count)
 
@@ -128,28 +130,44 @@ class RingEnd:
 
     def available(self) -> int:
         """Slots that are this end's by now."""
-        theirs = self._words[self._their_word] if self._in_order else self._drained()
+        if self._in_order:
+            theirs = self._words[self._their_word]
+        else:
+            self._hear()
+            theirs = self._granted
         found: int = theirs + self._head_start - self.position
         if not 0 <= found <= self._num_slots:
             raise _bad_ring()
         return found
 
     def release(self) -> None:
-        """Close this end's descriptors."""
+        """Let go of the memory, close this end of the bell."""
         self._words.release()
-        for descriptor in (self.place.full, self.place.free):
-            os.close(descriptor)
+        self._bell.close()
+
+    def _ring(self, count: int) -> None:
+        try:
+            self._bell.send(bytes(count), _AT_ONCE)
+        except BlockingIOError:
+            raise
+        except OSError:  # gone: whoever waits for the other end is told
+            self._ended = True
 
     def _grant(self, count: int) -> None:
         try:
-            os.eventfd_write(self._wake, count)
-        except BlockingIOError:  # the other end wrote to it
-            raise _bad_ring() from None
+            self._ring(count)
+        except BlockingIOError:  # hundreds that it did not hear
+            raise peer_timeout() from None
 
-    def _drained(self) -> int:
-        with contextlib.suppress(BlockingIOError):
-            self._granted += os.eventfd_read(self._awaited)
-        return self._granted
+    def _hear(self) -> None:
+        try:
+            heard = self._bell.recv(_HEARD_AT_ONCE, _AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        self._granted += len(heard)
+        self._ended = self._ended or not heard
 
     def _seen(self, count: int) -> bool:
         """Look again and again for a moment."""
@@ -184,15 +202,14 @@ class RingEnd:
         left_ms = deadline.remaining_ms()
         waits = [ms for ms in (left_ms, longest_ms) if ms is not None]
         poller = select.poll()
-        poller.register(self._awaited, select.POLLIN)
-        poller.register(self._sock, select.POLLIN)
-        ready = dict(poller.poll(min(waits, default=None)))
-        if self._awaited in ready:
-            if self._in_order:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._awaited)
-        elif ready and self.available() < count:
-            # Frames sent before the peer closed are read first.
+        for sock in (self._bell, self._sock):
+            poller.register(sock.fileno(), select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll(min(waits, default=None))]
+        if self._bell.fileno() in ready:
+            self._hear()
+        # Frames sent before the peer closed are read first.
+        gone = self._ended or self._sock.fileno() in ready
+        if gone and self.available() < count:
             raise peer_closed("the peer ended it")
         # Also after a wake-up: whoever only wakes does not hold this end up.
         if left_ms == 0 and self.available() < count:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import fcntl
 import os
 import socket
@@ -20,7 +19,7 @@ FILE_BYTES = 4096 + 2 * NUM_SLOTS * (32 + SLOT_BYTES)
 RING = (SLOT_BYTES, NUM_SLOTS)
 
 
-def head(there=RING, back=RING, magic=b"SEALRNG\x04"):
+def head(there=RING, back=RING, magic=b"SEALRNG\x05"):
     return struct.pack(">8sQIQI", magic, *there, *back)
 
 
@@ -43,15 +42,13 @@ def memory_file(seals=ALL_SEALS, size=FILE_BYTES):
     return descriptor
 
 
-def offer(sock, descriptor, head=OFFER, counters=4):
-    descriptors = [
-        descriptor,
-        *(os.eventfd(0, os.EFD_NONBLOCK) for _ in range(counters)),
-    ]
-    rights = array.array("i", descriptors).tobytes()
-    sock.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    for each in descriptors:
-        os.close(each)
+def offer(sock, descriptor, head=OFFER, bells=2):
+    pairs = [socket.socketpair() for _ in range(bells)]
+    socket.send_fds(sock, [head], [descriptor, *(one.fileno() for one, _ in pairs)])
+    os.close(descriptor)
+    for pair in pairs:
+        for end in pair:
+            end.close()
 
 
 def refusal(sock):
@@ -97,7 +94,7 @@ def test_something_that_is_not_memory_is_refused(sockets):
 @pytest.mark.parametrize(
     "malformed",
     [
-        head(magic=b"SEALRNG\x03"),
+        head(magic=b"SEALRNG\x04"),
         head(there=(SLOT_BYTES, 0)),
         head(back=(SLOT_BYTES, 0)),
         head(there=(0, NUM_SLOTS)),
@@ -112,7 +109,7 @@ def test_a_malformed_offer_is_refused(sockets, malformed):
 
 
 def test_an_offer_with_too_few_descriptors_is_refused(sockets):
-    offer(sockets[0], memory_file(), counters=3)
+    offer(sockets[0], memory_file(), bells=1)
     assert isinstance(refusal(sockets[1]), MalformedError)
 
 

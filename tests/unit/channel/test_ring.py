@@ -11,7 +11,7 @@ from sealift.channel.memfd import memfd_pair
 from sealift.errors import MalformedError, PeerError
 
 
-@pytest.fixture(params=[True, False], ids=["words", "eventfds"])
+@pytest.fixture(params=[True, False], ids=["words", "bells"])
 def ends(request, monkeypatch):
     """Both ways of counting: this machine's, and that of weakly ordered ones."""
     if request.param and not ring.STORES_IN_ORDER:
