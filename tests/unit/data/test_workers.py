@@ -203,5 +203,8 @@ def test_torchs_own_loader_says_what_to_do(shards: Shards) -> None:
         forking = DataLoader(
             dataset, batch_size=32, num_workers=1, multiprocessing_context="fork"
         )
+        rows: Any = iter(forking)
         with pytest.raises(UsageError, match=r"SealedDataLoader\(num_workers=N\)"):
-            next(iter(forking))
+            next(rows)
+        for worker in rows._workers:  # else whatever test comes then waits 5 s for it
+            worker.kill()
