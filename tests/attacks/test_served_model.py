@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,12 +29,13 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.ids import Buffer, Digest, Role
+from sealift.release.signed import SignedAgreement, add_signature, save_signed
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.train.serving import client as client_module
 from sealift.train.serving.client import connect as connect_client
 from sealift.train.serving.client import meet
-from sealift.train.serving.clientpolicy import require_known
+from sealift.train.serving.clientpolicy import load_policy, require_known
 from sealift.train.serving.desk import Desk
 from sealift.train.serving.packets import Answered, Ask, send_packet
 from tests.sim.served import Served, greeting, rows
@@ -111,6 +113,20 @@ def test_an_agreement_that_nothing_vouches_for() -> None:
         require_known(served.verified, resource, None, Digest.of(b"x").to_text())
     assert caught.value.code == "other-agreement"
     require_known(served.verified, resource, served.lab.public_key, "")
+
+
+def test_python_clients_judge_hardware_as_the_command_does(tmp_path: Path) -> None:
+    """What vendors and signers say is read, and refused where it is not theirs."""
+    served, agreement = Served(), tmp_path / "agreement.json"
+    signed = SignedAgreement(served.verified.agreement)
+    save_signed(add_signature(signed, served.lab), agreement)
+    known = {"agreement": agreement, "digest": served.verified.digest.to_text()}
+    load_policy(**known)  # type: ignore[arg-type]
+    bundle = tmp_path / "bundle.json"
+    bundle.write_bytes(b"{}")
+    for given in ({"collateral": bundle}, {"references": [bundle]}):
+        with pytest.raises(MalformedError):
+            load_policy(**known, **given)  # type: ignore[arg-type]
 
 
 class Relayed:

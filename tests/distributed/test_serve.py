@@ -1,8 +1,10 @@
-"""A served model end to end: real processes, sockets, keys released by a real broker."""
+"""A served model end to end, as its how-to says: processes, sockets, a real broker."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,52 +18,44 @@ import pytest
 import torch
 
 import sealift
+from sealift.cli.main import main
+from sealift.cli.passphrase import VARIABLE
 from sealift.codec import decode
+from sealift.crypto.identity import load_identity
 from sealift.errors import JobError, MalformedError, PeerError, PolicyError
 from sealift.release.audit import LogEntry
 from sealift.release.auditlog import AuditLog
 from sealift.train.serving.client import Client
-from tests.sim.jobworld import identities, plain_world
-from tests.sim.servingworld import ServingWorld
+from tests.sim.servinghowto import PASSPHRASE, ServingHowTo, boxes, make_layer
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
 
-def start(*words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sealift", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 class Served:
-    """Server and broker as processes."""
+    """Server and broker as processes, in the folder where the how-to was followed."""
 
-    def __init__(self, world: ServingWorld) -> None:
-        self.world = world
-        cloud, lab = plain_world().home("cloud"), plain_world().home("lab")
-        self.server = start(
-            "serve",
-            world.job,
-            "--key",
-            cloud.key,
-            "--passphrase-file",
-            cloud.passphrase,
-        )
-        assert self.server.stderr is not None
+    def __init__(self, howto: ServingHowTo) -> None:
+        self.howto = howto
+        with contextlib.chdir(howto.path):
+            howto.prepare()
+        self.server = self._start("serve")
         self.lines: list[str] = []
-        self.address = self.wait_for(r"serve.listening address=(\S+)")
-        job = world.path / "broker.toml"
-        job.write_text(world.job.read_text().replace("127.0.0.1:0", self.address))
-        self.broker = start(
-            "broker", job, "--key", lab.key, "--passphrase-file", lab.passphrase,
-            "--vault", world.vault, "--log", world.path / "lab.log",
-        )  # fmt: skip
+        self.wait_for(r"(serve.listening)")
+        self.broker = self._start("broker")
         self.wait_for(r"(serve.ready)")
         self.draining = threading.Thread(target=self._drain, daemon=True)
         self.draining.start()
+
+    def _start(self, role: str) -> subprocess.Popen[str]:
+        (words,) = self.howto.commands(role)
+        return subprocess.Popen(
+            [sys.executable, "-m", "sealift", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.howto.path,
+            env={**os.environ, VARIABLE: PASSPHRASE},
+        )
 
     def wait_for(self, pattern: str) -> str:
         assert self.server.stderr is not None
@@ -77,9 +71,9 @@ class Served:
 
     def connect(self) -> Client:
         return sealift.connect(
-            self.address,
-            agreement=self.world.agreement,
-            owner=self.world.owner_card,
+            self.howto.address,
+            agreement=self.howto.path / "serving.json",
+            owner=self.howto.path / "lab.card.json",
             development=True,
         )
 
@@ -92,56 +86,50 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    world = ServingWorld(tmp_path_factory.mktemp("serving") / "world").make()
-    found = Served(world)
+    found = Served(ServingHowTo(tmp_path_factory.mktemp("serving")))
     yield found
     found.stop()
 
 
-def make_layer() -> torch.nn.Linear:
-    torch.manual_seed(5)
-    return torch.nn.Linear(4, 3)
+def some(rows: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0, 16, size=(rows, 64)).astype(np.float32)
 
 
 LAYER = make_layer()
 
 
-def expected(x: np.ndarray) -> np.ndarray:
-    return LAYER(torch.from_numpy(x)).detach().numpy()
+def expected(pixels: np.ndarray) -> np.ndarray:
+    return torch.softmax(LAYER(torch.from_numpy(pixels)), dim=1).detach().numpy()
 
 
 def test_the_whole_way(served: Served) -> None:
-    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    pixels = some(3)
     with served.connect() as model:
         assert model.seen.level == "development"
-        assert model.seen.model == "twice"
+        assert model.seen.model == "digits"
         assert model.seen.log_size >= 2
-        answer = model.predict({"x": x})
-        assert set(answer) == {"y", "best"}  # what the form does not name stays inside
-        assert np.array_equal(answer["y"], np.round(expected(x), 3))
-        assert np.array_equal(answer["best"], expected(x).argmax(axis=1))
-        many = np.tile(x, (7, 1))  # more rows than are taken at once
-        assert np.array_equal(
-            model.predict(many, pad=True)["y"], np.round(expected(many), 3)
-        )
-        tensors = model.predict(torch.from_numpy(x))
-        assert isinstance(tensors["y"], torch.Tensor)
-        steps = list(model.generate({"x": x}, steps=3))
-        assert [s["token"].tolist() for s in steps] == [
-            np.round(x.sum(axis=1) * 0.5**k, 4).tolist() for k in (1, 2, 3)
-        ]
+        answer = model.predict({"pixels": pixels})
+        assert set(answer) == {"digit", "probability"}  # what is not named stays inside
+        assert np.allclose(answer["probability"], expected(pixels), atol=6e-4)
+        assert np.array_equal(answer["digit"], expected(pixels).argmax(axis=1))
+        many = np.tile(pixels, (50, 1))  # more rows than are taken at once
+        found = model.predict(many, pad=True)["probability"]
+        assert np.allclose(found, expected(many), atol=6e-4)
+        tensors = model.predict(torch.from_numpy(pixels))
+        assert isinstance(tensors["probability"], torch.Tensor)
 
 
 def test_a_failing_row_fails_alone_and_says_nothing(served: Served) -> None:
-    bad = np.full((1, 4), 99, dtype=np.float32)
+    bad = np.full((1, 64), 13, dtype=np.float32)
     with served.connect() as model:
         with pytest.raises(JobError) as caught:
             model.predict(bad)
         assert caught.value.code == "model-failed"
         assert "secret" not in str(caught.value)
         with pytest.raises(MalformedError, match="not finite"):
-            model.predict(np.full((1, 4), np.nan, dtype=np.float32))
-        assert model.predict(np.ones((1, 4), np.float32))["y"].shape == (1, 3)
+            model.predict(np.full((1, 64), np.nan, dtype=np.float32))
+        assert model.predict(some(1))["digit"].shape == (1,)
     assert not any("secret" in line for line in served.lines)
 
 
@@ -149,13 +137,12 @@ def test_several_clients_get_their_own_answers(served: Served) -> None:
     wrong: list[object] = []
 
     def ask(seed: int) -> None:
-        rng = np.random.default_rng(seed)
         with served.connect() as model:
-            for _ in range(10):
-                x = rng.normal(size=(rng.integers(1, 5), 4)).astype(np.float32)
-                y = model.predict(x, patience_s=20)["y"]
-                if not np.allclose(y, expected(x), atol=2e-3):
-                    wrong.append(x)
+            for number in range(10):
+                pixels = some(1 + number % 4, 100 * seed + number)
+                found = model.predict(pixels, patience_s=20)["probability"]
+                if not np.allclose(found, expected(pixels), atol=6e-4):
+                    wrong.append(pixels)
 
     threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
     for each in threads:
@@ -165,34 +152,44 @@ def test_several_clients_get_their_own_answers(served: Served) -> None:
     assert not wrong
 
 
-def test_by_the_command_line(served: Served, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps({"x": [[1, 2, 3, 4]]}))
-    common = [
-        "predict", served.address, rows, "--agreement", served.world.agreement,
-        "--owner", served.world.owner_card,
-    ]  # fmt: skip
-    refused = start(*common)
-    _, errors = refused.communicate(timeout=60)
-    assert refused.returncode == PolicyError.exit_code
-    assert errors.rstrip().endswith("[development-refused]")
-    asked = start(*common, "--development", "-o", tmp_path / "answer.csv")
-    _, errors = asked.communicate(timeout=60)
-    assert asked.returncode == 0, errors
-    assert "development" in errors
-    head, _row = (tmp_path / "answer.csv").read_text().splitlines()
-    assert head == "y_0,y_1,y_2,best"
-    streamed = start(*common, "--development", "--stream", "--steps", "2")
-    output, _ = streamed.communicate(timeout=60)
-    assert [json.loads(line) for line in output.splitlines()] == [
-        {"token": [5.0]},
-        {"token": [2.5]},
-    ]
+def test_by_the_command_line(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(served.howto.path)
+    np.savez("rows.npz", pixels=(pixels := some(2)))
+    asked, streamed, described = served.howto.commands("predict")
+    assert main(asked) == PolicyError.exit_code
+    assert capsys.readouterr().err.rstrip().endswith("[development-refused]")
+    assert main([*asked, "--development"]) == 0
+    assert "whoever runs the server can read" in capsys.readouterr().err
+    head, *rows = Path("answer.csv").read_text().splitlines()
+    assert head.startswith("digit,probability_0,probability_1")
+    assert all(len(number) <= 5 for row in rows for number in row.split(","))
+    assert main([*streamed, "--development"]) == 0
+    total = pixels.sum(axis=1, dtype=np.float64).astype(int)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 3
+    assert np.abs(np.array(lines[2]["next"]) - total).max() <= 3
+    assert main([*described, "--development"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agreement"].startswith("sha256:")
+    assert told["form"]["outputs"]["fields"][0]["name"] == "digit"
+
+
+def test_by_python(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(served.howto.path)
+    (script,) = boxes("python")
+    owner = 'owner="lab.card.json"'
+    script = served.howto.adapted(script).replace(owner, f"{owner}, development=True")
+    exec(compile(script, "howto", "exec"), {"pixels": some(2)})
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_it_ends_in_order(served: Served) -> None:
     with served.connect() as model:
-        stream = model.generate(np.ones((1, 4), np.float32))
+        stream = model.generate(some(1))
         next(stream)
         served.server.send_signal(signal.SIGTERM)
         assert served.server.wait(10) == 128 + signal.SIGTERM
@@ -204,12 +201,13 @@ def test_it_ends_in_order(served: Served) -> None:
     assert numbers["answered"] > 40
     assert numbers["waiting"] == 0
     served.stop()
-    kinds = [decode(LogEntry, raw).kind for raw in log_of(served.world)]
+    kinds = [decode(LogEntry, raw).kind for raw in log_of(served.howto)]
     assert kinds == ["agreement", "release"]
 
 
-def log_of(world: ServingWorld) -> list[bytes]:
-    log = AuditLog.open(world.path / "lab.log", identities()["lab"], lambda: 0.0)
+def log_of(howto: ServingHowTo) -> list[bytes]:
+    lab = load_identity(howto.path / "lab.key", PASSPHRASE)
+    log = AuditLog.open(howto.path / "lab.log", lab, lambda: 0.0)
     try:
         return list(log.entries())
     finally:

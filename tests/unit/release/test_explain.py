@@ -7,6 +7,7 @@ from dataclasses import replace
 from sealift.attest.level import Level
 from sealift.release.explain import count, explain
 from tests.sim.owners import OUTPUT, make_consortium
+from tests.sim.served import Served
 
 AGREEMENT = make_consortium().agreement
 
@@ -53,6 +54,15 @@ def test_each_party_gives_and_receives() -> None:
     private = replace(AGREEMENT, output=replace(OUTPUT, audience="owner"))
     assert "the numbers of all owners" in ada.receives
     assert "the numbers of all owners" not in explain(private).parties[0].receives
+
+
+def test_all_that_leaves_a_served_model_is_said() -> None:
+    (line,) = (
+        each for each in explain(Served().agreement()).everybody if "answers" in each
+    )
+    assert (
+        line == "doubler answers anybody who can reach it, with y; step by step with t"
+    )
 
 
 def test_lines_name_every_party() -> None:

@@ -7,10 +7,13 @@ else is compared with the agreement.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.level import Level
+from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
 from sealift.attest.result import AttestationResult
 from sealift.crypto.identity import Identity, load_card
 from sealift.crypto.sign import PublicKey
@@ -19,6 +22,7 @@ from sealift.ids import Digest
 from sealift.release.agreement import Resource
 from sealift.release.audit import verify_head
 from sealift.release.equip import equip
+from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.train.modelform import choose_model
 from sealift.train.serving.packets import Welcome
@@ -112,6 +116,8 @@ def load_policy(
     development: bool = False,
     levels: tuple[Level, ...] = (),
     identity: Identity | None = None,
+    collateral: str | Path | None = None,
+    references: Iterable[str | Path] = (),
 ) -> ClientPolicy:
     """A policy from the agreement's file, and from what tells that it is the right one.
 
@@ -120,13 +126,20 @@ def load_policy(
         owner: The model owner's key, or its card: it must have signed.
         digest: The agreement's digest instead, ``sha256:...``.
         model, development, levels, identity: See ``ClientPolicy``.
+        collateral: What vendors say of their hardware, a bundle; to judge a TEE with.
+        references: Signed sets of reference values that the agreement names.
 
     Raises:
         PolicyError: ``agreement-unknown`` if neither owner nor digest is given;
             ``other-key`` or ``other-agreement``.
         SealiftError: if the agreement does not verify.
     """
-    verified = equip(load_verified(Path(agreement)), clock=time.time)  # noqa: TID251
+    verified = equip(
+        load_verified(Path(agreement)),
+        clock=time.time,  # noqa: TID251
+        collateral=_read_bundle(collateral),
+        sets=[parse_set(read_whole(Path(each), MAX_SET_BYTES)) for each in references],
+    )
     require_known(verified, choose_model(verified, model), owner, digest)
     return ClientPolicy(
         agreement=verified,
@@ -135,6 +148,12 @@ def load_policy(
         levels=levels,
         identity=identity,
     )
+
+
+def _read_bundle(path: str | Path | None) -> Collateral | None:
+    if path is None:
+        return None
+    return parse_bundle(read_whole(Path(path), 2 * MAX_BUNDLE_BYTES))
 
 
 def require_known(

@@ -14,7 +14,7 @@ from sealift.errors import JobError, MalformedError
 from sealift.train.modelform import Fields, form_from_plain, load_form
 from sealift.train.serving.letout import let_out_rows
 from tests.sim.served import FORM
-from tests.sim.servingworld import FORM as TOML
+from tests.sim.servinghowto import boxes
 
 
 def test_it_comes_back_through_canonical_json() -> None:
@@ -26,11 +26,12 @@ def test_people_write_toml_and_name_cards(tmp_path: Path) -> None:
     card = create_identity("ada").card
     (tmp_path / "ada.card.json").write_bytes(encode(card))
     path = tmp_path / "form.toml"
-    path.write_text(TOML.replace("clients = []", 'clients = ["ada.card.json"]'))
+    form, _job = boxes("toml")
+    path.write_text(form.replace("clients = []", 'clients = ["ada.card.json"]'))
     form = load_form(path)
     assert form.clients == {"ada": card.sign}
     assert form.outputs is not None
-    assert form.outputs.digits == {"y": 3}
+    assert form.outputs.digits == {"probability": 3}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +26,10 @@ from sealift.errors import (
 )
 from sealift.events import discard
 from sealift.ids import Role
+from sealift.release.agreement import ReleaseRule
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept
+from sealift.train import leasekeeping
 from sealift.train.serving import sealedmodel
 from sealift.train.serving.client import Client, meet
 from sealift.train.serving.sealedmodel import ModelSource, seal_model_file
@@ -120,6 +123,47 @@ def test_a_lease_lost_while_it_loads_is_what_it_ends_with() -> None:
     started.server._load = load  # type: ignore[method-assign, assignment]
     started._serve()
     assert isinstance(started.error, PolicyError)
+
+
+def test_a_lost_lease_ends_it_and_its_clients_hear_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker falls silent in the midst of a generation (rules H5, V6, V7)."""
+    started = Started()
+    server: Any = started.server
+    silent, interrupted = threading.Event(), threading.Event()
+    rule = ReleaseRule(lease_s=2.0, heartbeat_s=0.3)
+    terms = started.served.verified.agreement
+    model = replace(terms.resources[0], rule=rule)
+    server._agreement = SimpleNamespace(agreement=replace(terms, resources=(model,)))
+    server._workshop = SimpleNamespace(sandbox="none", interrupt=interrupted.set)
+
+    def prove(session: object, heartbeat_s: float) -> None:
+        if silent.is_set():
+            raise PeerError("nothing came", code="peer-timeout")
+
+    monkeypatch.setattr(leasekeeping, "prove_lease", prove)
+
+    def collect(stack: ExitStack) -> None:
+        stack.enter_context(closing(server._keep_leases())).begin("lab")
+
+    server._reach_broker, server._collect = nullcontext, collect
+    started.thread.start()
+    assert started.ready.wait(5)
+    client = started.connect()
+    stream = client.generate(rows(1.0))
+    next(stream)
+    time.sleep(0.5)  # longer than a heartbeat: kept so far
+    assert started.thread.is_alive()
+    silent.set()
+    started.thread.join(5)
+    assert isinstance(started.error, PolicyError)
+    assert started.error.code == "lease-lost"
+    assert interrupted.is_set()
+    assert started.model.closed
+    with pytest.raises(PeerError) as caught:
+        client.predict(rows(1.0))
+    assert caught.value.code in ("server-stopping", "session-closed")
 
 
 def test_a_changed_model_leaves_nothing_in_memory(
