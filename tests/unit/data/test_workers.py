@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, _utils
 
 from sealift.crypto.keys import TOKEN
 from sealift.data import SealedDataLoader
@@ -196,7 +196,9 @@ def _look(address: int) -> str:
         return str(error)
 
 
-def test_torchs_own_loader_says_what_to_do(shards: Shards) -> None:
+def test_torchs_own_loader_says_what_to_do(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with shards.open() as dataset:
         labels = [b["id"] for b in DataLoader(dataset, batch_size=32, num_workers=0)]
         assert torch.cat(labels).tolist() == list(range(ROWS))
@@ -206,5 +208,6 @@ def test_torchs_own_loader_says_what_to_do(shards: Shards) -> None:
         rows: Any = iter(forking)
         with pytest.raises(UsageError, match=r"SealedDataLoader\(num_workers=N\)"):
             next(rows)
-        for worker in rows._workers:  # else whatever test comes then waits 5 s for it
-            worker.kill()
+        # Else whatever test comes when it is collected waits 5 s for its worker.
+        monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        rows._shutdown_workers()
