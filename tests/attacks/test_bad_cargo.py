@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.localsocket import LocalListener
 from sealift.channel.rawfile import RawSealedFile
+from sealift.channel.transports.localsocket import LocalListener
 from sealift.errors import MalformedError
 from sealift.events import Event
 from sealift.travel.alongside import Pathfinder

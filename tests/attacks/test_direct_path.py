@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.localsocket import LocalListener, dial_local
-from sealift.channel.tcp import TcpListener
-from sealift.channel.transport import SlotTransport
+from sealift.channel.transports.localsocket import LocalListener, dial_local
+from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from sealift.channel import linkreceive
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkopening import InPlace
-from sealift.channel.ring import SLOT_HEAD_BYTES
+from sealift.channel.link import receive as linkreceive
+from sealift.channel.link.opening import InPlace
 from sealift.channel.sealer import StreamSealer
+from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 from tests.sim.twicereading import TwiceReadingBackend

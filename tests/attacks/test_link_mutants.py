@@ -8,7 +8,7 @@ import pytest
 
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.hostdevice import HostDevice, HostMemory
-from sealift.channel.mode import LinkMode
+from sealift.channel.link.mode import LinkMode
 from sealift.crypto.aead import Aead
 from sealift.errors import AuthenticationError
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from sealift.channel.ahead import AheadFeeder, SealAhead
 from sealift.channel.cpu import CpuBackend
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
-from sealift.channel.linksend import LinkSender
-from sealift.channel.mode import LinkMode
+from sealift.channel.link.ahead import AheadFeeder, SealAhead
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.send import LinkSender
 from sealift.channel.record import StreamOptions
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, UsageError

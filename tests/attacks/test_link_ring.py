@@ -10,16 +10,16 @@ from dataclasses import astuple
 
 import pytest
 
-from sealift.channel import ring
-from sealift.channel.memfd import MemfdTransport, memfd_pair
-from sealift.channel.memfdoffer import (
+from sealift.channel.transports import ring
+from sealift.channel.transports.memfd import MemfdTransport, memfd_pair
+from sealift.channel.transports.memfdoffer import (
     _OFFER,
     _OFFER_MAGIC,
     MemoryShape,
     close_all,
     make_private_file,
 )
-from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.errors import MalformedError, PeerError
 
 

@@ -10,10 +10,10 @@ import os
 
 import pytest
 
-from sealift.channel.ahead import SealAhead
-from sealift.channel.linkkeys import LinkKeys
-from sealift.channel.mode import LinkMode, shape_of
-from sealift.channel.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.ahead import SealAhead
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.mode import LinkMode, shape_of
+from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

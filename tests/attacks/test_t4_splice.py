@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from sealift.channel.commitment import VerifiedLeaves
-from sealift.channel.memory import Fault
 from sealift.channel.opener import RecordOpener
 from sealift.channel.sealedfile import RawSealedFile, write_sealed_file
+from sealift.channel.transports.memory import Fault
 from sealift.travel.frame import Frame, Placement, placement
 from sealift.travel.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.mode import LinkMode
-from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.staged import MAX_BATCH_RECORDS, Staged, spans
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.staged import MAX_BATCH_RECORDS, Staged, spans
+from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart

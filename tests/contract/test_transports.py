@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from sealift.channel.memfd import memfd_pair
-from sealift.channel.memory import memory_pair
 from sealift.channel.pipeline import receive_stream, send_stream
-from sealift.channel.spool import SpoolTransport
 from sealift.channel.stream import StreamOpener, StreamSealer
-from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.memfd import memfd_pair
+from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transports.spool import SpoolTransport
+from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
 

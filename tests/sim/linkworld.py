@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable
 
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkkeys import LinkKeys
-from sealift.channel.linkreceive import LinkReceiver
-from sealift.channel.linksend import LinkSender
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import DEFAULT_MODE
-from sealift.channel.ring import SLOT_HEAD_BYTES
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.mode import DEFAULT_MODE
+from sealift.channel.link.receive import LinkReceiver
+from sealift.channel.link.send import LinkSender
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 
 RECORD_BYTES = 4096

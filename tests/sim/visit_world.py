@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
-from sealift.channel.memory import Fault, MemoryTransport, memory_pair
+from sealift.channel.transports.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.events import Event

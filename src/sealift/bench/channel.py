@@ -24,8 +24,8 @@ from sealift.bench.report import BenchReport, start_report
 from sealift.channel.header import sealed_bytes
 from sealift.channel.pipeline import send_stream
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.tcp import TcpTransport
-from sealift.channel.transport import SlotTransport
+from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import TOKEN, SecretKey
 
 RECORD_BYTES: Final = 1 << 20

@@ -12,8 +12,8 @@ import sys
 from sealift.channel.header import StreamHeader
 from sealift.channel.pipeline import receive_stream
 from sealift.channel.quarantine import Quarantine
-from sealift.channel.tcp import TcpTransport
-from sealift.channel.transport import SlotTransport
+from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 
 _TIMEOUT_S = 60.0

@@ -19,8 +19,8 @@ from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
 from sealift.bench.report import BenchReport, start_report
-from sealift.channel.memory import memory_pair
-from sealift.channel.transport import Transport
+from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transports.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.session import Endpoint, Link, PeerPolicy, Relay, accept, connect

@@ -31,8 +31,8 @@ from sealift.bench.linkfailure import count_needles, failure_row
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import modelled_rows, sources
 from sealift.bench.report import BenchReport, Row, start_report
-from sealift.channel.linksend import suggested_record_bytes
-from sealift.channel.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.link.send import suggested_record_bytes
 
 MIB: Final = 1 << 20
 SIZES_BYTES: Final = tuple(

@@ -16,14 +16,14 @@ from typing import Final
 
 from sealift.bench.linkdevice import NAIVE_NONCE, TIMEOUT_S
 from sealift.bench.linkpeer import DevicePeer
-from sealift.channel.ahead import SealAhead
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys
-from sealift.channel.linksend import LinkSender, suggested_record_bytes
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import LinkMode, parse_mode, shape_of
-from sealift.channel.namedmemory import NamedMemoryTransport
-from sealift.channel.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.ahead import SealAhead
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.link.mode import LinkMode, parse_mode, shape_of
+from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.send import LinkSender, suggested_record_bytes
 from sealift.channel.sealer import StreamSealer
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkkeys import LinkKeys
-from sealift.channel.linkreceive import LinkReceiver
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import parse_mode
-from sealift.channel.namedmemory import NamedMemoryTransport
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.mode import parse_mode
+from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.select import DeviceSelection, select_device
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError

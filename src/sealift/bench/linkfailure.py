@@ -19,11 +19,11 @@ from typing import Final
 from sealift.bench.linkarms import DEFAULT_SLOTS
 from sealift.bench.linkpeer import DevicePeer
 from sealift.bench.report import Row
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys
-from sealift.channel.linksend import LinkSender
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import LinkMode, shape_of
-from sealift.channel.ring import SLOT_HEAD_BYTES
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.link.mode import LinkMode, shape_of
+from sealift.channel.link.send import LinkSender
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 

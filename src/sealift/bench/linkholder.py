@@ -20,10 +20,10 @@ from sealift.bench.linktrainer import (
     SLOTS,
     link_keys,
 )
-from sealift.channel.ahead import AheadFeeder, SealAhead
-from sealift.channel.linksend import LinkSender
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import LinkMode
+from sealift.channel.link.ahead import AheadFeeder, SealAhead
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.send import LinkSender
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.errors import SealiftError
 
 

@@ -26,7 +26,7 @@ from sealift.bench.linkmodels import NAMES, form_for
 from sealift.bench.linkserver import MAX_REQUEST_BYTES, PlainSession, open_sealed
 from sealift.bench.linktls import connect_tls, make_certificate
 from sealift.bench.report import Row
-from sealift.channel.tcp import TcpTransport
+from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schema import Schema

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sealift.bench.linkdevice import TIMEOUT_S
-from sealift.channel.linkkeys import LinkKeys
-from sealift.channel.memfd import MemfdTransport
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import PeerError, UnavailableError
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sealift.bench.linkmodels import MAX_ROWS, bundle_for, form_for
-from sealift.channel.tcp import TcpListener, TcpTransport
-from sealift.channel.transport import Transport
+from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import SealiftError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.bench.linkserver import open_sealed
-from sealift.channel.tcp import TcpTransport
+from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, SealiftError, UnavailableError
 from sealift.ids import Buffer

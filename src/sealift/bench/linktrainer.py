@@ -18,10 +18,10 @@ from collections import deque
 from typing import Any, Final
 
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkkeys import LinkKeys
-from sealift.channel.linkreceive import LinkReceiver
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import LinkMode
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.receive import LinkReceiver
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 

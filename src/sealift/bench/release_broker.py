@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sealift.bench.travel_wire import Answer, pack, serve, unpack
 from sealift.channel.commitment import key_commitment
-from sealift.channel.tcp import TcpTransport
+from sealift.channel.transports.tcp import TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey

@@ -19,7 +19,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.bench.release_broker import BROKER, HEARTBEAT_S, OWNER, RESOURCE
 from sealift.bench.travel_wire import Answer, pack, serve, unpack
-from sealift.channel.tcp import TcpListener
+from sealift.channel.transports.tcp import TcpListener
 from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError

@@ -12,9 +12,9 @@ from typing import Any
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.bench.travel_shipping import ShippingDock, receive_model, send_model
 from sealift.bench.travel_wire import Answer, pack, serve, unpack
-from sealift.channel.localsocket import LocalListener
-from sealift.channel.tcp import TcpListener, TcpTransport
-from sealift.channel.transport import SlotTransport
+from sealift.channel.transports.localsocket import LocalListener
+from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.transport import SlotTransport
 from sealift.codec import decode
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey

@@ -17,7 +17,7 @@ from sealift.bench.travel_wire import Answer, pack, serve, unpack
 from sealift.channel.commitment import key_commitment
 from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.sealedfile import write_sealed_file
-from sealift.channel.tcp import TcpTransport
+from sealift.channel.transports.tcp import TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import TOKEN, SecretKey

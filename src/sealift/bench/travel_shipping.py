@@ -18,7 +18,7 @@ from typing import Final
 
 from sealift.channel.pipeline import receive_stream, send_stream
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.tcp import TcpTransport, connect_socket
+from sealift.channel.transports.tcp import TcpTransport, connect_socket
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.selfsigned import make_certificate
 

@@ -17,7 +17,7 @@ from sealift.channel.quarantine import Quarantine
 from sealift.channel.regroup import regroup
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.stream import StreamOpener
-from sealift.channel.transport import SlotTransport
+from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Buffer

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from sealift.channel.localsocket import LocalListener
-from sealift.channel.tcp import TcpListener
+from sealift.channel.transports.localsocket import LocalListener
+from sealift.channel.transports.tcp import TcpListener
 from sealift.errors import UnavailableError
 from sealift.events import Sink
 from sealift.train.settings import parse_address

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.transport import Deadline
+from sealift.channel.transports.transport import Deadline
 from sealift.errors import UnavailableError
 
 _WORKER: Final = Path(__file__).with_name("regoworker.py")

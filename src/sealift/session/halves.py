@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sealift.channel.stream import StreamOpener, StreamSealer
-from sealift.channel.transport import Transport
+from sealift.channel.transports.transport import Transport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, PolicyError

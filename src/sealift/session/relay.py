@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sealift.channel.tcp import TcpListener, TcpTransport
-from sealift.channel.transport import DEFAULT_SEND_TIMEOUT_S, peer_timeout
+from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.transport import DEFAULT_SEND_TIMEOUT_S, peer_timeout
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer

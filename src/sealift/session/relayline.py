@@ -1,6 +1,6 @@
 """One connection of the relay: frames in, frames out, and never a wait.
 
-Frames as ``channel/tcp.py`` writes them: a big-endian u32 length, then the frame. What
+Frames as ``channel/transports/tcp.py`` writes them: a big-endian u32 length, then the frame. What
 the socket does not take at once stays in the outbox.
 """
 
@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from sealift.channel.tcp import LENGTH_BYTES
-from sealift.channel.transport import (
+from sealift.channel.transports.tcp import LENGTH_BYTES
+from sealift.channel.transports.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     check_announced_bytes,
     peer_closed,

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.localsocket import dial_local
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.tcp import TcpTransport, connect_socket
-from sealift.channel.transport import SlotTransport
+from sealift.channel.transports.localsocket import dial_local
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.tcp import TcpTransport, connect_socket
+from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.travel.direct import PROOF_S, DirectOffer, Kind, PathName, prove_holder

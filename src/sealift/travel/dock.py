@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from sealift.channel.localsocket import LocalListener
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.tcp import TcpListener, TcpTransport
-from sealift.channel.transport import Deadline, SlotTransport
+from sealift.channel.transports.localsocket import LocalListener
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.transport import Deadline, SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sealift.attest.attester import Attester
-from sealift.channel.transport import peer_timeout
+from sealift.channel.transports.transport import peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Role

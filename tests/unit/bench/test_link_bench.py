@@ -17,7 +17,7 @@ from sealift.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
 from sealift.bench.linkdevice import Device, choose_engine, refuse
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import PROFILES
-from sealift.channel.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
 from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError

@@ -6,12 +6,10 @@ import os
 
 import pytest
 
-from sealift.channel.announcement import Announcement, TransferKind
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkkeys import LinkKeys
-from sealift.channel.linksend import LinkSender
-from sealift.channel.memfd import memfd_pair
-from sealift.channel.mode import (
+from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.link.mode import (
     DEFAULT_MODE,
     PLANNABLE,
     LinkMode,
@@ -19,9 +17,11 @@ from sealift.channel.mode import (
     parse_mode,
     shape_of,
 )
-from sealift.channel.namedmemory import NamedMemoryTransport
-from sealift.channel.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
+from sealift.channel.transports.memfd import memfd_pair
+from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

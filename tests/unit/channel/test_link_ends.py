@@ -7,16 +7,16 @@ import threading
 
 import pytest
 
-from sealift.channel.ahead import AheadFeeder, SealAhead
-from sealift.channel.announcement import Announcement, TransferKind
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys, LinkOpener
-from sealift.channel.linkreceive import LinkReceiver
-from sealift.channel.linksend import LinkSender
-from sealift.channel.memfd import memfd_pair
-from sealift.channel.mode import LinkMode
-from sealift.channel.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.ahead import AheadFeeder, SealAhead
+from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkOpener
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.receive import LinkReceiver
+from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
+from sealift.channel.transports.memfd import memfd_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
@@ -209,7 +209,7 @@ def test_a_receiver_that_cannot_be_made_has_forgotten_its_keys(monkeypatch):
 
 
 def test_a_sender_whose_peer_is_gone_has_forgotten_its_keys(monkeypatch):
-    from sealift.channel import linksend
+    from sealift.channel.link import send as linksend
 
     made = []
     real = linksend.LinkSealer

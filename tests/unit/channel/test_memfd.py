@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from sealift.channel.memfd import MemfdTransport, memfd_pair
+from sealift.channel.transports.memfd import MemfdTransport, memfd_pair
 from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
@@ -169,7 +169,7 @@ def test_a_borrowed_frame_is_given_back_once():
 
 ECHO = """
 import socket, sys
-from sealift.channel.memfd import MemfdTransport
+from sealift.channel.transports.memfd import MemfdTransport
 transport = MemfdTransport.accept(socket.socket(fileno=int(sys.argv[1])))
 while (frame := transport.receive(30)) != b"stop":
     transport.send(frame[::-1])

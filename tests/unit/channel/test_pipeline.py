@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from sealift.channel.memfd import memfd_pair
-from sealift.channel.memory import Fault, memory_pair
 from sealift.channel.pipeline import receive_stream, send_stream, whole_stream
 from sealift.channel.quarantine import Quarantine
 from sealift.channel.stream import StreamSealer
+from sealift.channel.transports.memfd import memfd_pair
+from sealift.channel.transports.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,

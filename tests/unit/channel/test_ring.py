@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from sealift.channel import ring
-from sealift.channel.memfd import memfd_pair
+from sealift.channel.transports import ring
+from sealift.channel.transports.memfd import memfd_pair
 from sealift.errors import MalformedError, PeerError
 
 

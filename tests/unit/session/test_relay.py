@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sealift.channel.tcp import TcpTransport
+from sealift.channel.transports.tcp import TcpTransport
 from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
 from sealift.session import Link, Relay, Session

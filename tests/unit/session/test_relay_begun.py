@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from sealift.channel.tcp import LENGTH_BYTES
+from sealift.channel.transports.tcp import LENGTH_BYTES
 from sealift.session import Relay
 from sealift.session.envelope import Envelope, EnvelopeKind
 

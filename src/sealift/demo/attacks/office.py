@@ -21,8 +21,8 @@ from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.channel.commitment import key_commitment
-from sealift.channel.memory import memory_pair
-from sealift.channel.transport import Transport
+from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transports.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError

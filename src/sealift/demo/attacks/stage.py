@@ -17,10 +17,10 @@ from typing import Final
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.channel.commitment import key_commitment
-from sealift.channel.memory import memory_pair
 from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.sealedfile import write_sealed_file
-from sealift.channel.transport import Transport
+from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transports.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
 from sealift.errors import AuthenticationError, UnavailableError
 from tests.sim.cuda_engines import engine_on, gcc_engine, model_gpu
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sealift.channel.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.session.frames import raise_abort, unpack
 from sealift.session.link import Link

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from sealift.channel.memory import memory_pair
-from sealift.channel.transport import Transport
+from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transports.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     IntegrityError,

@@ -7,11 +7,11 @@ another file or place gets in.
 
 from __future__ import annotations
 
-from sealift.channel.announcement import Announcement
 from sealift.channel.device import DeviceEngine, DeviceKey, RecordPlace
 from sealift.channel.devicekeys import DeviceKeys
 from sealift.channel.header import StreamHeader
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
+from sealift.channel.link.announcement import Announcement
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
 from sealift.channel.record import RecordKeys, verify_header_key
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from sealift.channel.announcement import Announcement, TransferKind
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.header import (
     DEFAULT_RECORD_BYTES,
@@ -22,10 +21,17 @@ from sealift.channel.header import (
     check_record_bytes,
 )
 from sealift.channel.life import Life
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import DEFAULT_MODE, LinkMode, ModeShape, check_mode, shape_of
+from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
+from sealift.channel.link.mode import (
+    DEFAULT_MODE,
+    LinkMode,
+    ModeShape,
+    check_mode,
+    shape_of,
+)
 from sealift.channel.stream import StreamOpener
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.aead import Suite
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Buffer

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.channel.outputfile import write_failed
-from sealift.channel.transport import (
+from sealift.channel.transports.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     CopyingSlots,
     Deadline,

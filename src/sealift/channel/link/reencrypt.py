@@ -7,8 +7,8 @@ the device's, so whoever reads the host's memory reads them. It needs developmen
 
 from __future__ import annotations
 
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkSealer, records_of
-from sealift.channel.linksend import LinkSender
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkSealer, records_of
+from sealift.channel.link.send import LinkSender
 from sealift.channel.quarantine import scrub
 from sealift.channel.record import RecordKeys, make_header
 from sealift.crypto.aead import TAG_BYTES, Suite

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sealift.channel.announcement import Announcement
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, LinkSealer
-from sealift.channel.linksend import LinkSender
+from sealift.channel.link.announcement import Announcement
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkSealer
+from sealift.channel.link.send import LinkSender
 from sealift.channel.quarantine import scrub
 from sealift.errors import UsageError
 from sealift.ids import Buffer

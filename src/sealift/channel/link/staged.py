@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from sealift.channel.arriving import Arriving, PlainOpener, UnitOpener, by_key
 from sealift.channel.device import DeviceEngine, DeviceMemory, Event, Verdicts
 from sealift.channel.frame import PREFIX_BYTES
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import ModeShape
+from sealift.channel.link.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
+from sealift.channel.link.mode import ModeShape
+from sealift.channel.transports.memfd import MemfdTransport
 
 MAX_BATCH_RECORDS: Final = 16
 MAX_GAP_BYTES: Final = (

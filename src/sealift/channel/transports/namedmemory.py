@@ -14,8 +14,8 @@ import secrets
 import socket
 from typing import Final
 
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.ring import SLOT_HEAD_BYTES, RingEnd
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.ring import SLOT_HEAD_BYTES, RingEnd
 from sealift.errors import UnavailableError
 
 _FOLDER: Final = "/dev/shm"  # noqa: S108 - where POSIX shared memory has its names

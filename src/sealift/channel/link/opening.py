@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sealift.channel.arriving import Arriving, PlainOpener, UnitOpener, by_key
 from sealift.channel.device import DeviceEngine
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.linkkeys import FRAME_EXTRA_BYTES, wrong_length
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import ModeShape
-from sealift.channel.staged import Staged
+from sealift.channel.link.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
+from sealift.channel.link.mode import ModeShape
+from sealift.channel.link.staged import Staged
+from sealift.channel.transports.memfd import MemfdTransport
 
 
 class Opening(Protocol):

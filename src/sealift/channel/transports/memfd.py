@@ -20,8 +20,8 @@ import socket
 import threading
 from typing import Final, Self
 
-from sealift.channel.localsocket import check_peer_user
-from sealift.channel.memfdoffer import (
+from sealift.channel.transports.localsocket import check_peer_user
+from sealift.channel.transports.memfdoffer import (
     MAX_RING_BYTES,
     MemoryShape,
     aligned,
@@ -29,8 +29,13 @@ from sealift.channel.memfdoffer import (
     send_offer,
     take_offer,
 )
-from sealift.channel.ring import CONTROL_BYTES, SLOT_HEAD_BYTES, RingEnd, RingPlace
-from sealift.channel.transport import (
+from sealift.channel.transports.ring import (
+    CONTROL_BYTES,
+    SLOT_HEAD_BYTES,
+    RingEnd,
+    RingPlace,
+)
+from sealift.channel.transports.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     check_announced_bytes,
     check_frame_bytes,

@@ -13,7 +13,7 @@ import socket
 import threading
 from typing import Final
 
-from sealift.channel.transport import (
+from sealift.channel.transports.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_SEND_TIMEOUT_S,
     CopyingSlots,

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from sealift.channel.announcement import Announcement, TransferKind
-from sealift.channel.arriving import Arriving, PlainOpener
 from sealift.channel.device import DeviceEngine, DeviceMemory
-from sealift.channel.homerecords import HomeOpener
 from sealift.channel.life import Life
-from sealift.channel.linkkeys import LinkKeys, LinkOpener
-from sealift.channel.linkopening import Opening, forwarded_opening, opening_for
-from sealift.channel.linksend import (
+from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.arriving import Arriving, PlainOpener
+from sealift.channel.link.homerecords import HomeOpener
+from sealift.channel.link.keys import LinkKeys, LinkOpener
+from sealift.channel.link.mode import DEFAULT_MODE, LinkMode, check_mode, shape_of
+from sealift.channel.link.opening import Opening, forwarded_opening, opening_for
+from sealift.channel.link.send import (
     DEFAULT_TIMEOUT_S,
     VERDICT,
     VERDICT_MAGIC,
     link_context,
 )
-from sealift.channel.memfd import MemfdTransport
-from sealift.channel.mode import DEFAULT_MODE, LinkMode, check_mode, shape_of
 from sealift.channel.sealer import StreamSealer
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,

@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Final
 
-from sealift.channel.ring import (
+from sealift.channel.transports.ring import (
     CONTROL_BYTES,
     SLOT_HEAD_BYTES,
     WORDS_PER_RING,
     RingPlace,
 )
-from sealift.channel.transport import peer_closed, peer_timeout
+from sealift.channel.transports.transport import peer_closed, peer_timeout
 from sealift.errors import MalformedError, RefusedError, UnavailableError
 
 MAX_RING_BYTES: Final = 1 << 30

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sealift.channel.announcement import Announcement
 from sealift.channel.device import DeviceKey, DeviceMemory, RecordPlace
 from sealift.channel.frame import PREFIX_BYTES
+from sealift.channel.link.announcement import Announcement
 from sealift.crypto.aead import TAG_BYTES
 from sealift.errors import UsageError
 from sealift.ids import Buffer

@@ -1,0 +1,1 @@
+"""Transfers to a device: modes, keys, sending, opening, sealing ahead."""

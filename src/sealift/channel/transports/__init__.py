@@ -1,0 +1,1 @@
+"""Connections that carry whole frames: TCP, memory files, named memory, spools."""
