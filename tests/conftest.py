@@ -145,6 +145,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(line)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _commands_do_not_watch_this_process() -> None:
+    """A command run in here may not start the thread that ends a stopping process."""
+    importlib.import_module("sealift.cli.signals")._State.watched = True
+
+
 @pytest.fixture(scope="session")
 def guest_host() -> Iterator[Any]:
     """The attested host (`tests.sim.guest.GuestHost`), booted for the first that asks."""
