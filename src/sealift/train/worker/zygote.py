@@ -102,7 +102,10 @@ class Zygote:
         return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
 
     def _ready(self, watched: int) -> list[int]:
-        return select.select([watched, self._control.fileno()], [], [])[0]
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        for descriptor in (watched, self._control.fileno()):
+            waiting.register(descriptor, select.POLLIN)
+        return [descriptor for descriptor, _ in waiting.poll()]
 
     def _still_wanted(self) -> bool:
         raw, _none = receive_with(self._control)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -62,7 +64,11 @@ def generate(model, batch):
 
 @pytest.fixture(scope="module")
 def workshop() -> Iterator[Workshop]:
-    with Workshop({"recipe.py": RECIPE}, "recipe.py") as made:
+    """In a process with many files open: its descriptors are above 1023."""
+    with ExitStack() as opened:
+        for _ in range(1024):
+            opened.enter_context(open(os.devnull, "rb"))
+        made = opened.enter_context(Workshop({"recipe.py": RECIPE}, "recipe.py"))
         yield made
 
 
