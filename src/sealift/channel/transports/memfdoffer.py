@@ -106,11 +106,11 @@ def take_offer(
     offer, descriptors = _receive_offer(sock, timeout_s)
     try:
         shape = _parse_offer(offer, descriptors, private, max_bytes)
-        memory_file, *ends = descriptors
-        first, second = (socket.socket(fileno=end) for end in ends)
     except BaseException:
         close_all(descriptors)
         raise
+    memory_file, *ends = descriptors
+    first, second = (socket.socket(fileno=end) for end in ends)  # they own them now
     return shape, memory_file, (first, second)
 
 
