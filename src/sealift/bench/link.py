@@ -1,8 +1,9 @@
 """Sealed transfers from an owner's memory to a device's, every mode beside the plain copy.
 
 Two processes with a core each; the arms of one size run in turn, again and again, and a
-ratio is that of the medians. The plain copy goes through the same ring, in the same
-slots, with the same announcement and the same verdict.
+ratio is that of the medians; default beside plain is measured once more, in pairs
+(``linkpairs.py``). The plain copy goes through the same ring, in the same slots, with
+the same announcement and the same verdict.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from sealift.bench.linkarms import (
     touched_memory,
 )
 from sealift.bench.linkfailure import count_needles, failure_row
+from sealift.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
+from sealift.bench.linkpairs import pairs_row
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import modelled_rows, sources
 from sealift.bench.report import BenchReport, Row, start_report
@@ -48,6 +51,7 @@ NAMED_ARMS: Final = (NAMED + PLAIN, NAMED + DEFAULT)
 ARMS: Final = (*map(str, LinkMode), HOME, NAIVE, *NAMED_ARMS)
 # What each step saves: from the vendor's shape to the default, and beyond.
 STEPS: Final = tuple(map(str, list(LinkMode)[1:]))
+SWEEP_SIZES_BYTES: Final = (16 * MIB, 64 * MIB)
 SWEEP: Final = tuple((kib << 10, slots) for kib in (256, 512, 1024) for slots in (4, 8))
 Times = dict[str, list[float]]
 
@@ -72,7 +76,8 @@ def run(*, quick: bool = False) -> BenchReport:
         for size in QUICK_SIZES_BYTES if quick else SIZES_BYTES:
             _measure_size(report, peer, size, REPEATS)
         if not quick:
-            _sweep(report, peer)
+            for size in SWEEP_SIZES_BYTES:
+                _sweep(report, peer, size)
         _measure_failures(report, peer)
     _measure_models(report, quick=quick)
     report.rows += modelled_rows(QUICK_SIZES_BYTES if quick else SIZES_BYTES)
@@ -112,7 +117,11 @@ def _measure_size(
     if STEPS[0] in times:
         report.rows.append(_ablation(size, times))
     _close(peer, arms)
-    _keep_ratios(report, size, times)
+    _keep_times(report, size, times)
+    if size >= PAIRS_FROM_BYTES:
+        row = pairs_row(peer, size, slots)
+        report.rows.append(row)
+        _keep_goodput(report, size, float(row["vs_plain"]))
 
 
 def _interleave(peer: DevicePeer, arms: list[Arm], repeats: int) -> Times:
@@ -154,29 +163,29 @@ def _ablation(size: int, times: Times) -> Row:
     return row
 
 
-def _keep_ratios(report: BenchReport, size: int, times: Times) -> None:
+def _keep_times(report: BenchReport, size: int, times: Times) -> None:
     """The worst over the sizes that the ratio is about."""
-    if size < 16 * MIB:
+    if size < PAIRS_FROM_BYTES:
         return
     default = statistics.median(times[DEFAULT])
-    goodput = statistics.median(times[PLAIN]) / default
-    _keep(report, "default_vs_plain_goodput", goodput)
-    large = size >= 64 * MIB
-    name = "from_64_mib" if large else "at_16_mib"
-    _keep(report, f"default_vs_plain_goodput_{name}", goodput)
     for arm in (str(LinkMode.REENCRYPT), NAIVE):
         if arm in times:
             ratio = statistics.median(times[arm]) / default
             _keep(report, f"{arm}_vs_default_time", ratio)
 
 
+def _keep_goodput(report: BenchReport, size: int, goodput: float) -> None:
+    name = "from_64_mib" if size >= 64 * MIB else "at_16_mib"
+    _keep(report, "default_vs_plain_goodput", goodput)
+    _keep(report, f"default_vs_plain_goodput_{name}", goodput)
+
+
 def _keep(report: BenchReport, name: str, ratio: float) -> None:
     report.ratios[name] = round(min(ratio, report.ratios.get(name, ratio)), 3)
 
 
-def _sweep(report: BenchReport, peer: DevicePeer) -> None:
+def _sweep(report: BenchReport, peer: DevicePeer, size: int) -> None:
     """Other records and rings, so that the default's choice can be judged."""
-    size = 16 * MIB
     source = touched_memory(size)
     peer.ask("memory", nbytes=size)
     shapes = {f"{kib}x{slots}": (kib, slots) for kib, slots in SWEEP}
@@ -206,7 +215,7 @@ def _sweep(report: BenchReport, peer: DevicePeer) -> None:
                 "vs_plain": round(plain / default, 3),
             }
         )
-    report.ratios["default_vs_best_plain_goodput_at_16_mib"] = round(
+    report.ratios[f"default_vs_best_plain_goodput_at_{size // MIB}_mib"] = round(
         best_plain_goodput(times, _shape_of_default(size)), 3
     )
     _close(peer, arms)

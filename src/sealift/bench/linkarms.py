@@ -8,6 +8,8 @@ at home)``, the way data at rest goes.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -36,6 +38,7 @@ NAIVE: Final = "naive"
 NAMED: Final = "named:"
 MAX_SERIAL_BYTES: Final = 256 << 20  # modes that need the whole transfer in the link
 _NAIVE_FRAME_BYTES: Final = 1 << 20
+_RANDOM_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -214,8 +217,16 @@ class _Maker:
 
 
 def touched_memory(nbytes: int) -> memoryview:
-    """Random bytes with pages of their own."""
-    return memoryview(bytearray(os.urandom(nbytes)))
+    """Random bytes in private memory of large pages, as NumPy takes for its arrays."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, nbytes, flags=flags)
+    with contextlib.suppress(OSError):  # a wish
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(memory)
+    for start in range(0, nbytes, _RANDOM_BYTES):
+        part = view[start : start + _RANDOM_BYTES]
+        part[:] = os.urandom(len(part))
+    return view
 
 
 def _fits(name: str, nbytes: int) -> bool:

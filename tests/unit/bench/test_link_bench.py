@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sealift.bench import link
+from sealift.bench import link, linkpairs
 from sealift.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
 from sealift.bench.linkdevice import Device, choose_engine, refuse
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
@@ -39,6 +39,7 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(link, "QUICK_SIZES_BYTES", (16 << 20,))
     monkeypatch.setattr(link, "FAILURE_BYTES", 2 << 20)
     monkeypatch.setattr(link, "REPEATS", 2)
+    monkeypatch.setattr(linkpairs, "PAIRS_PER_PLACEMENT", 2)
     for part in (link.linkinference, link.linktraining):  # a minute each
         monkeypatch.setattr(part, "rows", lambda quick: [])
     target = tmp_path / "link.json"
@@ -51,6 +52,16 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     assert "default_vs_plain_goodput" in capsys.readouterr().out
     check_rows(report["rows"])
     assert report["real"][0].startswith("transfers were opened by engine ")
+
+
+def test_a_ratio_of_pairs_is_that_of_each_pair_in_the_middle():
+    """A machine that slows down for a while slows both of a pair."""
+    quick, slow = (1.0, 2.0), (10.0, 20.0)
+    row = linkpairs.summary(1 << 30, [[quick, slow], [quick, quick], [(3.0, 2.0)]])
+    assert row["vs_plain"] == 0.5
+    assert row["placements"] == "0.50 0.50 1.50"
+    assert row["pairs"] == 5
+    assert row["plain_gb_per_s"] == round((1 << 30) / 1e9, 3)
 
 
 def check_rows(rows):
