@@ -30,7 +30,7 @@ from sealift.bench.linkarms import (
 )
 from sealift.bench.linkfailure import count_needles, failure_row
 from sealift.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
-from sealift.bench.linkpairs import pairs_row
+from sealift.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import modelled_rows, sources
 from sealift.bench.report import BenchReport, Row, start_report
@@ -67,6 +67,8 @@ def run(*, quick: bool = False) -> BenchReport:
         "inference: one server loop and sandboxed worker for all arms; tls: a TLS server "
         "that opens and seals again",
         "training: batches over a private memory file, sealed ahead or as they are",
+        f"undisturbed: pairs before which both cores sealed at {UNDISTURBED} of their "
+        "best rate of this run",
         "CPU seconds: those of waiting ends are in them, they look for a moment",
     ]
     report.modelled = sources()
@@ -75,6 +77,7 @@ def run(*, quick: bool = False) -> BenchReport:
         report.real.insert(0, opened_by(peer.ask("engine")))
         for size in QUICK_SIZES_BYTES if quick else SIZES_BYTES:
             _measure_size(report, peer, size, REPEATS)
+        _measure_pairs(report, peer, cores, quick=quick)
         if not quick:
             for size in SWEEP_SIZES_BYTES:
                 _sweep(report, peer, size)
@@ -104,8 +107,7 @@ def _measure_size(
     source = touched_memory(size)
     peer.ask("memory", nbytes=size)
     engine = peer.ask("engine")["engine"]
-    slots = DEFAULT_SLOTS if engine == "host" else APART_SLOTS
-    arms = make_arms(peer, list(ARMS), source, slots)
+    arms = make_arms(peer, list(ARMS), source, _slots(peer))
     repeats *= 4 if size <= SMALL_BYTES else 1
     times = _interleave(peer, arms, repeats)
     device_cpu_s = peer.ask("cpu")
@@ -118,10 +120,29 @@ def _measure_size(
         report.rows.append(_ablation(size, times))
     _close(peer, arms)
     _keep_times(report, size, times)
-    if size >= PAIRS_FROM_BYTES:
-        row = pairs_row(peer, size, slots)
+
+
+def _measure_pairs(
+    report: BenchReport, peer: DevicePeer, cores: list[int], *, quick: bool
+) -> None:
+    """Default beside plain, for the bars' sizes."""
+    gauge = CoreGauge(cores)
+    slots = _slots(peer)
+    sizes = QUICK_SIZES_BYTES if quick else SIZES_BYTES
+    found = [
+        measure_pairs(peer, size, gauge, slots)
+        for size in sizes
+        if size >= PAIRS_FROM_BYTES
+    ]
+    for pairs in found:
+        row = pairs.row(gauge)
         report.rows.append(row)
-        _keep_goodput(report, size, float(row["vs_plain"]))
+        _keep_goodput(report, pairs.size, row["vs_plain"], "")
+        _keep_goodput(report, pairs.size, row["vs_plain_undisturbed"], "_undisturbed")
+
+
+def _slots(peer: DevicePeer) -> int:
+    return DEFAULT_SLOTS if peer.ask("engine")["engine"] == "host" else APART_SLOTS
 
 
 def _interleave(peer: DevicePeer, arms: list[Arm], repeats: int) -> Times:
@@ -174,10 +195,12 @@ def _keep_times(report: BenchReport, size: int, times: Times) -> None:
             _keep(report, f"{arm}_vs_default_time", ratio)
 
 
-def _keep_goodput(report: BenchReport, size: int, goodput: float) -> None:
+def _keep_goodput(report: BenchReport, size: int, found: object, which: str) -> None:
+    if not isinstance(found, float):  # no pair of that kind
+        return
     name = "from_64_mib" if size >= 64 * MIB else "at_16_mib"
-    _keep(report, "default_vs_plain_goodput", goodput)
-    _keep(report, f"default_vs_plain_goodput_{name}", goodput)
+    _keep(report, f"default_vs_plain_goodput{which}", found)
+    _keep(report, f"default_vs_plain_goodput_{name}{which}", found)
 
 
 def _keep(report: BenchReport, name: str, ratio: float) -> None:

@@ -40,6 +40,7 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(link, "FAILURE_BYTES", 2 << 20)
     monkeypatch.setattr(link, "REPEATS", 2)
     monkeypatch.setattr(linkpairs, "PAIRS_PER_PLACEMENT", 2)
+    monkeypatch.setattr(linkpairs, "MOST_PER_PLACEMENT_S", 0.0)
     for part in (link.linkinference, link.linktraining):  # a minute each
         monkeypatch.setattr(part, "rows", lambda quick: [])
     target = tmp_path / "link.json"
@@ -48,20 +49,11 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     assert os.sched_getaffinity(0) == cores
     report = json.loads(target.read_text())
     assert list(report) == FIELDS
-    assert set(report["ratios"]) == RATIOS
+    found = {name for name in report["ratios"] if "undisturbed" not in name}
+    assert found == RATIOS  # the others need a machine that is left alone
     assert "default_vs_plain_goodput" in capsys.readouterr().out
     check_rows(report["rows"])
     assert report["real"][0].startswith("transfers were opened by engine ")
-
-
-def test_a_ratio_of_pairs_is_that_of_each_pair_in_the_middle():
-    """A machine that slows down for a while slows both of a pair."""
-    quick, slow = (1.0, 2.0), (10.0, 20.0)
-    row = linkpairs.summary(1 << 30, [[quick, slow], [quick, quick], [(3.0, 2.0)]])
-    assert row["vs_plain"] == 0.5
-    assert row["placements"] == "0.50 0.50 1.50"
-    assert row["pairs"] == 5
-    assert row["plain_gb_per_s"] == round((1 << 30) / 1e9, 3)
 
 
 def check_rows(rows):
