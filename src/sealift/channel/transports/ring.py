@@ -77,7 +77,8 @@ class RingEnd:
         self.place = place
         self.position = 0
         self.closed = False
-        self.spin_s = spin_s if len(os.sched_getaffinity(0)) > 1 else 0.0
+        # All of the machine's: this end may be bound to one and the other to another.
+        self.spin_s = spin_s if (os.cpu_count() or 1) > 1 else 0.0
         self._words = words
         self._sock = sock
         self._in_order = STORES_IN_ORDER
@@ -180,7 +181,7 @@ class RingEnd:
             for _ in range(_LOOKS_PER_YIELD):
                 if words[theirs] >= wanted:
                     return self.available() >= count
-            time.sleep(0)  # other threads, and other processes on a full machine
+            os.sched_yield()  # to other threads, and to the other end on the same core
         return False
 
     def _sleep(self, count: int, deadline: Deadline) -> None:
