@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import sealift
 from sealift.cli.buglog import record_bug
@@ -33,7 +33,32 @@ EXIT_PIPE = 128 + signal.SIGPIPE
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports mistakes as one line, through the same door as every other error."""
+    """Reports mistakes as one line, through the same door as every other error.
+
+    Words that may be left out may stand anywhere: argparse alone takes them for left out
+    as soon as an option stands before them.
+    """
+
+    _anywhere = False
+
+    def add_argument(self, *names: Any, **terms: Any) -> argparse.Action:
+        """Note words that may be left out."""
+        action = super().add_argument(*names, **terms)
+        if not action.option_strings and action.nargs in ("?", "*"):
+            self._anywhere = True
+        return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; also called by the parser above, for a noun or a verb."""
+        if not self._anywhere:
+            return super().parse_known_args(args, namespace)
+        self._anywhere = False  # which calls this again, for options and for words
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._anywhere = True
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
