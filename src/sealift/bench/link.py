@@ -83,6 +83,7 @@ def run(*, quick: bool = False) -> BenchReport:
                 _sweep(report, peer, size)
         _measure_failures(report, peer)
     _measure_models(report, quick=quick)
+    report.real += linkinference.left_out(report.rows)
     report.rows += modelled_rows(QUICK_SIZES_BYTES if quick else SIZES_BYTES)
     return report
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ MAX_PAIRS: Final = 400
 BAR_BYTES: Final = 64 << 10  # of question and answer together
 RATIO: Final = "infer_secure_vs_plain"
 ARMS: Final = ("plain", "sealed", "tls")
+MISSING: Final = "not_measured"  # in a row: the arm that it lacks, and why
 Question = tuple[int, bytes]
 
 
@@ -56,13 +57,18 @@ def rows(*, quick: bool = False, names: tuple[str, ...] = NAMES) -> list[Row]:
     found: list[Row] = []
     for name in names:
         numbers = itertools.count(1)
-        with _served(name) as sessions:
+        with _served(name) as (sessions, missing):
             for batch in QUICK_BATCHES if quick else BATCHES:
                 budget_s = QUICK_S if quick else FULL_S
-                found.append(
-                    _measure(name, batch, sessions, numbers, budget_s=budget_s)
-                )
+                row = _measure(name, batch, sessions, numbers, budget_s=budget_s)
+                found.append(row | missing)
     return found
+
+
+def left_out(found: list[Row]) -> list[str]:
+    """A line for each reason why rows lack an arm."""
+    reasons = {str(row[MISSING]): None for row in found if MISSING in row}
+    return [f"inference: not measured: {reason}" for reason in reasons]
 
 
 def ratios(found: list[Row]) -> dict[str, float]:
@@ -141,8 +147,8 @@ def random_rows(schema: Schema, rows: int) -> bytes:
 
 
 @contextmanager
-def _served(name: str) -> Iterator[dict[str, Messages]]:
-    """Connections of each arm to one server of the model."""
+def _served(name: str) -> Iterator[tuple[dict[str, Messages], Row]]:
+    """Connections of each arm to one server of the model; which arm there is not."""
     seed = secrets.token_bytes(32)
     key = SigningKey(SecretKey(seed)).public_key
     with ExitStack() as stack:
@@ -160,11 +166,25 @@ def _served(name: str) -> Iterator[dict[str, Messages]]:
             sessions[arm] = (
                 PlainSession(transport) if plain else open_sealed(transport, key)
             )
-        with suppress(UnavailableError):
-            sessions["tls"] = _tls(stack, folder, port, key)
+        missing = _add_tls(sessions, stack, folder, port, key)
         for session in sessions.values():  # the greeting
             receive_packet(session, 60.0, max_payload=lambda _: 0)
-        yield sessions
+        yield sessions, missing
+
+
+def _add_tls(
+    sessions: dict[str, Messages],
+    stack: ExitStack,
+    folder: Path,
+    port: int,
+    key: PublicKey,
+) -> Row:
+    """Empty, or what rows say where there is no such arm."""
+    try:
+        sessions["tls"] = _tls(stack, folder, port, key)
+    except UnavailableError as error:
+        return {MISSING: f"tls: {error.what}: {error.why or 'nothing says why'}"}
+    return {}
 
 
 def _tls(stack: ExitStack, folder: Path, port: int, key: PublicKey) -> Messages:

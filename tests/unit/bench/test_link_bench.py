@@ -41,8 +41,9 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(link, "REPEATS", 2)
     monkeypatch.setattr(linkpairs, "PAIRS_PER_PLACEMENT", 2)
     monkeypatch.setattr(linkpairs, "MOST_PER_PLACEMENT_S", 0.0)
-    for part in (link.linkinference, link.linktraining):  # a minute each
-        monkeypatch.setattr(part, "rows", lambda quick: [])
+    rows = [{link.linkinference.MISSING: "tls: there is no openssl"}]
+    monkeypatch.setattr(link.linkinference, "rows", lambda quick: rows)
+    monkeypatch.setattr(link.linktraining, "rows", lambda quick: [])  # a minute each
     target = tmp_path / "link.json"
     cores = os.sched_getaffinity(0)
     assert main(["bench", "link", "--quick", "--json", str(target)]) == 0
@@ -54,6 +55,7 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     assert "default_vs_plain_goodput" in capsys.readouterr().out
     check_rows(report["rows"])
     assert report["real"][0].startswith("transfers were opened by engine ")
+    assert report["real"][-1].endswith("not measured: tls: there is no openssl")
 
 
 def check_rows(rows):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +13,10 @@ from sealift.bench.link import best_plain_goodput
 from sealift.bench.linkarms import Arm, timed
 from sealift.bench.linkmodels import MAX_ROWS, NAMES, form_for
 from sealift.bench.report import Row
+from sealift.crypto.sign import SigningKey
 from sealift.data.rowcheck import demand_rows
 from sealift.train.modelform import form_from_plain
+from sealift.train.serving.packets import Messages
 
 
 def row(**changes: object) -> Row:
@@ -41,6 +45,38 @@ def test_what_is_asked_fits_the_form(name: str) -> None:
     form = form_for(name)
     assert form_from_plain(form.to_plain()) == form
     demand_rows(linkinference.random_rows(form.inputs, MAX_ROWS // 8), form.inputs)
+
+
+def test_an_arm_that_cannot_be_measured_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the openssl program."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sessions: dict[str, Messages] = {}
+    key = SigningKey.generate().public_key
+    with ExitStack() as stack:
+        missing = linkinference._add_tls(sessions, stack, tmp_path, 1, key)
+    assert not sessions
+    said = "tls: no certificate for the TLS arm: "
+    assert str(missing["not_measured"]).startswith(said)
+    (line,) = linkinference.left_out([row(), row(**missing), row(**missing)])
+    assert line.startswith(f"inference: not measured: {said}")
+    assert not linkinference.left_out([row()])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("openssl", [False, True])
+def test_all_arms_of_a_model_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, openssl: bool
+) -> None:
+    monkeypatch.setattr(linkinference, "QUICK_S", 0.0)
+    monkeypatch.setattr(linkinference, "MIN_PAIRS", 1)
+    if not openssl:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = linkinference.rows(quick=True, names=("mlp",))
+    assert found["sealed_ms"]
+    assert ("tls_ms" in found) == openssl
+    assert ("not_measured" in found) != openssl
 
 
 class Silent:
