@@ -59,9 +59,10 @@ FORM = ModelForm(
 
 
 class Doubler:
-    """Answers twice what it is asked; counts down to generate. Fails on ``POISON``."""
+    """Answers twice what it is asked; counts to generate. Fails on ``POISON``."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_width: int = 2) -> None:
+        self.token_width = token_width
         self.batches: list[list[int]] = []
         self.streams: dict[int, int] = {}
         self.dropped: list[int] = []
@@ -83,7 +84,10 @@ class Doubler:
 
     def next(self, stream: int, rows: int) -> bytearray | None:
         self.streams[stream] += 1
-        return bytearray(np.full(2 * rows, self.streams[stream], np.float32).tobytes())
+        return bytearray(self._tokens(rows, self.streams[stream]).tobytes())
+
+    def _tokens(self, rows: int, number: int) -> np.ndarray:
+        return np.full(self.token_width * rows, number, np.float32)
 
     def drop(self, stream: int) -> None:
         self.dropped.append(stream)
@@ -100,6 +104,8 @@ class Served:
     attester: SigningKey = field(default_factory=SigningKey.generate)
     model: Doubler = field(default_factory=Doubler)
     welcome: Callable[[Welcome], Welcome] = lambda w: w
+    stall_s: float = 10.0
+    request_s: float = 30.0
 
     def __post_init__(self) -> None:
         self.tally = Tally()
@@ -109,6 +115,7 @@ class Served:
             clock=time.monotonic,
             tally=self.tally,
             patience_s=5,
+            stall_s=self.stall_s,
         )
         self.verified = verify(
             add_signature(SignedAgreement(self.agreement()), self.lab)
@@ -155,7 +162,12 @@ class Served:
             code_bundle=self.verified.agreement.code.digest,
         )
 
-    def serve(self, transport: Transport, attester: Attester | None = None) -> None:
+    def serve(
+        self,
+        transport: Transport,
+        attester: Attester | None = None,
+        identity: object = None,
+    ) -> None:
         """The server's end of one connection, until it is over."""
         endpoint = Endpoint(
             role=Role.ACCELERATOR,
@@ -171,9 +183,10 @@ class Served:
                 session,
                 self.desk,
                 self.form,
-                limits=CallerLimits(),
+                limits=CallerLimits(request_s=self.request_s),
                 clock=time.monotonic,
                 tally=self.tally,
+                identity=identity,
             )
             caller.serve(self.welcome(greeting(self.verified)))
 

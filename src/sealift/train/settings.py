@@ -78,7 +78,9 @@ class ServingTable(_Strict):
     max_sessions_each: int = Field(default=32, ge=1, le=4096)
     max_request_bytes: int = Field(default=16 << 20, ge=1, le=1 << 30)
     streams: int = Field(default=4, ge=1, le=1024)
+    streams_each: int = Field(default=0, ge=0, le=1024)
     request_s: Seconds = 30.0
+    stall_s: Seconds = 10.0
     work_s: Seconds = 60.0
     idle_s: Seconds = 600.0
     brokers_s: Seconds = 60.0

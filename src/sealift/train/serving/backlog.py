@@ -37,6 +37,8 @@ class Question:
 
     Attributes:
         client: Whose it is; batches are not mixed over it.
+        identity: Whose share of the places for generations it takes: strangers are
+            as many clients as they open sessions, but come from few addresses.
         work: What is asked.
         rows: How many.
         payload: The rows; emptied once they were handed on.
@@ -45,6 +47,7 @@ class Question:
         deliver: Takes answers.
         refuse: Takes the error, if there is none.
         room: Whether the client takes what was delivered.
+        stalled_s: For how long, in all, it did not.
         gone: Whether the client cancelled it, or left.
     """
 
@@ -56,7 +59,9 @@ class Question:
     deliver: Deliver
     refuse: Callable[[Exception], None]
     steps: int = 0
+    identity: object = None
     room: Callable[[], bool] = lambda: True
+    stalled_s: Callable[[], float] = lambda: 0.0
     gone: bool = False
     arrived_s: float = 0.0
 
@@ -70,7 +75,8 @@ class Limits:
         max_delay_s: Longest that a question waits for others to join it.
         max_waiting_rows: Most rows that wait in all.
         max_waiting: Most questions of one client that wait or are worked on.
-        streams: Most generations under way.
+        streams: Most generations under way: places.
+        streams_each: Of them for one identity; 0 for all but one.
         mixed: Whether a batch may have several clients' rows.
     """
 
@@ -79,7 +85,13 @@ class Limits:
     max_waiting_rows: int = 1024
     max_waiting: int = 8
     streams: int = 4
+    streams_each: int = 0
     mixed: bool = False
+
+    @property
+    def places_each(self) -> int:
+        """Most places of one identity; whoever is alone needs one at least."""
+        return self.streams_each or max(1, self.streams - 1)
 
 
 @dataclass(slots=True)
@@ -198,15 +210,30 @@ class Backlog:
             rows += each.rows
         return taken
 
-    def take_stream(self, under_way: int) -> Question | None:
-        """A generation to begin now, if there is one and a place for it."""
-        turns = self._turns["generate"]
-        first = turns.first()
-        if first is None or under_way >= self.limits.streams:
+    def take_stream(self, held: Counter[object]) -> Question | None:
+        """A generation to begin now, if there is one and a place for it.
+
+        Args:
+            held: Places taken, by identity; who has fewest comes first.
+        """
+        able = self._with_place(held)
+        if not able:
             return None
-        turns.take(first)
-        self._rows -= first.rows
-        return first
+        chosen = min(able, key=lambda each: held[each.identity])
+        self._turns["generate"].take(chosen)
+        self._rows -= chosen.rows
+        return chosen
+
+    def awaits_place(self, held: Counter[object]) -> bool:
+        """Whether a generation waits that could begin with so many places taken."""
+        return bool(self._with_place(held))
+
+    def _with_place(self, held: Counter[object]) -> list[Question]:
+        if held.total() >= self.limits.streams:
+            return []
+        firsts = [queue[0] for queue in self._turns["generate"].waiting.values()]
+        most = self.limits.places_each
+        return [each for each in firsts if held[each.identity] < most]
 
     def wait_s(self, now_s: float, callers: int) -> float | None:
         """How long until a batch is ripe; None if nothing waits for one."""

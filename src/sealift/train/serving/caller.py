@@ -7,6 +7,7 @@ told why and loses its session; a question that does not fit the form is refused
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -43,7 +44,7 @@ UNTAKEN: Final = 64  # and before nothing more is read of it
 # errors name files, places and kinds of failures.
 _TOLD: Final = frozenset({
     "busy", "bad-request", "request-too-large", "bad-packet", "request-timeout",
-    "server-stopping",
+    "server-stopping", "tokens-not-taken",
 })  # fmt: skip
 
 
@@ -76,6 +77,7 @@ class Caller:
     Args:
         session: Established.
         client: Whose it is, for limits and batches.
+        identity: Whose it is, for a share of the places; the client if nothing else is.
         desk: Works the model.
         form: Of the model.
         limits: What it may do.
@@ -93,9 +95,11 @@ class Caller:
         limits: CallerLimits,
         clock: Callable[[], float],
         tally: Tally,
+        identity: object = None,
     ) -> None:
         self._session = session
         self._client = client
+        self._identity = client if identity is None else identity
         self._desk = desk
         self._form = form
         self._limits = limits
@@ -103,6 +107,7 @@ class Caller:
         self._tally = tally
         self._open: dict[int, Question] = {}
         self._outbox: deque[tuple[Header, Buffer, bool]] = deque()
+        self._full_s, self._full_since_s = 0.0, math.inf
         self._changed = threading.Condition()
         self._ending = False
         self._last_id = 0
@@ -171,6 +176,7 @@ class Caller:
         self._check(header, payload)
         question = Question(
             client=self._client,
+            identity=self._identity,
             work=header.work,
             rows=header.rows,
             payload=payload,
@@ -179,6 +185,7 @@ class Caller:
             deliver=_Delivery(self, header.id, pad=header.pad),
             refuse=lambda error: self._refuse(header.id, error),
             room=self._has_room,
+            stalled_s=self._stalled_s,
         )
         with self._changed:
             self._open[header.id] = question
@@ -208,6 +215,11 @@ class Caller:
         with self._changed:
             return len(self._outbox) < OUTBOX
 
+    def _stalled_s(self) -> float:
+        """How long there was no room, in all."""
+        with self._changed:
+            return self._full_s + max(0.0, self._clock() - self._full_since_s)
+
     def deliver(self, id_: int, answered: Answered, rows: Buffer, *, pad: bool) -> None:
         """Queue an answer, unless nobody waits for it any more."""
         with self._changed:
@@ -236,6 +248,8 @@ class Caller:
         with self._changed:
             if not self._ending:
                 self._outbox.append((header, payload, pad))
+                if len(self._outbox) == OUTBOX:
+                    self._full_since_s = self._clock()
                 self._changed.notify_all()
 
     def _end(self) -> None:
@@ -258,6 +272,9 @@ class Caller:
             while not self._outbox and not self._ending:
                 self._changed.wait()
             self._changed.notify_all()
+            if len(self._outbox) == OUTBOX:  # there is room now
+                self._full_s += self._clock() - self._full_since_s
+                self._full_since_s = math.inf
             return self._outbox.popleft() if self._outbox else None
 
 

@@ -2,7 +2,8 @@
 
 Guarantees: each answer goes to the question whose rows it was made of, by its place in
 the batch; what a client no longer waits for is not begun, and a generation whose client
-does not take its tokens waits, then ends; batches and steps of generations take turns.
+does not take its tokens waits, then ends, sooner if others wait for its place; batches and
+steps of generations take turns.
 A batch of several clients that fails is tried again question by question, so that one
 client's rows cannot fail another's.
 """
@@ -10,7 +11,7 @@ client's rows cannot fail another's.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class _Stream:
     question: Question
     steps: int = 0
     moved_s: float = 0.0  # when its client last took something
+    stalled_s: float = 0.0  # how long its client had taken nothing before it began
+    overdue: bool = False
 
 
 class Desk:
@@ -63,6 +66,7 @@ class Desk:
         clock: Monotonic seconds.
         tally: Counts.
         patience_s: How long a generation waits for a client that takes nothing.
+        stall_s: For how long of that, in all its time, while others wait for its place.
     """
 
     def __init__(
@@ -73,11 +77,13 @@ class Desk:
         clock: Callable[[], float],
         tally: Tally,
         patience_s: float = 30.0,
+        stall_s: float = 10.0,
     ) -> None:
         self._model = model
         self._clock = clock
         self._tally = tally
         self._patience_s = patience_s
+        self._stall_s = stall_s
         self._backlog = Backlog(limits)
         self._streams: deque[_Stream] = deque()
         self._changed = threading.Condition()
@@ -153,7 +159,7 @@ class Desk:
 
     def _choose(self, now_s: float) -> Callable[[], None] | None:
         """Batches and steps in turn; a new generation is begun before either."""
-        question = self._backlog.take_stream(len(self._streams))
+        question = self._backlog.take_stream(self._places())
         if question is not None:
             return partial(self._begin, question)
         stream = self._ready_stream(now_s) if self._streams_next else None
@@ -177,13 +183,26 @@ class Desk:
         for _ in range(len(self._streams)):
             stream = self._streams.popleft()
             self._streams.append(stream)
-            if stream.question.room():
-                return stream
-            late = now_s - stream.moved_s > self._patience_s
-            if stream.question.gone or late:
-                stream.question.gone = True
+            stream.overdue = self._is_overdue(stream, now_s)
+            question = stream.question
+            if question.room() or question.gone or stream.overdue:
                 return stream
         return None
+
+    def _places(self) -> Counter[object]:
+        return Counter(each.question.identity for each in self._streams)
+
+    def _is_overdue(self, stream: _Stream, now_s: float) -> bool:
+        question = stream.question
+        if question.room():
+            return False
+        if now_s - stream.moved_s > self._patience_s:
+            return True
+        if question.stalled_s() - stream.stalled_s <= self._stall_s:
+            return False
+        without = self._places()
+        without[question.identity] -= 1
+        return self._backlog.awaits_place(without)
 
     def _predict(self, batch: list[Question]) -> None:
         began_s = self._clock()
@@ -218,7 +237,12 @@ class Desk:
 
     def _begin(self, question: Question) -> None:
         self._numbers += 1
-        stream = _Stream(self._numbers, question, moved_s=self._clock())
+        stream = _Stream(
+            self._numbers,
+            question,
+            moved_s=self._clock(),
+            stalled_s=question.stalled_s(),
+        )
         try:
             self._model.begin(stream.number, question.payload, question.rows)
         except SealiftError as error:
@@ -229,11 +253,11 @@ class Desk:
 
     def _step(self, stream: _Stream) -> None:
         question = stream.question
-        if question.gone:
+        if question.gone or stream.overdue:
             self._end(stream)
             with suppress(SealiftError):
                 self._model.drop(stream.number)
-            self._refuse(question, _too_slow())
+            self._refuse(question, _not_taken())
             return
         try:
             found = self._model.next(stream.number, question.rows)
@@ -299,7 +323,9 @@ def _too_late() -> PeerError:
     )
 
 
-def _too_slow() -> PeerError:
+def _not_taken() -> PeerError:
     return PeerError(
-        "the tokens were not taken in time, or not wanted", code="request-timeout"
+        "the generation was ended",
+        why="its tokens were not taken in time, or not wanted",
+        code="tokens-not-taken",
     )

@@ -192,10 +192,14 @@ class Server:
             transport, self._endpoint, self._expect_client(), HANDSHAKE_S
         ) as session:
             transport.lengthen()
-            self.serve_session(session, self._client_of(session.peer, session))
+            client = self._client_of(session.peer, session)
+            known = client is not session
+            self.serve_session(session, client, client if known else address)
 
-    def serve_session(self, session: Session, client: object) -> None:
-        """Answer a client in its established session."""
+    def serve_session(
+        self, session: Session, client: object, identity: object = None
+    ) -> None:
+        """Answer a client in its established session; places are its identity's."""
         assert self._desk is not None, "the door is open once the model is there"
         settings = self._settings
         caller = Caller(
@@ -210,6 +214,7 @@ class Server:
             ),
             clock=self._clock,
             tally=self.tally,
+            identity=identity,
         )
         with self._here(caller):
             caller.serve(self._welcome())
@@ -320,6 +325,7 @@ class Server:
             max_waiting_rows=settings.max_waiting_rows,
             max_waiting=settings.max_waiting,
             streams=settings.streams,
+            streams_each=settings.streams_each,
             mixed=self._subject.form.mixed,
         )
         return Desk(
@@ -328,6 +334,7 @@ class Server:
             clock=self._clock,
             tally=self.tally,
             patience_s=settings.request_s,
+            stall_s=settings.stall_s,
         )
 
     def _close(self, worker: threading.Thread) -> None:

@@ -37,6 +37,11 @@ _KNOWN: Final[dict[str, tuple[type[SealiftError], str, str]]] = {
         "the server did not come to the request in time",
         "Ask again, with fewer rows or when it has less to do",
     ),
+    "tokens-not-taken": (
+        PeerError,
+        "the server ended the generation",
+        "Take tokens as they come, or ask for fewer rows or steps",
+    ),
     "server-stopping": (
         PeerError,
         "the server is stopping",

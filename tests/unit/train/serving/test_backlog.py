@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from sealift.train.serving.backlog import Backlog, BusyError, Limits, Question
@@ -136,11 +138,38 @@ def test_so_many_generations_and_no_more() -> None:
     backlog = make(streams=1)
     for client in ("ada", "bern"):
         backlog.admit(question(client, work="generate"), 10.0)
-    first = backlog.take_stream(0)
+    first = backlog.take_stream(Counter())
     assert first is not None
     assert first.client == "ada"
-    assert backlog.take_stream(1) is None
+    assert backlog.take_stream(Counter(ada=1)) is None
     assert backlog.take_batch(99.0, 1) == []
+
+
+def test_nobody_has_all_places_and_who_has_fewest_comes_first() -> None:
+    """Sessions from one address are one when places are shared (rule V16)."""
+    backlog = make(streams=4)
+    for session in ("a1", "a2"):
+        backlog.admit(question(session, work="generate", identity="a"), 10.0)
+    backlog.admit(question("b1", work="generate", identity="b"), 11.0)
+
+    def take(**held: int) -> object:
+        found = backlog.take_stream(Counter(held))
+        return found and found.client
+
+    assert not backlog.awaits_place(Counter(a=2, c=2))
+    assert take(a=2, c=2) is None
+    assert take(a=2, b=1) == "b1"
+    assert take(a=3) is None
+    assert not backlog.awaits_place(Counter(a=3))
+    assert take(a=2, b=1) == "a1"
+    assert take() == "a2"
+
+
+@pytest.mark.parametrize(
+    ("streams", "each", "most"), [(4, 0, 3), (1, 0, 1), (4, 2, 2), (2, 9, 9)]
+)
+def test_how_many_places_one_may_have(streams: int, each: int, most: int) -> None:
+    assert Limits(streams=streams, streams_each=each).places_each == most
 
 
 def test_who_has_most_waiting_makes_room_for_others() -> None:
