@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
+from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link import receive as linkreceive
-from sealift.channel.link.opening import InPlace
+from sealift.channel.link.crossing import ends_of
+from sealift.channel.link.opening import CopiedFirst
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
+from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 from tests.sim.twicereading import TwiceReadingBackend
 
@@ -52,13 +55,88 @@ def test_whoever_forwards_a_record_cannot_change_it_while_it_is_opened():
     assert content == PLAINTEXT[:RECORD_BYTES]
 
 
+class WhereItLies:
+    """The mutant: opens forwarded records in the memory that their forwarder writes."""
+
+    def __init__(self, transport, engine):
+        self._transport, self._engine = transport, engine
+        self._shared = engine.adopt(transport.memory)
+
+    def open_all(self, opener, arriving, timeout_s):
+        for start, length in arriving.units():
+            at, frame_bytes = self._transport.next_range(timeout_s)
+            ends = ends_of(self._transport.memory[at : at + frame_bytes], length)
+            key, place = opener.admit(ends, at + PREFIX_BYTES, start, length)
+            self._engine.open(key, self._shared, arriving.into, (place,)).wait()
+            self._transport.skip(1)
+
+    def close(self):
+        pass
+
+
 def test_opened_where_it_lies_it_would_be_another(monkeypatch):
-    # The mutant: as if the forwarder had sealed it.
     def in_place(transport, engine, own):
-        assert isinstance(own, InPlace)
-        return own
+        return WhereItLies(transport, engine)
 
     monkeypatch.setattr(linkreceive, "forwarded_opening", in_place)
     found, content = Forwarder().forward()
     assert found.total_bytes == RECORD_BYTES
     assert content != PLAINTEXT[:RECORD_BYTES]
+
+
+def replaced(world, stream, other):
+    """Every record in the ring becomes the other's; its prefix and crossing tag stay.
+
+    Before them lie the hello and the announcement.
+    """
+    transport = world.sender.transport
+    place = transport._outgoing.place
+    for number, record in enumerate(other.records):
+        at = place.start + (2 + number) % place.num_slots * place.stride
+        at += SLOT_HEAD_BYTES + PREFIX_BYTES
+        transport.memory[at : at + len(record)] = record
+
+
+class Racing(HostDevice):
+    """Whoever can write the ring has his turn after each copy of a frame."""
+
+    write = None
+
+    def upload(self, host, to, offset=0):
+        done = super().upload(host, to, offset)
+        self.write()
+        return done
+
+
+def raced():
+    stream = HomeStream(num_records=1)
+    twin, device = stream.twin(), Racing(threads=1)
+    world = LinkWorld(engine=device, home_key=stream.home_key)
+    device.write = lambda: replaced(world, stream, twin)
+    found = stream.forward(world)
+    content = world.content()[:RECORD_BYTES]
+    world.close()
+    assert found.total_bytes == RECORD_BYTES
+    return content == stream.plaintext, content == twin.plaintext
+
+
+def test_the_tag_that_is_checked_is_the_one_that_was_copied():
+    assert raced() == (True, False)
+
+
+def checked_before_it_is_copied(self, opener, arriving, timeout_s):
+    """The mutant: looks at the ring, then copies what is there by then."""
+    transport, engine, private = self._transport, self._engine, self._private
+    for start, length in arriving.units():
+        at, frame_bytes = transport.next_range(timeout_s)
+        frame = transport.memory[at : at + frame_bytes]
+        key, place = opener.admit(ends_of(frame, length), PREFIX_BYTES, start, length)
+        engine.write()
+        engine.upload(frame, private).wait()
+        transport.skip(1)
+        engine.open(key, private, arriving.into, (place,)).wait()
+
+
+def test_checked_before_it_is_copied_it_would_be_another(monkeypatch):
+    monkeypatch.setattr(CopiedFirst, "open_all", checked_before_it_is_copied)
+    assert raced() == (False, True)

@@ -9,15 +9,18 @@ import time
 import pytest
 
 from sealift.channel.hostdevice import HostDevice
+from sealift.channel.link.keys import LinkOpener
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.staged import MAX_BATCH_RECORDS, Staged, spans
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.namedmemory import NamedMemoryTransport
+from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart
 from tests.sim.cuda_engines import gcc_engine
 from tests.sim.device_engines import ENGINES, ON_A_GPU
+from tests.sim.homestream import HomeStream, skipping
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 RECORDS, SLOTS = 16, 32
@@ -74,6 +77,11 @@ def world_of(engine, attacker=None, **options):
 
 def receive_after_all_came(world, send=None):
     """Receive once the announcement and all records lie in the ring."""
+    wait_for_all(world)
+    return world.cross(send or (lambda: world.sender.send(PLAINTEXT)))
+
+
+def wait_for_all(world):
     receive = world.receiver.receive
 
     def later(*args, **more):
@@ -81,7 +89,6 @@ def receive_after_all_came(world, send=None):
         return receive(*args, **more)
 
     world.receiver.receive = later
-    return world.cross(send or (lambda: world.sender.send(PLAINTEXT)))
 
 
 def test_all_that_came_is_one_copy_and_one_call(engine):
@@ -169,6 +176,81 @@ def test_records_sealed_at_home_cross_in_batches(engine):
     assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
     assert [len(places) for places in counted.opened] == [RECORDS]
     world.close()
+
+
+def forwarded_twice(engine):
+    """The second time one record is that of the first; the stream, and what was found."""
+    stream, frames = HomeStream(), []
+    world = world_of(engine, home_key=stream.home_key)
+
+    def attacker(count, frame):
+        frames.append(frame)
+        return [frame if count != 7 else frame[:16] + frames[2][16:]]
+
+    world.sender.transport.attacker = attacker
+    assert stream.forward(world).total_bytes == len(stream.plaintext)
+    world.memory.scrub()
+    found = stream.forward(world)
+    content = world.content()
+    world.close()
+    return stream, found, content
+
+
+def test_a_record_that_was_forwarded_before_is_refused_unopened(engine):
+    counted = Counted(engine)
+    stream, found, content = forwarded_twice(engine)
+    assert isinstance(found, AuthenticationError)
+    assert not any(content)
+    assert sum(map(len, counted.opened)) <= len(stream.records) + 1
+
+
+def test_a_device_that_skips_the_check_would_take_it(engine, monkeypatch):
+    monkeypatch.setattr(LinkOpener, "verify_bound", skipping)
+    stream, found, content = forwarded_twice(engine)
+    assert found.total_bytes == len(stream.plaintext)
+    assert content[: len(stream.plaintext)] == stream.plaintext
+
+
+def while_it_is_copied(engine, monkeypatch, *, uploads_the_tag=True):
+    """Whoever can write the ring puts other genuine records there as they are copied."""
+    stream = HomeStream(RECORDS)
+    twin, upload = stream.twin(), engine.upload
+    world = world_of(engine, home_key=stream.home_key)
+    place = world.sender.transport._outgoing.place
+    wait_for_all(world)
+
+    def racing(host, to, offset=0):
+        # The hello and the announcement lie before them.
+        for number, record in enumerate(twin.records, 2):
+            at = place.start + number * place.stride + SLOT_HEAD_BYTES + 16
+            world.sender.transport.memory[at : at + len(record)] = record
+        return upload(host, to, offset)
+
+    monkeypatch.setattr(engine, "upload", racing)
+    if not uploads_the_tag:
+        nothing = engine.allocate(16)
+        monkeypatch.setattr(
+            engine, "upload_packed", lambda parts: upload(bytes(16), nothing)
+        )
+    found = stream.forward(world)
+    content = world.content()[: len(stream.plaintext)]
+    world.close()
+    return found, content == twin.plaintext
+
+
+def test_the_tag_that_was_checked_is_the_one_that_the_device_verifies(
+    engine, monkeypatch
+):
+    found, taken = while_it_is_copied(engine, monkeypatch)
+    assert isinstance(found, AuthenticationError)
+    assert not taken
+
+
+def test_the_tag_in_the_slot_would_let_another_record_in(engine, monkeypatch):
+    # The mutant: the device verifies what was copied from the slot.
+    found, taken = while_it_is_copied(engine, monkeypatch, uploads_the_tag=False)
+    assert found.total_bytes
+    assert taken
 
 
 def hasty(self, arriving):

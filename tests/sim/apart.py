@@ -19,7 +19,7 @@ class Apart:
             inner.download,
             inner.open,
         )
-        self.seal = inner.seal
+        self.seal, self.upload_packed = inner.seal, inner.upload_packed
         self.allocated: list[DeviceMemory] = []
 
     def allocate(self, nbytes):

@@ -19,7 +19,8 @@ from typing import Final
 from sealift.bench.linkdevice import NAIVE_NONCE, TIMEOUT_S
 from sealift.bench.linkpeer import DevicePeer
 from sealift.channel.link.ahead import SealAhead
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES
+from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode, parse_mode, shape_of
 from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
 from sealift.channel.link.send import LinkSender, suggested_record_bytes
@@ -208,7 +209,8 @@ class _Maker:
         shape, total = shape_of(mode), len(self._source)
         unit = self._record_bytes if shape.records else total
         slots = self._slots if shape.overlaps else -(-total // unit)
-        return max(unit, 256) + FRAME_EXTRA_BYTES, max(slots, 1)
+        # Forwarded frames are the longest; slots are rounded up to the same size.
+        return max(unit, 256) + FORWARDED_EXTRA_BYTES, max(slots, 1)
 
     def _parts(self) -> list[memoryview]:
         step = self._record_bytes

@@ -80,6 +80,10 @@ class DeviceMemory(Protocol):
         """Scrub and give back. Idempotent."""
 
 
+Part = tuple[Buffer, DeviceMemory, int]
+"""A buffer, the memory it goes to, and the offset there."""
+
+
 class DeviceKey(Protocol):
     """A key that was expanded in the device's memory."""
 
@@ -113,6 +117,13 @@ class DeviceEngine(Protocol):
 
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Event:
         """Copy from the host; ``host`` must stay as it is until the event."""
+
+    def upload_packed(self, parts: Sequence[Part]) -> Event:
+        """Copy small buffers from the host, in fewer crossings where each costs much.
+
+        They must stay as they are until the event. What was queued before it for the
+        same bytes is overwritten.
+        """
 
     def download(
         self,

@@ -13,6 +13,7 @@ from sealift.channel.device import (
     DeviceKey,
     DeviceMemory,
     Event,
+    Part,
     RecordPlace,
     Verdicts,
 )
@@ -50,6 +51,10 @@ class GatedDevice:
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Event:
         """Inward: asks nobody."""
         return self._engine.upload(host, to, offset)
+
+    def upload_packed(self, parts: Sequence[Part]) -> Event:
+        """Inward: asks nobody."""
+        return self._engine.upload_packed(parts)
 
     def open(
         self,

@@ -203,6 +203,7 @@ def test_a_receiver_that_cannot_be_made_has_forgotten_its_keys(monkeypatch):
         LinkReceiver(there, keys, device)
     with pytest.raises(UsageError, match="wiped"):
         made[0]._keys.trailer_key()
+    assert here.receive(1)  # its hello
     with pytest.raises(PeerError):
         here.receive(1)
     here.close()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from sealift.channel.cuda.batches import Batch, open_batch, seal_batch
 from sealift.channel.cuda.confidential import Crossings
 from sealift.channel.cuda.core import Core
-from sealift.channel.cuda.crossing import Part, is_small, send, send_packed
+from sealift.channel.cuda.crossing import is_small, send, send_packed
 from sealift.channel.cuda.devicekey import CudaKey, expand_key, own_key
 from sealift.channel.cuda.driver import Driver, GpuFacts
 from sealift.channel.cuda.faults import told
@@ -31,6 +31,7 @@ from sealift.channel.device import (
     DeviceKey,
     DeviceMemory,
     Event,
+    Part,
     RecordPlace,
     check_places,
     device_lost,

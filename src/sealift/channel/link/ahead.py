@@ -129,6 +129,7 @@ class SealAhead:
 
     def _let_go(self, batch: SealedBatch) -> None:
         transport, timeout_s = self._sender.transport, self._sender.timeout_s
+        self._sender.meet()
         for frame in batch.frames:
             transport.reserve(len(frame), timeout_s)[:] = frame
             transport.commit()

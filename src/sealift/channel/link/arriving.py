@@ -15,7 +15,7 @@ from sealift.ids import Buffer
 
 
 class UnitOpener(Protocol):
-    """Says where the next unit stands (``LinkOpener``, ``HomeOpener``)."""
+    """Says where the next unit stands, which the sender sealed (``LinkOpener``)."""
 
     def expect(
         self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int

@@ -83,6 +83,19 @@ class LinkSealer:
         _PREFIX.pack_into(frame, 0, len(room), 0, sequence)
         self.index = index + records_of(len(room) - TAG_BYTES)
 
+    def bind(self, bound: bytes, frame: memoryview) -> None:
+        """Tag what the other end knows too: the last 16 bytes of ``frame``, and a prefix.
+
+        It takes an index and spends a sequence, as a record does, and seals nothing. Its
+        associated data is longer than a record's, so neither passes for the other.
+        """
+        index, sequence = self.index, self._sequence
+        self._sequence = sequence + 1
+        cipher, nonce, associated_data = self._keys.crossing(index, sequence, 0, False)
+        cipher.seal_into(nonce, b"", associated_data + bound, frame[-TAG_BYTES:])
+        _PREFIX.pack_into(frame, 0, len(frame) - PREFIX_BYTES, 0, sequence)
+        self.index = index + 1
+
     def rewind(self, index: int) -> None:
         """Seal from ``index`` again, under new sequences (rule H4).
 
@@ -170,6 +183,21 @@ class LinkOpener:
         )
         self._accept(sequence, unit_bytes)
         return found
+
+    def verify_bound(
+        self, prefix: bytes, frame_bytes: int, bound: bytes, tag: bytes
+    ) -> None:
+        """Check what ``LinkSealer.bind`` made, on the processor; all bytes are private.
+
+        Raises:
+            AuthenticationError, StaleError, MalformedError: if it is not the next one.
+        """
+        sequence = self._sequence_of(prefix, frame_bytes)
+        cipher, nonce, associated_data = self._keys.crossing(
+            self._index, sequence, 0, False
+        )
+        cipher.open_into(nonce, tag, associated_data + bound, bytearray())
+        self._accept(sequence, 0)
 
     def close(self) -> None:
         """Forget the keys, here and on the device."""

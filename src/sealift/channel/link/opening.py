@@ -14,18 +14,18 @@ from sealift.channel.device import DeviceEngine
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.link.crossing import ends_of
+from sealift.channel.link.homerecords import HomeOpener
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
 from sealift.channel.link.mode import ModeShape
-from sealift.channel.link.staged import Staged
+from sealift.channel.link.staged import AnyOpener, Staged
 from sealift.channel.transports.memfd import MemfdTransport
 
 
 class Opening(Protocol):
     """One of the ways below."""
 
-    def open_all(
-        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
         """Open every unit of a transfer."""
 
     def close(self) -> None:
@@ -47,7 +47,10 @@ def forwarded_opening(
     transport: MemfdTransport, engine: DeviceEngine, own: Opening
 ) -> Opening:
     """The way for units that somebody else sealed; ``own`` is that for the sender's."""
-    return own if isinstance(own, Staged) else CopiedFirst(transport, engine)
+    if isinstance(own, Staged):
+        return own
+    assert isinstance(engine, HostDevice)  # or ``own`` would be staged
+    return CopiedFirst(transport, engine)
 
 
 class PlainCopy:
@@ -57,9 +60,7 @@ class PlainCopy:
         self._transport = transport
         self._engine = engine
 
-    def open_all(
-        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
         """Copy every unit."""
         transport = self._transport
         for start, length in arriving.units():
@@ -87,11 +88,9 @@ class InPlace:
         self._shape = shape
         self._shared = engine.adopt(transport.memory)
 
-    def open_all(
-        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
         """Open every unit, as the mode says."""
-        assert not isinstance(opener, PlainOpener)
+        assert not isinstance(opener, PlainOpener | HomeOpener)
         if self._shape.overlaps:
             self._overlapped(opener, arriving, timeout_s)
         else:
@@ -140,24 +139,22 @@ class InPlace:
 class CopiedFirst:
     """Copied to private memory and opened there: the sender is not who sealed them."""
 
-    def __init__(self, transport: MemfdTransport, engine: DeviceEngine) -> None:
+    def __init__(self, transport: MemfdTransport, engine: HostDevice) -> None:
         self._transport = transport
         self._engine = engine
         self._private = engine.allocate(transport.max_frame_bytes)
 
-    def open_all(
-        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
-        """Copy and open every unit; its slot is free as soon as it was copied."""
-        assert not isinstance(opener, PlainOpener)
-        transport, engine = self._transport, self._engine
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
+        """Copy, check and open every unit; its slot is free as soon as it was copied."""
+        assert isinstance(opener, HomeOpener)
+        transport, engine, private = self._transport, self._engine, self._private
         for start, length in arriving.units():
             at, frame_bytes = transport.next_range(timeout_s)
-            frame = transport.memory[at : at + frame_bytes]
-            key, place = opener.expect(frame, 0, start, length)
-            engine.upload(frame[PREFIX_BYTES:], self._private).wait()
+            engine.upload(transport.memory[at : at + frame_bytes], private).wait()
             transport.skip(1)
-            engine.open(key, self._private, arriving.into, (place,)).wait()
+            ends = ends_of(private.view[:frame_bytes], length)
+            key, place = opener.admit(ends, PREFIX_BYTES, start, length)
+            engine.open(key, private, arriving.into, (place,)).wait()
             arriving.verified(start, length)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.life import Life
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.arriving import Arriving, PlainOpener
+from sealift.channel.link.hello import encode_hello, link_context, parse_hello
 from sealift.channel.link.homerecords import HomeOpener
 from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.mode import DEFAULT_MODE, LinkMode, check_mode, shape_of
@@ -24,7 +25,6 @@ from sealift.channel.link.send import (
     DEFAULT_TIMEOUT_S,
     VERDICT,
     VERDICT_MAGIC,
-    link_context,
 )
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.memfd import MemfdTransport
@@ -63,6 +63,7 @@ class LinkReceiver:
 
     Raises:
         PolicyError: code ``weak-link-mode``.
+        PolicyError: code ``link-version``, if the sender's is another one.
     """
 
     def __init__(
@@ -89,16 +90,17 @@ class LinkReceiver:
         context = link_context(mode, context)
         with ExitStack() as parts:  # each is closed, also where another one fails
             parts.callback(transport.close)
+            self._answers = StreamSealer(
+                keys.from_device, total_bytes=None, record_bytes=64, context=context
+            )
+            parts.callback(self._answers.close)
+            # Before the other end's is looked at, so that both can tell versions apart.
+            transport.send(encode_hello(self._answers.header_bytes))
             self._opener = self._take_header(keys, context)
             parts.callback(self._opener.close)
             self._opening = opening_for(transport, engine, self._shape)
             parts.callback(self._opening.close)
             parts.callback(self._close_home)
-            self._answers = StreamSealer(
-                keys.from_device, total_bytes=None, record_bytes=64, context=context
-            )
-            parts.callback(self._answers.close)
-            transport.send(self._answers.header_bytes)
             self._parts = parts.pop_all()
 
     def receive(
@@ -149,7 +151,7 @@ class LinkReceiver:
                 self._home.close()
 
     def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener | PlainOpener:
-        header = self._transport.receive(self._timeout_s)
+        header = parse_hello(self._transport.receive(self._timeout_s))
         if not self._shape.sealed:
             return PlainOpener()
         return LinkOpener(keys.to_device, header, self._engine, context=context)
@@ -173,7 +175,8 @@ class LinkReceiver:
         self._forwarded.open_all(home, arriving, self._timeout_s)
 
     def _open_home(self, announcement: Announcement) -> HomeOpener:
-        if self._home_key is None or not self._shape.sealed:
+        link = self._opener
+        if self._home_key is None or not isinstance(link, LinkOpener):
             raise UsageError(
                 "records sealed at home came, and nobody here has their key",
                 code="no-home-key",
@@ -185,8 +188,9 @@ class LinkReceiver:
             return home
         if home is not None:
             home.close()
+            self._home = None
         key = self._home_key(announcement.header_bytes)
-        self._home = HomeOpener(key, announcement, self._engine)
+        self._home = HomeOpener(key, announcement, self._engine, link)
         return self._home
 
     def _answer(self, announcement: Announcement) -> None:

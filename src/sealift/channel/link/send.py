@@ -22,6 +22,8 @@ from sealift.channel.header import (
 )
 from sealift.channel.life import Life
 from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, fill_frame
+from sealift.channel.link.hello import encode_hello, link_context, parse_hello
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
 from sealift.channel.link.mode import (
     DEFAULT_MODE,
@@ -32,7 +34,7 @@ from sealift.channel.link.mode import (
 )
 from sealift.channel.stream import StreamOpener
 from sealift.channel.transports.memfd import MemfdTransport
-from sealift.crypto.aead import Suite
+from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Buffer
 
@@ -107,7 +109,7 @@ class LinkSender:
         self._verdicts: StreamOpener | None = None
         self._sent = 0
         try:
-            transport.send(self.sealer.header_bytes)
+            transport.send(encode_hello(self.sealer.header_bytes))
         except BaseException:
             self.close()
             raise
@@ -147,7 +149,15 @@ class LinkSender:
             records: Ciphertext and tag of every record, in order.
             total_bytes: Their plaintext altogether.
             first_index: Which record of the stream is the first of them.
+
+        Raises:
+            UsageError: code ``not-a-record``, if a record is shorter than its tag; the
+                link is dead then.
+            PeerError: if the device is gone, or refused what came.
         """
+        sealer = self.sealer
+        if not isinstance(sealer, LinkSealer):
+            raise UsageError(f"mode {self.mode} forwards nothing that is sealed")
         planned = Announcement(
             TransferKind.HOME,
             0,
@@ -158,11 +168,16 @@ class LinkSender:
         )
         with self.life:
             announcement = self.announce(planned)
-            for record in records:
+            for index, record in enumerate(records, first_index):
                 view = memoryview(record).cast("B")
-                room = self.transport.reserve(PREFIX_BYTES + len(view), self.timeout_s)
-                room[PREFIX_BYTES:] = view
-                _PREFIX.pack_into(room, 0, len(view), 0, 0)
+                if len(view) < TAG_BYTES:
+                    raise UsageError(
+                        f"a sealed record has more than {len(view)} bytes",
+                        code="not-a-record",
+                    )
+                frame_bytes = len(view) - TAG_BYTES + FORWARDED_EXTRA_BYTES
+                room = self.transport.reserve(frame_bytes, self.timeout_s)
+                fill_frame(sealer, announcement, index, view, room)
                 self.transport.commit()
             self.await_verdict(announcement)
 
@@ -194,12 +209,27 @@ class LinkSender:
         Returns:
             What was announced: the plan with its number.
         """
+        self.meet()
         announcement = replace(planned, number=self._sent)
         message = announcement.encode()
         frame = self.transport.reserve(len(message) + FRAME_EXTRA_BYTES, self.timeout_s)
         self.sealer.seal(message, frame)
         self.transport.commit()
         return announcement
+
+    def meet(self) -> StreamOpener:
+        """Read what the device said first; before anything is sent to it.
+
+        Raises:
+            PolicyError: code ``link-version``, if it speaks another one.
+            AuthenticationError: if it has another key.
+            PeerError: if it is gone.
+        """
+        if self._verdicts is None:
+            header = parse_hello(self.transport.receive(self.timeout_s))
+            key, context = self._from_device
+            self._verdicts = StreamOpener(key, header, context=context)
+        return self._verdicts
 
     def await_verdict(self, announcement: Announcement) -> None:
         """Wait until the device verified everything of a transfer.
@@ -208,11 +238,8 @@ class LinkSender:
             PeerError: if it is gone; a device that refuses what came goes.
             AuthenticationError: if somebody else answered.
         """
-        if self._verdicts is None:
-            header = self.transport.receive(self.timeout_s)
-            key, context = self._from_device
-            self._verdicts = StreamOpener(key, header, context=context)
-        answer = self._verdicts.open_frame(self.transport.receive(self.timeout_s))
+        verdicts = self.meet()
+        answer = verdicts.open_frame(self.transport.receive(self.timeout_s))
         if answer != VERDICT.pack(VERDICT_MAGIC, announcement.number):
             raise MalformedError("the device answered another transfer")
         self._sent += 1
@@ -243,8 +270,3 @@ def suggested_record_bytes(total_bytes: int) -> int:
     while size < min(wanted, DEFAULT_RECORD_BYTES):
         size *= 2
     return size
-
-
-def link_context(mode: LinkMode, context: bytes) -> bytes:
-    """What both ends' associated data names: the mode is part of it."""
-    return b"link " + mode.value.encode() + b"\0" + context

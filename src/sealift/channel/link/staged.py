@@ -5,6 +5,8 @@ crosses in one copy and is opened by one call, while the next ones arrive: half 
 ring at most, so that the sender can go on. Slots are the sender's again once they were
 copied; what is in them is sealed. Verdicts are told in the order of the records, and a
 batch with a record that fails tells none.
+Of a record that was sealed at home, the tag that its crossing binds is checked in a
+private copy, and that copy is what the device gets, over the one in the slot.
 """
 
 from __future__ import annotations
@@ -16,9 +18,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from sealift.channel.device import DeviceEngine, DeviceMemory, Event, Verdicts
+from sealift.channel.device import (
+    DeviceEngine,
+    DeviceKey,
+    DeviceMemory,
+    Event,
+    Part,
+    RecordPlace,
+    Verdicts,
+)
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.link.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.link.crossing import ends_of
+from sealift.channel.link.homerecords import HomeOpener
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
 from sealift.channel.link.mode import ModeShape
 from sealift.channel.transports.memfd import MemfdTransport
@@ -31,6 +43,8 @@ BATCHES: Final = 2  # one is opened while the next one crosses
 
 Range = tuple[int, int]
 """Start and length."""
+Found = tuple[DeviceKey, RecordPlace]
+AnyOpener = UnitOpener | HomeOpener | PlainOpener
 
 
 @dataclass(slots=True)
@@ -65,9 +79,7 @@ class Staged:
         self._part = 0
         self._queued: deque[_Batch] = deque()
 
-    def open_all(
-        self, opener: UnitOpener | PlainOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
+    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
         """Copy and open every unit. When this raises, nothing is queued any more."""
         units, left = arriving.units(), arriving.announcement.num_units
         if not self._shape.overlaps:
@@ -93,7 +105,7 @@ class Staged:
 
     def _queue(
         self,
-        opener: UnitOpener | PlainOpener,
+        opener: AnyOpener,
         into: DeviceMemory,
         frames: Sequence[Range],
         units: Sequence[Range],
@@ -117,18 +129,17 @@ class Staged:
 
     def _copy_and_open(
         self,
-        opener: UnitOpener,
+        opener: UnitOpener | HomeOpener,
         into: DeviceMemory,
         frames: Sequence[Range],
         batch: _Batch,
     ) -> None:
         engine, memory, staging = self._engine, self._transport.memory, self._staging
         base = self._next_part()
+        checked: list[Part] = []
         found = [
-            opener.expect(
-                memory[at : at + frame_bytes], base + number * self._stride, *unit
-            )
-            for number, ((at, frame_bytes), unit) in enumerate(
+            self._next(opener, frame, base + number * self._stride, unit, checked)
+            for number, (frame, unit) in enumerate(
                 zip(frames, batch.units, strict=True)
             )
         ]
@@ -136,10 +147,30 @@ class Staged:
             sealed = memory[start + PREFIX_BYTES : end]
             to = base + first * self._stride
             batch.copies.append(engine.upload(sealed, staging, to))
+        if checked:
+            batch.copies.append(engine.upload_packed(checked))
         for group in by_key(found, at_once=True):
             places = [place for _, place in group]
             opened = engine.open(group[0][0], staging, into, places, after=batch.copies)
             batch.verdicts.append(opened)
+
+    def _next(
+        self,
+        opener: UnitOpener | HomeOpener,
+        frame: Range,
+        to: int,
+        unit: Range,
+        checked: list[Part],
+    ) -> Found:
+        """Key and place of the next unit, and the tag that is put there once checked."""
+        at, frame_bytes = frame
+        lying = self._transport.memory[at : at + frame_bytes]
+        if not isinstance(opener, HomeOpener):
+            return opener.expect(lying, to, *unit)
+        ends = ends_of(lying, unit[1])
+        found = opener.admit(ends, to, *unit)
+        checked.append((ends.tag, self._staging, to + unit[1]))
+        return found
 
     def _next_part(self) -> int:
         """Where a batch goes: not where the one before it is being opened."""
