@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import os
+import signal
+import threading
 
 import pytest
 
@@ -15,7 +17,8 @@ from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record import StreamOptions
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import AuthenticationError, UsageError
+from sealift.errors import AuthenticationError, SealiftError, UsageError
+from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 AHEAD = LinkMode.SEAL_AHEAD
@@ -81,6 +84,35 @@ def test_a_restart_never_goes_on_where_it_was():
     assert repeats(backend.used) == 3
 
 
+def nonces_of_live_and_forwarded_transfers():
+    backend, stream = Recording(), HomeStream()
+    world = LinkWorld(home_key=stream.home_key)
+    world.sender.sealer._keys._backend = backend
+    for _ in range(2):
+        world.cross(lambda: world.sender.send(bytes(2 * RECORD_BYTES)))
+        stream.forward(world, last=3)
+    world.close()
+    return backend.used
+
+
+def test_live_and_forwarded_transfers_share_no_nonce():
+    used = nonces_of_live_and_forwarded_transfers()
+    assert len(used) == 2 * (1 + 2) + 2 * (1 + 3)
+    assert repeats(used) == 0
+
+
+def test_a_crossing_tag_that_spends_no_sequence_is_caught(monkeypatch):
+    real = LinkSealer.bind
+
+    def repeating(self, bound, frame):
+        sequence = self._sequence
+        real(self, bound, frame)
+        self._sequence = sequence
+
+    monkeypatch.setattr(LinkSealer, "bind", repeating)
+    assert repeats(nonces_of_live_and_forwarded_transfers()) > 0
+
+
 @pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy])
 def test_a_sealer_cannot_be_copied_or_saved(attempt):
     # Copying and saving ask for the same (``__reduce_ex__``).
@@ -88,25 +120,91 @@ def test_a_sealer_cannot_be_copied_or_saved(attempt):
         attempt(LinkSealer(SecretKey.generate()))
 
 
-def test_in_a_forked_child_nothing_is_sealed():
-    world = LinkWorld()
-    world.cross(lambda: world.sender.send(bytes(100)))
+def in_a_child(call):
+    """Start a forked child that does it; ask the result what it was told."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        told = b"done"
+        signal.alarm(20)  # ends one that waits for ever
         try:
-            seal_some(world.sender.sealer, 1)
-            os.write(writing, b"sealed")
-        except UsageError as error:
-            os.write(writing, error.code.encode())
+            call()
+        except SealiftError as error:
+            told = error.code.encode()
         finally:
+            os.write(writing, told)
             os._exit(0)
-    os.waitpid(child, 0)
     os.close(writing)
-    with io.FileIO(reading) as told:
-        assert told.read() == b"forked-stream"
+
+    def told():
+        os.waitpid(child, 0)
+        with io.FileIO(reading) as words:
+            return words.read()
+
+    return told
+
+
+def test_in_a_forked_child_nothing_is_sealed():
+    world = LinkWorld()
+    world.cross(lambda: world.sender.send(bytes(100)))
+    assert in_a_child(lambda: seal_some(world.sender.sealer, 1))() == b"forked-stream"
     # The parent goes on.
     assert world.cross(lambda: world.sender.send(bytes(100))).number == 1
+    world.close()
+
+
+def sealed_ahead():
+    """A link over which one transfer went, and a batch that waits."""
+    world = LinkWorld(AHEAD)
+    ahead = SealAhead(world.sender)
+    assert world.cross(lambda: ahead.send(ahead.seal(BATCHES[1]))).number == 0
+    return world, ahead, ahead.seal(BATCHES[0])
+
+
+def test_a_forked_child_sends_nothing_that_its_parent_sealed_ahead():
+    world, ahead, batch = sealed_ahead()
+    held = threading.Thread(target=ahead._lock.acquire)  # by a thread the child lacks
+    held.start()
+    held.join()
+    sent = world.sender.transport._outgoing.position
+    stream = HomeStream()
+    for call in (
+        lambda: ahead.send(batch),
+        lambda: ahead.seal(BATCHES[1]),
+        lambda: world.sender.send(BATCHES[1]),
+        lambda: world.sender.forward(stream.header, stream.records, 4 * RECORD_BYTES),
+    ):
+        assert in_a_child(call)() == b"forked-stream"
+    assert in_a_child(ahead.discard)() == b"done"
+    ahead._lock = threading.RLock()
+    word = world.sender.transport._outgoing
+    assert word._words[word._my_word] == sent
+    # The parent goes on, with the very batch.
+    assert world.cross(lambda: ahead.send(batch)).number == 1
+    assert world.content()[: len(BATCHES[0])] == BATCHES[0]
+    world.close()
+
+
+def test_a_child_that_is_not_refused_would_send_it(monkeypatch):
+    # The mutant: keys are gone in the child, and what they sealed is not.
+    monkeypatch.setattr(LinkSender, "check_process", lambda self: None)
+    world, ahead, batch = sealed_ahead()
+    told = in_a_child(lambda: ahead.send(batch))
+    assert world.receiver.receive(world.memory).number == 1
+    assert world.content()[: len(BATCHES[0])] == BATCHES[0]
+    assert told() == b"forked-stream"  # afterwards, by the keys for the verdict
+    world.close()
+
+
+def test_a_forked_child_does_not_wait_for_a_feeder_that_it_lacks():
+    world = LinkWorld(AHEAD)
+    feeder = AheadFeeder(SealAhead(world.sender), BATCHES)
+    world.cross(feeder.send_next)
+    assert in_a_child(feeder.send_next)() == b"forked-stream"
+    assert in_a_child(feeder.close)() == b"done"
+    world.cross(feeder.send_next)
+    assert world.content()[: len(BATCHES[1])] == BATCHES[1]
+    feeder.close()
     world.close()
 
 

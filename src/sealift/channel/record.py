@@ -205,12 +205,17 @@ class RecordKeys:
 
     def _check_alive(self) -> None:
         if self._forked:
-            raise UsageError(
-                "a sealed stream cannot be used in a forked process",
-                why="two processes would use one nonce twice",
-                fix="Start a stream of its own in the child",
-                code="forked-stream",
-            )
+            raise forked_stream()
+
+
+def forked_stream() -> UsageError:
+    """What a child is told that goes on with its parent's stream."""
+    return UsageError(
+        "a sealed stream cannot be used in a forked process",
+        why="two processes would use one nonce twice",
+        fix="Start a stream of its own in the child",
+        code="forked-stream",
+    )
 
 
 _LIVE: weakref.WeakSet[RecordKeys] = weakref.WeakSet()

@@ -3,7 +3,8 @@
 Batches wait sealed in private memory and only cross when the device asks. Two counters
 make that safe (rule H4): a batch that turns out to be another is overwritten and its
 indexes are sealed again under new sequences, so no nonce repeats and no index is missing;
-a sealed batch leaves private memory once.
+a sealed batch leaves private memory once. A forked child has a copy of that memory, and
+is refused.
 """
 
 from __future__ import annotations
@@ -66,12 +67,26 @@ class SealAhead:
         """Whether one more may be sealed."""
         return len(self._waiting) < self._depth
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child's copy."""
+        return self._sender.forked
+
+    def check_process(self) -> None:
+        """Refuse a forked child.
+
+        Raises:
+            UsageError: code ``forked-stream``.
+        """
+        self._sender.check_process()
+
     def seal(self, source: Buffer) -> SealedBatch:
         """Seal one batch behind those that wait.
 
         Raises:
             UsageError: code ``too-far-ahead``, if ``depth`` batches wait already.
         """
+        self.check_process()
         view = memoryview(source).cast("B")
         with self._lock:
             if not self.has_room:
@@ -89,9 +104,11 @@ class SealAhead:
 
         Raises:
             UsageError: code ``batch-spent``, if it crossed or was discarded before;
-                code ``out-of-turn``, if another one is before it.
+                code ``out-of-turn``, if another one is before it; code
+                ``forked-stream``, in a forked child.
             PeerError: if the device is gone.
         """
+        self.check_process()  # before the lock: who held it may be gone
         with self._lock:
             self._take(batch)
             with self._sender.life:
@@ -102,7 +119,10 @@ class SealAhead:
         """Overwrite every batch that waits; return how many there were.
 
         Those behind a batch that is not wanted go with it: their indexes come after.
+        In a forked child nothing waits.
         """
+        if self.forked:
+            return 0
         with self._lock:
             dropped = len(self._waiting)
             if dropped:
@@ -185,9 +205,11 @@ class AheadFeeder:
         """Send the next batch; False when there are no more.
 
         Raises:
-            UsageError: if this was closed, also while it waited.
+            UsageError: if this was closed, also while it waited; code
+                ``forked-stream``, in a forked child, which has no such thread.
             PeerError: if the device is gone.
         """
+        self._ahead.check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._closed)
             if self._closed:
@@ -208,6 +230,8 @@ class AheadFeeder:
 
     def close(self) -> None:
         """Stop, and overwrite what waits."""
+        if self._ahead.forked:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -9,7 +9,9 @@ were sealed before they were asked for (``ahead.py``).
 
 from __future__ import annotations
 
+import os
 import struct
+import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -32,6 +34,7 @@ from sealift.channel.link.mode import (
     check_mode,
     shape_of,
 )
+from sealift.channel.record import forked_stream
 from sealift.channel.stream import StreamOpener
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.aead import TAG_BYTES, Suite
@@ -108,6 +111,8 @@ class LinkSender:
         self._from_device = (keys.from_device, context)
         self._verdicts: StreamOpener | None = None
         self._sent = 0
+        self.forked = False
+        _LIVE.add(self)
         try:
             transport.send(encode_hello(self.sealer.header_bytes))
         except BaseException:
@@ -155,6 +160,7 @@ class LinkSender:
                 link is dead then.
             PeerError: if the device is gone, or refused what came.
         """
+        self.check_process()
         sealer = self.sealer
         if not isinstance(sealer, LinkSealer):
             raise UsageError(f"mode {self.mode} forwards nothing that is sealed")
@@ -185,8 +191,10 @@ class LinkSender:
         """The announcement of a transfer, if it fits the link; its number comes later.
 
         Raises:
-            UsageError: if it is empty, or the link's memory is too small for the mode.
+            UsageError: if it is empty, or the link's memory is too small for the mode;
+                code ``forked-stream``, in a forked child.
         """
+        self.check_process()
         unit_bytes = self._record_bytes if self.shape.records else total_bytes
         planned = Announcement(TransferKind.LIVE, 0, total_bytes, unit_bytes)
         if total_bytes == 0 or unit_bytes > MAX_ONE_TAG_BYTES:
@@ -216,6 +224,17 @@ class LinkSender:
         self.sealer.seal(message, frame)
         self.transport.commit()
         return announcement
+
+    def check_process(self) -> None:
+        """Refuse a forked child, before it touches what it shares with its parent.
+
+        Keys are gone there anyway; ring and batches that were sealed ahead are not.
+
+        Raises:
+            UsageError: code ``forked-stream``.
+        """
+        if self.forked:
+            raise forked_stream()
 
     def meet(self) -> StreamOpener:
         """Read what the device said first; before anything is sent to it.
@@ -257,6 +276,17 @@ class LinkSender:
         frame = transport.reserve(len(plaintext) + FRAME_EXTRA_BYTES, self.timeout_s)
         self.sealer.seal(plaintext, frame)
         transport.commit()
+
+
+_LIVE: weakref.WeakSet[LinkSender] = weakref.WeakSet()
+
+
+def _refuse_after_fork() -> None:
+    for sender in list(_LIVE):
+        sender.forked = True
+
+
+os.register_at_fork(after_in_child=_refuse_after_fork)
 
 
 def suggested_record_bytes(total_bytes: int) -> int:
