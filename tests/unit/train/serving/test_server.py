@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,83 +14,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     IntegrityError,
     JobError,
     PeerError,
     PolicyError,
-    SealiftError,
 )
-from sealift.events import discard
-from sealift.ids import Role
 from sealift.release.agreement import ReleaseRule
-from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept
 from sealift.train import leasekeeping
 from sealift.train.serving import sealedmodel
-from sealift.train.serving.client import Client, meet
 from sealift.train.serving.sealedmodel import ModelSource, seal_model_file
-from sealift.train.serving.server import Server
-from sealift.train.settings import ServingTable
 from sealift.travel.sharedbuffer import SharedBuffer
-from tests.sim.served import FORM, Doubler, Served, rows
+from tests.sim.served import FORM, rows
+from tests.sim.startedserver import Started
 
 pytestmark = pytest.mark.timeout(30)
-
-
-class Closing(Doubler):
-    """A model that is closed."""
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Started:
-    """A server without a broker; its model is arithmetic."""
-
-    def __init__(self) -> None:
-        self.served = Served()
-        self.model = Closing()
-        subject = SimpleNamespace(
-            resource=self.served.verified.agreement.resources[0], form=FORM
-        )
-        self.server = Server(
-            *(None,) * 2, self.served.verified, subject,  # type: ignore[arg-type]
-            settings=ServingTable(), workshop=SimpleNamespace(sandbox="none"),  # type: ignore[arg-type]
-            clock=time.monotonic, sink=discard,
-        )  # fmt: skip
-        self.ready = threading.Event()
-        self.error: BaseException | None = None
-        parts: Any = self.server
-        parts._collect = lambda stack: None
-        parts._load = lambda keyring: self.model
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-
-    def _serve(self) -> None:
-        try:
-            self.server.serve(self.ready.set)
-        except SealiftError as error:
-            self.error = error
-
-    def connect(self) -> Client:
-        here, there = memory_pair()
-        threading.Thread(target=self._meet, args=(there,), daemon=True).start()
-        return meet(here, self.served.policy())
-
-    def _meet(self, transport: Transport) -> None:
-        endpoint = Endpoint(
-            role=Role.ACCELERATOR,
-            name="accelerator",
-            agreement=self.served.verified.digest,
-            attester=self.served.genuine_attester(),
-        )
-        policy = PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
-        with suppress(SealiftError):
-            session = accept(transport, endpoint, policy)
-            self.server.serve_session(session, session)
 
 
 def test_when_it_has_ended_every_client_was_told() -> None:
@@ -121,7 +60,7 @@ def test_a_lease_lost_while_it_loads_is_what_it_ends_with() -> None:
         raise JobError("the recipe was killed", code="recipe-killed")
 
     started.server._load = load  # type: ignore[method-assign, assignment]
-    started._serve()
+    started.serve()
     assert isinstance(started.error, PolicyError)
 
 

@@ -1,0 +1,101 @@
+"""A server without a broker: its own order, door and sessions; arithmetic for a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+from sealift.attest.attester import Attester
+from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transports.transport import Transport
+from sealift.errors import SealiftError
+from sealift.events import discard
+from sealift.ids import Role
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.establish import accept
+from sealift.session.relay import Relay
+from sealift.train.serving.client import Client, meet
+from sealift.train.serving.door import Door, DoorLimits
+from sealift.train.serving.server import Server
+from sealift.train.settings import ServingTable
+from tests.sim.served import FORM, Doubler, Served
+
+
+class Closing(Doubler):
+    """A model that is closed."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Started:
+    """A server whose model is arithmetic."""
+
+    def __init__(
+        self, served: Served | None = None, attester: Attester | None = None
+    ) -> None:
+        self.served = served or Served()
+        self.model = Closing()
+        self.endpoint = Endpoint(
+            role=Role.ACCELERATOR,
+            name="accelerator",
+            agreement=self.served.verified.digest,
+            attester=attester or self.served.genuine_attester(),
+        )
+        subject = SimpleNamespace(
+            resource=self.served.verified.agreement.resources[0], form=FORM
+        )
+        self.server = Server(
+            None, self.endpoint, self.served.verified, subject,  # type: ignore[arg-type]
+            settings=ServingTable(), workshop=SimpleNamespace(sandbox="none"),  # type: ignore[arg-type]
+            clock=time.monotonic, sink=discard,
+        )  # fmt: skip
+        self.ready = threading.Event()
+        self.error: BaseException | None = None
+        parts: Any = self.server
+        parts._collect = lambda stack: None
+        parts._load = lambda keyring: self.model
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+
+    def serve(self) -> None:
+        try:
+            self.server.serve(self.ready.set)
+        except SealiftError as error:
+            self.error = error
+
+    def connect(self) -> Client:
+        here, there = memory_pair()
+        threading.Thread(target=self._meet, args=(there,), daemon=True).start()
+        return meet(here, self.served.policy())
+
+    def _meet(self, transport: Transport) -> None:
+        policy = PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
+        with suppress(SealiftError):
+            session = accept(transport, self.endpoint, policy)
+            self.server.serve_session(session, session)
+
+    @contextmanager
+    def listening(self) -> Iterator[tuple[str, int]]:
+        """Behind its real door, until the block ends; where clients dial."""
+        with Relay(None) as relay, closing(TcpListener()) as listener:
+            door = Door(
+                listener,
+                relay,
+                self.server.meet,
+                limits=DoorLimits(),
+                tally=self.server.tally,
+            )
+            self.thread.start()
+            assert self.ready.wait(10)
+            door.open()
+            try:
+                yield listener.address
+            finally:
+                self.server.end()
+                self.thread.join(10)
+                door.close()
