@@ -11,6 +11,7 @@ Not promised: an older copy of the whole file brings older memory back.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,22 +131,35 @@ class Vault:
             UsageError: ``key-exists``: a data key is never replaced.
             UnavailableError: if it cannot be written; the vault is as before.
         """
-        check_name(resource, what="resource name")
-        commitment = key_commitment(data_key, resource)
-        context = _KeyContext(self._identity.name, resource, commitment)
-        wrapped = wrap(self._identity, data_key, context)
+        return self.store_all({resource: data_key})[resource]
+
+    def store_all(self, data_keys: Mapping[str, SecretKey]) -> dict[str, Digest]:
+        """Keep several data keys in one step: all of them are in the file, or none.
+
+        Args:
+            data_keys: By resource.
+
+        Raises:
+            UsageError, UnavailableError: as ``store``, for any of them.
+        """
+        rows = [self._wrapped(name, key) for name, key in data_keys.items()]
         with self._lock, transaction(self._connection, self._path):
-            if _row(self._connection, resource):
-                raise UsageError(
-                    f"the vault holds a key for {resource} already",
-                    fix="Seal under another name; keys are never overwritten",
-                    code="key-exists",
-                )
-            self._connection.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?)",
-                (resource, commitment.to_text(), wrapped.salt, wrapped.sealed),
-            )
-        return commitment
+            for resource in data_keys:
+                if _row(self._connection, resource):
+                    raise UsageError(
+                        f"the vault holds a key for {resource} already",
+                        fix="Seal under another name; keys are never overwritten",
+                        code="key-exists",
+                    )
+            self._connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?)", rows)
+        return {row[0]: Digest.from_text(row[1]) for row in rows}
+
+    def _wrapped(self, resource: str, key: SecretKey) -> tuple[str, str, bytes, bytes]:
+        check_name(resource, what="resource name")
+        commitment = key_commitment(key, resource)
+        context = _KeyContext(self._identity.name, resource, commitment)
+        wrapped = wrap(self._identity, key, context)
+        return resource, commitment.to_text(), wrapped.salt, wrapped.sealed
 
     def fetch(self, resource: str) -> SecretKey:
         """The data key of a resource, checked against its own commitment.
