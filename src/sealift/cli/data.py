@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
+from sealift.cli.datavault import OwnersVault
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
@@ -107,42 +108,69 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.seal import seal_shards, sealed_paths, shard_names
+    from sealift.data.seal import seal_shards, shard_names
 
     count = args.shards
     names = [args.name] if count is None else shard_names(args.name, count)
     options = _source_options(args)
-    schema = _schema(args, options)
-    identity = _identity(args)
-    _require_free(args.vault, identity, names)
+    given = None if args.schema is None else _load_schema(args.schema)
+    vault = OwnersVault(args.vault, _identity(args))
+    if cards := _finished(args, vault, names, given):
+        _show_sealed(args, cards)
+        return
+    vault.demand_free(names, args.out)
     keys = {name: SecretKey.generate() for name in names}
-
-    def keep(card: ResourceCard) -> None:
-        with closing(_open_or_create(args.vault, identity)) as vault:
-            vault.store(card.name, keys[card.name])
-
+    schema = given or _said_schema(args, options)
     make_folder(args.out)
-    inferred = sealed_paths(args.out, args.name).schema
     with _progress(f"sealing {Path(args.source).name}") as sink:
         cards = seal_shards(
             args.source,
             schema,
             options=options,
-            schema_file=inferred if args.schema is None else None,
+            schema_file=given is None,
+            name=args.name,
             keys=keys,
             part=args.part,
-            owner=identity.name,
+            owner=vault.identity.name,
             out_dir=args.out,
             record_bytes=args.record_bytes,
-            keep=keep,
+            keep=lambda cards: vault.keep(keys),
+            kept=vault.kept,
             sink=sink,
         )
     _show_sealed(args, cards)
 
 
+def _finished(
+    args: argparse.Namespace,
+    vault: OwnersVault,
+    names: Sequence[str],
+    given: Schema | None,
+) -> tuple[ResourceCard, ...]:
+    """What an earlier run had sealed when it was stopped, if it is what is asked for."""
+    from sealift.data.card import read_card
+    from sealift.data.staging import finish_interrupted, sealed_paths
+
+    if not finish_interrupted(args.out, args.name, vault.kept):
+        return ()
+    _say(
+        f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
+    )
+    paths = [sealed_paths(args.out, name) for name in names]
+    if not all(each.card.exists() for each in paths):
+        return ()
+    cards = tuple(read_card(each.card) for each in paths)
+    if any(card.resource.part != args.part for card in cards) or (
+        given is not None and any(card.schema != given for card in cards)
+    ):
+        return ()
+    _say(f"{args.source} was not read again")
+    return cards
+
+
 def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> None:
     """What was sealed; where --shards was said, as a list (JSON) or one by one."""
-    from sealift.data.seal import sealed_paths
+    from sealift.data.staging import sealed_paths
 
     every = []
     for card in cards:
@@ -159,13 +187,17 @@ def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> Non
         _show(each, as_json=args.json)
 
 
-def _schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
-    """The schema given, or the one that the source says: then it is shown."""
-    from sealift.data.schemafile import load_schema, schema_to_toml
+def _load_schema(path: Path) -> Schema:
+    from sealift.data.schemafile import load_schema
+
+    return load_schema(path)
+
+
+def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
+    """The schema that the source says itself, which is shown."""
+    from sealift.data.schemafile import schema_to_toml
     from sealift.data.table import infer_schema
 
-    if args.schema is not None:
-        return load_schema(args.schema)
     schema = infer_schema(args.source, options)
     _say(f"no --schema: {args.source} itself says (also in {args.name}.schema.toml)")
     print(schema_to_toml(schema), file=sys.stderr)
@@ -234,25 +266,6 @@ def _identity(args: argparse.Namespace) -> Identity:
     prompt = f"Passphrase of {args.key}"
     passphrase = read_passphrase(args.passphrase_file, prompt=prompt)
     return load_identity(args.key, passphrase)
-
-
-def _require_free(path: Path, identity: Identity, names: Sequence[str]) -> None:
-    """Refuse early what storing the key would refuse after the work."""
-    if not path.exists():
-        return
-    with closing(Vault.open(path, identity)) as vault:
-        for name in vault.resources().keys() & names:
-            raise UsageError(
-                f"the vault holds a key for {name} already",
-                fix="Seal under another name; keys are never overwritten",
-                code="key-exists",
-            )
-
-
-def _open_or_create(path: Path, identity: Identity) -> Vault:
-    if path.exists():
-        return Vault.open(path, identity)
-    return Vault.create(path, identity)
 
 
 def _progress(label: str) -> AbstractContextManager[Sink]:

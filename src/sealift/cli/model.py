@@ -106,7 +106,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
 
 
 def _show(args: argparse.Namespace, card: ResourceCard) -> None:
-    from sealift.data.seal import sealed_paths
+    from sealift.data.staging import sealed_paths
 
     paths = sealed_paths(args.out, args.name)
     facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}

@@ -1,16 +1,17 @@
 """Seal a table at home: rows are validated, sealed and committed to in one pass.
 
 Guarantees: either NAME.sealed and NAME.resource.json (and NAME.schema.toml, if asked
-for) are there, whole and synced, of every shard, or none is; every row that was sealed satisfies the schema; the sealed rows and the
-commitment are of the same bytes. Memory does not grow with the table.
+for) are there, whole and synced, of every shard, or none is, and what a killed process
+left is settled by the next (``staging``); every row that was sealed satisfies the
+schema; the sealed rows and the commitment are of the same bytes. Memory does not grow
+with the table.
 Not here: where the data key is kept (``release.vault``; see ``keep``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
@@ -26,10 +27,17 @@ from sealift.channel.header import (
 from sealift.channel.outputfile import open_output
 from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard
+from sealift.data.card import ResourceCard
 from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_to_plain, schema_to_toml
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
+from sealift.data.staging import (
+    Kept,
+    demand_free,
+    place,
+    sealed_paths,
+    staged,
+)
 from sealift.data.table import Table, open_table
 from sealift.errors import UsageError
 from sealift.events import Sink, discard, emit
@@ -38,27 +46,18 @@ from sealift.release.agreement import Part, Resource
 
 MAX_SHARDS: Final = 256
 PARTS: Final = tuple(part for part in get_args(Part) if part != "model")
-SCHEMA_SUFFIX: Final = ".schema.toml"
 
-Keep = Callable[[ResourceCard], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SealedPaths:
-    """The files that sealing a table makes; the schema only where it was inferred."""
-
-    sealed: Path
-    card: Path
-    schema: Path
+Cards = tuple[ResourceCard, ...]
+Keep = Callable[[Cards], None]
 
 
-def sealed_paths(out_dir: Path, name: str) -> SealedPaths:
-    """Where a resource's files stand in ``out_dir``."""
-    return SealedPaths(
-        out_dir / f"{name}{SEALED_SUFFIX}",
-        out_dir / f"{name}{CARD_SUFFIX}",
-        out_dir / f"{name}{SCHEMA_SUFFIX}",
-    )
+def _not_kept(cards: Cards) -> None:
+    """The caller has the keys already."""
+
+
+def _none_was_kept(card: ResourceCard) -> bool:
+    """What an interrupted sealing left is of no use then."""
+    return False
 
 
 def seal_table(
@@ -73,7 +72,8 @@ def seal_table(
     key: SecretKey,
     out_dir: Path,
     record_bytes: int = DEFAULT_RECORD_BYTES,
-    keep: Keep = lambda card: None,
+    keep: Keep = _not_kept,
+    kept: Kept = _none_was_kept,
     sink: Sink = discard,
 ) -> ResourceCard:
     """Seal ``source`` to ``out_dir``/NAME.sealed and NAME.resource.json.
@@ -89,8 +89,11 @@ def seal_table(
         key: A fresh data key; never one that another table was sealed with.
         out_dir: A folder that exists.
         record_bytes: About how large a record is; see ``record_bytes_for``.
-        keep: Called when the sealed file is written and before the card is: the place
-            to store the key. If it raises, both files are gone.
+        keep: Called when all files are written, and before any stands in ``out_dir``:
+            the place to store the keys, all of them or none. If it raises and none is
+            kept, the files are gone.
+        kept: Whether the key of a card is kept: what an interrupted sealing left is
+            put in place then, and else removed.
         sink: Gets ``data.progress`` events with ``done_bytes`` and ``total_bytes``.
 
     Raises:
@@ -102,13 +105,15 @@ def seal_table(
         source,
         schema,
         options=options,
-        schema_file=sealed_paths(out_dir, name).schema if schema_file else None,
+        schema_file=schema_file,
+        name=name,
         keys={name: key},
         part=part,
         owner=owner,
         out_dir=out_dir,
         record_bytes=record_bytes,
         keep=keep,
+        kept=kept,
         sink=sink,
     )
     return card
@@ -118,58 +123,92 @@ def seal_shards(
     source: Path | str,
     schema: Schema,
     *,
+    name: str,
     keys: Mapping[str, SecretKey],
     part: Part,
     owner: str,
     out_dir: Path,
     options: SourceOptions = NO_OPTIONS,
-    schema_file: Path | None = None,
+    schema_file: bool = False,
     record_bytes: int = DEFAULT_RECORD_BYTES,
-    keep: Keep = lambda card: None,
+    keep: Keep = _not_kept,
+    kept: Kept = _none_was_kept,
     sink: Sink = discard,
-) -> tuple[ResourceCard, ...]:
+) -> Cards:
     """Seal the rows of ``source``, in their order and in one pass, as several tables.
 
     Args:
+        name: Of the whole: NAME.schema.toml is written, if at all.
         keys: A fresh data key for each shard, by its name; in this order. Shards have
             as many rows as others, or one more.
-        schema_file: Where the schema is written, if anywhere.
-        (The others are those of ``seal_table``; ``keep`` is called for each card when
-        all rows are sealed, before any card is there.)
+        (The others are those of ``seal_table``; ``keep`` is called once.)
 
     Raises:
         UsageError: if there are fewer rows than shards; and as ``seal_table``.
         MalformedError, UnavailableError: as ``seal_table``; nothing is left then.
     """
-    for name in keys:
-        _check_words(name, part, owner)
+    for each in keys:
+        _check_words(each, part, owner)
     table = open_table(source, schema, options)
+    job = _Sealing(part, owner, record_bytes_for(schema.row_bytes, about=record_bytes))
     shares = _shares(table.rows, len(keys))
-    rows = _RowBytes(_counted(table, sink))
-    about = record_bytes_for(schema.row_bytes, about=record_bytes)
-    cards = []
-    with contextlib.ExitStack() as undo, contextlib.ExitStack() as outputs:
-        if schema_file is not None:
-            _write_schema(schema_file, schema)
-            undo.push(_remover(schema_file))
-        files = [sealed_paths(out_dir, name) for name in keys]
-        card_files = [outputs.enter_context(open_output(each.card)) for each in files]
-        for paths, (name, key), share in zip(files, keys.items(), shares, strict=True):
-            size = share * schema.row_bytes
-            sealed = write_sealed_file(
-                paths.sealed,
-                rows.take(size, last=paths is files[-1]),
-                key=key, total_bytes=size, record_bytes=about,
-            )  # fmt: skip
-            # From here they are ours to remove, also if a card's rename fails.
-            undo.push(_remover(paths.sealed))
-            undo.push(_remover(paths.card))
-            words = {"name": name, "owner": owner}
-            cards.append(_make_card(schema, share, sealed, key, part, **words))
-        for card, card_file in zip(cards, card_files, strict=True):
-            card_file.write(codec.encode(card))
-            keep(card)
-    return tuple(cards)
+    final = list(_all_paths(out_dir, name, keys, schema_file=schema_file))
+    with staged(out_dir, name, kept) as folder:
+        demand_free(iter(final))
+        if schema_file:
+            _write(sealed_paths(folder, name).schema, schema_to_toml(schema).encode())
+        cards = job.seal(_counted(table, sink), schema, keys, shares, folder)
+        demand_free(iter(final))
+        keep(cards)
+        place(folder, out_dir)
+    return cards
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealing:
+    """What is the same for every shard."""
+
+    part: Part
+    owner: str
+    record_bytes: int
+
+    def seal(
+        self,
+        blocks: Iterator[bytes],
+        schema: Schema,
+        keys: Mapping[str, SecretKey],
+        shares: Sequence[int],
+        folder: Path,
+    ) -> Cards:
+        """Write each shard and its card; the cards."""
+        rows = _RowBytes(blocks)
+        ends = [False] * (len(shares) - 1) + [True]
+        return tuple(
+            self._seal_one(rows, schema, named, share, folder, last=last)
+            for named, share, last in zip(keys.items(), shares, ends, strict=True)
+        )
+
+    def _seal_one(
+        self,
+        rows: _RowBytes,
+        schema: Schema,
+        named: tuple[str, SecretKey],
+        share: int,
+        folder: Path,
+        *,
+        last: bool,
+    ) -> ResourceCard:
+        name, key = named
+        paths, size = sealed_paths(folder, name), share * schema.row_bytes
+        sealed = write_sealed_file(
+            paths.sealed,
+            rows.take(size, last=last),
+            key=key, total_bytes=size, record_bytes=self.record_bytes,
+        )  # fmt: skip
+        words = {"name": name, "owner": self.owner}
+        card = _make_card(schema, share, sealed, key, self.part, **words)
+        _write(paths.card, codec.encode(card))
+        return card
 
 
 def shard_names(name: str, count: int) -> list[str]:
@@ -207,9 +246,20 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     return max(about // unit, 1) * unit
 
 
-def _write_schema(path: Path, schema: Schema) -> None:
+def _all_paths(
+    out_dir: Path, name: str, keys: Mapping[str, SecretKey], *, schema_file: bool
+) -> Iterator[Path]:
+    """Every file that sealing makes."""
+    for each in keys:
+        paths = sealed_paths(out_dir, each)
+        yield from (paths.sealed, paths.card)
+    if schema_file:
+        yield sealed_paths(out_dir, name).schema
+
+
+def _write(path: Path, content: bytes) -> None:
     with open_output(path) as output:
-        output.write(schema_to_toml(schema).encode())
+        output.write(content)
 
 
 def _shares(rows: int, count: int) -> list[int]:
@@ -255,16 +305,6 @@ def _counted(table: Table, sink: Sink) -> Iterator[bytes]:
             done_bytes=done_bytes,
             total_bytes=table.total_bytes,
         )
-
-
-def _remover(path: Path) -> Callable[..., None]:
-    """An exit callback that removes ``path`` if the block ended in an error."""
-
-    def leave(kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            path.unlink(missing_ok=True)
-
-    return leave
 
 
 def _check_words(name: str, part: str, owner: str) -> None:

@@ -29,6 +29,7 @@ from sealift.data.card import (
 from sealift.data.order import Layout, ShardLayout
 from sealift.data.schema import Schema
 from sealift.data.shard import Shard, ShardReader, moved
+from sealift.data.staging import demand_all_placed
 from sealift.data.urls import (
     StorageOptions,
     exists,
@@ -284,6 +285,7 @@ def _found(
     asked = name_of(place)
     if moves and asked in moves:
         return [(str(moves[asked]), asked.removesuffix(SEALED_SUFFIX))]
+    demand_all_placed(place)  # its shards may be there in part: none would be missed
     places = expand(place, storage)
     return [(each, name_of(each).removesuffix(SEALED_SUFFIX)) for each in places]
 

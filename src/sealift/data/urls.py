@@ -124,7 +124,7 @@ def expand(place: str, options: StorageOptions | None = None) -> list[str]:
     Raises:
         UnavailableError: if a pattern names none.
     """
-    if not _WILD.intersection(place) or exists(place, options):
+    if not has_wildcard(place) or exists(place, options):
         return [place]
     path = local_path(place)
     found = sorted(glob.glob(str(path))) if path else _remote_matches(place, options)
@@ -136,6 +136,11 @@ def expand(place: str, options: StorageOptions | None = None) -> list[str]:
             code="cannot-read",
         )
     return found
+
+
+def has_wildcard(place: str) -> bool:
+    """Whether a place is a pattern, if there is no file of that very name."""
+    return bool(_WILD.intersection(place))
 
 
 def local_path(place: str) -> Path | None:

@@ -32,7 +32,13 @@ def seal(
 ) -> dict[str, SecretKey]:
     np.savez(folder / "t.npz", **arrays)
     keys = {name: SecretKey.generate() for name in shard_names("part", count)}
-    words = {"part": "train", "owner": "north", "out_dir": folder, "record_bytes": 200}
+    words = {
+        "name": "part",
+        "part": "train",
+        "owner": "north",
+        "out_dir": folder,
+        "record_bytes": 200,
+    }
     seal_shards(folder / "t.npz", ID_SCHEMA, keys=keys, **{**words, **changes})
     return keys
 
@@ -86,14 +92,14 @@ def test_a_bad_row_in_the_last_shard_leaves_none(
     assert not left(tmp_path)
 
 
-@pytest.mark.parametrize("strikes", range(1, 9))
+@pytest.mark.parametrize("strikes", range(9))
 def test_a_disk_that_fails_wherever_leaves_none(
     tmp_path: Path,
     arrays: dict[str, Array],
     monkeypatch: pytest.MonkeyPatch,
     strikes: int,
 ) -> None:
-    """At each of the nine renames: schema, four shards, four cards."""
+    """At each of the nine files: schema, four shards, four cards."""
     renamed: list[Path] = []
     rename = outputfile._rename
 
@@ -106,7 +112,7 @@ def test_a_disk_that_fails_wherever_leaves_none(
 
     monkeypatch.setattr(outputfile, "_rename", fail)
     with pytest.raises(UnavailableError, match="disk is full"):
-        seal(tmp_path, arrays, 4, schema_file=tmp_path / "part.schema.toml")
+        seal(tmp_path, arrays, 4, schema_file=True)
     assert not left(tmp_path)
 
 
@@ -115,10 +121,10 @@ def test_keys_are_kept_when_all_is_sealed(
 ) -> None:
     kept: list[str] = []
 
-    def keep(card: ResourceCard) -> None:
-        kept.append(card.name)
-        assert len(list(tmp_path.glob("*.sealed"))) == 3
-        assert not list(tmp_path.glob("*.resource.json"))
+    def keep(cards: tuple[ResourceCard, ...]) -> None:
+        kept.extend(card.name for card in cards)
+        assert len(list(tmp_path.glob(".part.sealing/*.sealed"))) == 3
+        assert left(tmp_path) == {".part.sealing"}
 
     seal(tmp_path, arrays, 3, keep=keep)
     assert kept == ["part-0", "part-1", "part-2"]

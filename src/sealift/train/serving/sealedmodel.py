@@ -21,7 +21,7 @@ from sealift.channel.quarantine import scrub
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, ResourceCard, commitment_of, read_card
-from sealift.data.seal import SealedPaths, sealed_paths
+from sealift.data.staging import SealedPaths, sealed_paths
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,

@@ -1,0 +1,84 @@
+"""The vault that `sealift data seal` keeps its keys in, open only as long as it is used.
+
+A source may take hours to seal; a broker uses the same vault meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealift.crypto.identity import Identity
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import ResourceCard, read_card
+from sealift.data.staging import sealed_paths
+from sealift.errors import UsageError
+from sealift.ids import Digest
+from sealift.release.vault import Vault
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersVault:
+    """A vault by its path, and the identity that opens it."""
+
+    path: Path
+    identity: Identity
+
+    def demand_free(self, names: Iterable[str], folder: Path) -> None:
+        """Refuse early what keeping the keys would refuse after the work.
+
+        Args:
+            names: What is to be sealed.
+            folder: Where; if it is sealed there already, the error says so.
+
+        Raises:
+            UsageError: ``key-exists``.
+        """
+        if not self.path.exists():
+            return
+        with self._open() as vault:
+            held = vault.resources()
+        for name in names:
+            if name in held:
+                raise _key_exists(name, _fix(name, folder, held[name]))
+
+    def keep(self, keys: Mapping[str, SecretKey]) -> None:
+        """Keep all keys in one step; the vault is made if there is none.
+
+        Raises:
+            UsageError, UnavailableError: as ``Vault.store_all``; none is kept then.
+        """
+        with self._open_or_create() as vault:
+            vault.store_all(keys)
+
+    def kept(self, card: ResourceCard) -> bool:
+        """Whether the key that a card names is kept."""
+        if not self.path.exists():
+            return False
+        with self._open() as vault:
+            return vault.resources().get(card.name) == card.resource.key
+
+    @contextmanager
+    def _open(self) -> Iterator[Vault]:
+        with closing(Vault.open(self.path, self.identity)) as vault:
+            yield vault
+
+    @contextmanager
+    def _open_or_create(self) -> Iterator[Vault]:
+        make = Vault.open if self.path.exists() else Vault.create
+        with closing(make(self.path, self.identity)) as vault:
+            yield vault
+
+
+def _fix(name: str, folder: Path, held: Digest) -> str:
+    card = sealed_paths(folder, name).card
+    if card.exists() and read_card(card).resource.key == held:
+        return f"It is sealed already, in {folder}: use that, or another name"
+    return "Seal under another name; keys are never overwritten"
+
+
+def _key_exists(name: str, fix: str) -> UsageError:
+    what = f"the vault holds a key for {name} already"
+    return UsageError(what, fix=fix, code="key-exists")
