@@ -69,6 +69,15 @@ def test_keys_are_never_replaced(vault: Vault) -> None:
     assert vault.fetch("rows").reveal(TOKEN) == key.reveal(TOKEN)
 
 
+def test_several_keys_are_kept_together_or_not_at_all(vault: Vault) -> None:
+    keys = {name: SecretKey.generate() for name in ("a", "b", "c")}
+    assert list(vault.store_all(keys)) == ["a", "b", "c"]
+    assert vault.fetch("c").reveal(TOKEN) == keys["c"].reveal(TOKEN)
+    with pytest.raises(UsageError, match="holds a key for b already"):
+        vault.store_all({"d": keys["a"], "b": keys["b"]})
+    assert list(vault.resources()) == ["a", "b", "c"]
+
+
 def test_missing_key(vault: Vault) -> None:
     with pytest.raises(UnavailableError) as caught:
         vault.fetch("rows")
