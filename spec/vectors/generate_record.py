@@ -88,6 +88,23 @@ def segments() -> dict[str, Any]:
     }
 
 
+def described() -> dict[str, Any]:
+    """A header that commits to what its content is said to be."""
+    columns = b'[["x","float32",[3]],["label","uint8",[]]]'
+    header = make_header(
+        SecretKey(KEY),
+        total_bytes=150,
+        record_bytes=64,
+        description=columns,
+        options=counted_options(),
+    )
+    return {
+        "base_key": KEY.hex(),
+        "description": columns.hex(),
+        "header": header.encode().hex(),
+    }
+
+
 def generate() -> str:
     """The whole file."""
     vectors = {
@@ -100,6 +117,7 @@ def generate() -> str:
         ],
         "messages": messages(),
         "segments": segments(),
+        "described": described(),
     }
     return json.dumps(vectors, indent=1) + "\n"
 

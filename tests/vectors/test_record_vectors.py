@@ -81,6 +81,17 @@ def test_streams(vector):
     check_trailer(base, header, records, len(plaintext), UNHEX(vector["trailer"]))
 
 
+def test_a_described_header():
+    vector = VECTORS["described"]
+    base, header = UNHEX(vector["base_key"]), UNHEX(vector["header"])
+    said = sha256(UNHEX(vector["description"])).digest()
+    context = b"description" + header[56:88] + said
+    key = kdf(base, "content commitment")
+    assert header[9] == 2
+    assert header[24:40] == kdf(key, "content commitment", context, 16)
+    assert header[88:] == kdf(base, "stream key commitment", header[:88])
+
+
 @pytest.mark.parametrize("vector", VECTORS["streams"])
 def test_content_commitments(vector):
     base, plaintext = UNHEX(vector["base_key"]), UNHEX(vector["plaintext"])

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sealift.channel.header import count_records
-from sealift.crypto.hash import keyed_hash, labelled, verify_equal
+from sealift.crypto.hash import keyed_hash, labelled, sha256, verify_equal
 from sealift.crypto.kdf import Label, derive, derive_bytes
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.merkle import leaf_hash, root
@@ -22,6 +22,7 @@ from sealift.errors import AuthenticationError, IntegrityError, UsageError
 from sealift.ids import Buffer, Digest
 
 LEAF_BYTES = 32
+DESCRIPTION_BYTES = 16
 _COMMITMENT_LABEL = "sealift content commitment"
 
 
@@ -150,6 +151,20 @@ def verify_leaves(
 def key_commitment(data_key: SecretKey, resource: str) -> Digest:
     """What an agreement says about a resource's data key (rule C9)."""
     return Digest(derive_bytes(data_key, Label.RESOURCE_KEY, resource.encode()))
+
+
+def description_id(data_key: SecretKey, salt: bytes, description: bytes) -> bytes:
+    """The stream id that commits a sealed file to what its content is said to be.
+
+    Args:
+        data_key: The data key; without it no guess is confirmed, and none is forged.
+        salt: Of the file's header, so that no two files have one id.
+        description: For tables, the columns (spec/table.md).
+    """
+    key = derive(data_key, Label.CONTENT_COMMITMENT)
+    context = b"description" + salt + sha256(description)
+    label = Label.CONTENT_COMMITMENT
+    return derive_bytes(key, label, context, length=DESCRIPTION_BYTES)
 
 
 def _require_equal(computed: bytes, expected: bytes, what: str) -> None:

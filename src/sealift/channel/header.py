@@ -19,6 +19,7 @@ MAGIC: Final = b"SEALIFT\x01"
 HEADER_BYTES: Final = 120
 UNKNOWN: Final = 2**64 - 1
 MESSAGES: Final = 0x01  # flag: unknown length, records of any size up to record_bytes
+DESCRIBED: Final = 0x02  # flag: the stream id commits to what the content is said to be
 RECORD_ALIGNMENT_BYTES: Final = 32  # what copy engines of GPUs ask for
 MIN_RECORD_BYTES: Final = 64
 MAX_RECORD_BYTES: Final = 4 << 20
@@ -86,7 +87,7 @@ class StreamHeader:
         Raises:
             MalformedError: with the field that is out of its limits.
         """
-        if self.flags & ~MESSAGES:
+        if self.flags & ~(MESSAGES | DESCRIBED):
             raise _malformed("flags", 9, why="unknown flag")
         if not 0 <= self.key_epoch < 2**64:
             raise _malformed("key_epoch", 16, why="not an unsigned 64-bit number")
@@ -94,6 +95,8 @@ class StreamHeader:
         if self.carries_messages:
             if (self.total_bytes, self.record_count) != (UNKNOWN, UNKNOWN):
                 raise _malformed("total_bytes", 40, why="messages have no known length")
+            if self.is_described:
+                raise _malformed("flags", 9, why="messages have no description")
             return
         if not 0 <= self.total_bytes <= MAX_STREAM_BYTES:
             raise _malformed("total_bytes", 40, why=f"not in 0..{MAX_STREAM_BYTES}")
@@ -104,6 +107,11 @@ class StreamHeader:
     def carries_messages(self) -> bool:
         """Whether length and record sizes are unknown beforehand."""
         return bool(self.flags & MESSAGES)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether its writer said what the content is; see ``verify_description``."""
+        return bool(self.flags & DESCRIBED)
 
     def plaintext_bytes(self, index: int) -> int:
         """Plaintext bytes of record ``index`` (the most it can have, for messages).

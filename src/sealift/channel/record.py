@@ -19,9 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from sealift.channel.backend import AeadBackend, RecordCipher
+from sealift.channel.commitment import description_id
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.header import (
     DEFAULT_RECORD_BYTES,
+    DESCRIBED,
     HEADER_BYTES,
     MESSAGES,
     UNKNOWN,
@@ -68,9 +70,15 @@ def make_header(
     record_bytes: int = DEFAULT_RECORD_BYTES,
     suite: Suite = Suite.AES_256_GCM,
     key_epoch: int = 0,
+    description: bytes | None = None,
     options: StreamOptions = DEFAULT_OPTIONS,
 ) -> StreamHeader:
-    """A fresh header; ``total_bytes=None`` makes a stream of messages."""
+    """A fresh header; ``total_bytes=None`` makes a stream of messages.
+
+    Args:
+        description: What the content is said to be, for ``verify_description``.
+        (The others are the header's own fields.)
+    """
     check_record_bytes(record_bytes)
     known = total_bytes is not None
     header = StreamHeader(
@@ -86,6 +94,10 @@ def make_header(
         salt=options.random_bytes(32),
         key_commitment=bytes(32),
     )
+    if description is not None:
+        described = description_id(base_key, header.salt, description)
+        flags = header.flags | DESCRIBED
+        header = replace(header, flags=flags, stream_id=described)
     header.validate()
     return replace(header, key_commitment=_commitment(base_key, header))
 
@@ -97,6 +109,23 @@ def verify_header_key(base_key: SecretKey, header: StreamHeader) -> None:
         AuthenticationError: if it is not, or the header was changed.
     """
     verify_equal(_commitment(base_key, header), header.key_commitment)
+
+
+def verify_description(
+    base_key: SecretKey, header: StreamHeader, description: bytes
+) -> None:
+    """Check that a described stream was sealed as what ``description`` says.
+
+    Args:
+        base_key: The data key.
+        header: A header that this key was verified for.
+        description: The same bytes as when it was sealed.
+
+    Raises:
+        AuthenticationError: if it was sealed as something else.
+    """
+    expected = description_id(base_key, header.salt, description)
+    verify_equal(expected, header.stream_id)
 
 
 class RecordKeys:

@@ -64,6 +64,7 @@ def write_sealed_file(
     record_bytes: int = DEFAULT_RECORD_BYTES,
     suite: Suite = Suite.AES_256_GCM,
     key_epoch: int = 0,
+    description: bytes | None = None,
     replace: bool = False,
 ) -> SealedFileCard:
     """Seal a source of known length into a file.
@@ -76,6 +77,7 @@ def write_sealed_file(
         record_bytes: Plaintext bytes per record.
         suite: The AEAD.
         key_epoch: Number of the data key, for the header.
+        description: What the content is said to be; ``verify_description`` compares.
         replace: Whether an existing file is replaced.
 
     Raises:
@@ -90,6 +92,7 @@ def write_sealed_file(
         record_bytes=record_bytes,
         suite=suite,
         key_epoch=key_epoch,
+        description=description,
     )
     content = CommitmentBuilder(key, total_bytes=total_bytes, record_bytes=record_bytes)
     try:

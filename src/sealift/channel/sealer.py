@@ -35,6 +35,7 @@ class StreamSealer:
             ``record_bytes``, of which the last is sealed with ``final=True``.
         record_bytes: Plaintext bytes per record; a multiple of 32, 64 B to 4 MiB.
         context: What both ends know besides the header (empty at rest).
+        description: What the content is said to be, for ``verify_description``.
         trailer: Whether the stream ends with one; a session's do not.
     """
 
@@ -47,6 +48,7 @@ class StreamSealer:
         suite: Suite = Suite.AES_256_GCM,
         key_epoch: int = 0,
         context: bytes = b"",
+        description: bytes | None = None,
         trailer: bool = True,
         options: StreamOptions = DEFAULT_OPTIONS,
     ) -> None:
@@ -56,6 +58,7 @@ class StreamSealer:
             record_bytes=record_bytes,
             suite=suite,
             key_epoch=key_epoch,
+            description=description,
             options=options,
         )
         self.header_bytes = self.header.encode()

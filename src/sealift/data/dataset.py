@@ -43,7 +43,8 @@ class SealedDataset:
         keys: The data key; or the keys by resource, or a vault.
         schema: What a row is. Without it, and without ``card``, the card beside each
             shard says it; together with ``card`` or ``agreed``, both must say the
-            same. Alone, cards are not read: tags are verified, no commitment is.
+            same. Whoever says it, it must be the columns that the file was sealed with.
+            Alone, tags are verified, no commitment is: a card is not needed.
         card: The card of a single shard; every record is checked against it.
         agreed: Resources of a signed agreement; every card must be one of them.
         relocate: Where shards are that moved, by their names.
@@ -54,7 +55,8 @@ class SealedDataset:
         UsageError: if nothing says what a row is.
         UnavailableError: if a shard cannot be read; ``extra-missing`` for a URL whose
             package is not installed.
-        MalformedError: if it is not a whole sealed file, or not one of such rows.
+        MalformedError: if it is not a whole sealed file, or not one of such rows;
+            ``schema-mismatch`` if it was sealed with other columns.
         AuthenticationError: if it was sealed with another key.
         IntegrityError: if it is not the file that its card describes.
     """

@@ -14,6 +14,7 @@ from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
+from sealift.data.sameschema import demand_sealed_as
 from sealift.data.shard import Shard, check_card_fits, leaves_of
 
 
@@ -57,7 +58,8 @@ def verify_table(path: Path, key: SecretKey, card: ResourceCard | None = None) -
 
     Raises:
         UnavailableError: if the file cannot be read.
-        MalformedError: if it is not a whole sealed file, or not that of the card.
+        MalformedError: if it is not a whole sealed file, or not that of the card, or
+            ``schema-mismatch``: not of the card's columns.
         AuthenticationError: if a byte was changed, or the key is another one.
         IntegrityError: if the content is not what the card committed to.
     """
@@ -65,4 +67,6 @@ def verify_table(path: Path, key: SecretKey, card: ResourceCard | None = None) -
         header = reader.header
         shard = Shard(str(path), key, card)
         check_card_fits(header.total_bytes, header.record_bytes, shard)
+        if card is not None and header.is_described:  # a model's card has no schema
+            demand_sealed_as(card.schema, "its card", shard, header)
         reader.verify(leaves_of(card, key))

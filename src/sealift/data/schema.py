@@ -12,6 +12,7 @@ Source: spec/table.md.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import struct
@@ -152,6 +153,16 @@ class Schema:
                 raise _bad(f"fields[{index}].name", f"the name {name!r} appears twice")
         if self.row_bytes > MAX_ROW_BYTES:
             raise _bad("fields", f"a row is larger than {MAX_ROW_BYTES} bytes")
+
+    @property
+    def columns(self) -> bytes:
+        """What a sealed table says of itself: names, dtypes and shapes in their order.
+
+        Canonical JSON (spec/table.md). Bounds, classes and descriptions are not in it:
+        an owner may add some to a schema and go on reading.
+        """
+        columns = [[each.name, each.dtype, list(each.shape)] for each in self.fields]
+        return json.dumps(columns, separators=(",", ":")).encode()
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

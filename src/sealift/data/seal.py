@@ -204,6 +204,7 @@ class _Sealing:
             paths.sealed,
             rows.take(size, last=last),
             key=key, total_bytes=size, record_bytes=self.record_bytes,
+            description=schema.columns,
         )  # fmt: skip
         words = {"name": name, "owner": self.owner}
         card = _make_card(schema, share, sealed, key, self.part, **words)

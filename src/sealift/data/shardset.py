@@ -1,10 +1,10 @@
 """All shards of a dataset: found, opened once, and found to hold the same kind of rows.
 
-Guarantees: every shard was opened with its key and is whole; all have one schema. With
-``agreed``, each card is the resource as it stands in the signed agreement.
-Not promised without ``agreed`` and without ``schema``: who writes to the folder can
-change a card's schema, and so the names of the fields. What they cannot do: put one
-genuine shard with its card in the place of another, where keys are found by name.
+Guarantees: every shard was opened with its key and is whole; all have one schema, whose
+columns are those that each was sealed with. With ``agreed``, each card is the resource as
+it stands in the signed agreement. Who writes to the folder cannot put one genuine shard
+with its card in the place of another, where keys are found by name.
+Not promised without ``agreed``: bounds, classes and descriptions of a card's schema.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sealift.data.card import (
     schema_of,
 )
 from sealift.data.order import Layout, ShardLayout
+from sealift.data.sameschema import check_same, demand_sealed_as
 from sealift.data.schema import Schema
 from sealift.data.shard import Shard, ShardReader, moved
 from sealift.data.staging import demand_all_placed
@@ -144,6 +145,7 @@ def _look_into(place: str, name: str, keys: Keys, options: ShardOptions) -> _Ope
     schema = _schema_of(place, card, options)
     shard = Shard(place, _key_of(keys, card.name if card else name), card, storage)
     with ShardReader(shard) as reader:
+        _check_columns(schema, shard, reader.header, options)
         fixed = replace(shard, header=reader.header.encode())
         return _Opened(fixed, reader.header, reader.leaves, schema)
 
@@ -187,6 +189,20 @@ def _schema_of(place: str, card: ResourceCard | None, options: ShardOptions) -> 
     return schema
 
 
+def _check_columns(
+    schema: Schema, shard: Shard, header: StreamHeader, options: ShardOptions
+) -> None:
+    """Compare what its rows are said to be with what the sealed file itself commits to."""
+
+    def beside() -> Schema | None:
+        always = replace(options, schema=None)
+        card = _card_beside(shard.place, always, shard.options)
+        return None if card is None else card.schema
+
+    said_by = "schema=" if options.schema is not None else "its card"
+    demand_sealed_as(schema, said_by, shard, header, beside)
+
+
 def _demand_there(place: str, options: ShardOptions) -> None:
     """Say first what is likelier: it is not only the card that is missing."""
     try:
@@ -201,37 +217,6 @@ def _one_schema(opened: Sequence[_Opened]) -> Schema:
         name, other = each.shard.name, first.shard.name
         check_same(each.schema, first.schema, name=name, other=other)
     return first.schema
-
-
-def check_same(schema: Schema, wanted: Schema, *, name: str, other: str) -> None:
-    """Demand that rows of both are read alike: names, dtypes, shapes, offsets.
-
-    Raises:
-        MalformedError: names the first field that differs, and its offset.
-    """
-    fields = zip(wanted.fields, wanted.offsets, strict=True)
-    for index, (field, offset) in enumerate(fields):
-        there = schema.fields[index] if index < len(schema.fields) else None
-        kind = (field.name, field.dtype, field.shape)
-        if there is None or (there.name, there.dtype, there.shape) != kind:
-            what = there and f"{there.name} {there.dtype} {list(there.shape)}"
-            raise _other_schema(name, other, field.name, offset, what or "nothing")
-    if len(schema.fields) > len(wanted.fields):
-        extra = schema.fields[len(wanted.fields)]
-        raise _other_schema(name, other, extra.name, wanted.row_bytes, "one field more")
-
-
-def _other_schema(
-    name: str, other: str, field: str, offset: int, found: str
-) -> MalformedError:
-    return MalformedError(
-        f"{name} has other rows than {other}",
-        field=field,
-        offset=offset,
-        why=f"there is {found}",
-        fix="Shards of one dataset are sealed with one schema",
-        code="schema-mismatch",
-    )
 
 
 def _rows_of(opened: _Opened, schema: Schema) -> ShardLayout:

@@ -56,7 +56,7 @@ def test_two_streams_of_one_key_share_neither_salt_nor_nonce_nor_ciphertext():
         (7, b"\x02", "magic"),
         (8, b"\x00", "suite"),
         (8, b"\x63", "suite"),
-        (9, b"\x02", "flags"),
+        (9, b"\x04", "flags"),
         (10, b"\x01", "reserved"),
         (12, b"\x00\x00\x00\x20", "record_bytes"),
         (12, b"\x00\x00\x00\x41", "record_bytes"),
