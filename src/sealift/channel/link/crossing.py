@@ -23,6 +23,8 @@ FORWARDED_EXTRA_BYTES: Final = FRAME_EXTRA_BYTES + TAG_BYTES
 """What a frame has besides the ciphertext: prefix, the record's tag, the crossing's."""
 
 _PLACE: Final = struct.Struct(">QQQQ")
+_PREFIX: Final = struct.Struct(f"{PREFIX_BYTES}s")
+_TAGS: Final = struct.Struct(f"{TAG_BYTES}s{TAG_BYTES}s")
 
 
 class Ends(NamedTuple):
@@ -45,8 +47,8 @@ def ends_of(frame: memoryview, unit_bytes: int) -> Ends:
     expected = unit_bytes + FORWARDED_EXTRA_BYTES
     if len(frame) != expected:
         raise wrong_length(len(frame), expected)
-    tags = bytes(frame[-2 * TAG_BYTES :])
-    return Ends(bytes(frame[:PREFIX_BYTES]), tags[:TAG_BYTES], tags[TAG_BYTES:])
+    (prefix,) = _PREFIX.unpack_from(frame)
+    return Ends(prefix, *_TAGS.unpack_from(frame, expected - _TAGS.size))
 
 
 def bound(announced: Announcement, index: int, unit_bytes: int, tag: bytes) -> bytes:

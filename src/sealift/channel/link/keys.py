@@ -32,6 +32,7 @@ from sealift.ids import Buffer
 
 FRAME_EXTRA_BYTES: Final = PREFIX_BYTES + TAG_BYTES
 _PREFIX: Final = struct.Struct(">IIQ")
+_NOTHING: Final = bytearray()  # where an empty plaintext goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +197,9 @@ class LinkOpener:
         cipher, nonce, associated_data = self._keys.crossing(
             self._index, sequence, 0, False
         )
-        cipher.open_into(nonce, tag, associated_data + bound, bytearray())
-        self._accept(sequence, 0)
+        cipher.open_into(nonce, tag, associated_data + bound, _NOTHING)
+        self._last_sequence = sequence
+        self._index += 1
 
     def close(self) -> None:
         """Forget the keys, here and on the device."""
