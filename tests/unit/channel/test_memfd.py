@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
+import mmap
 import os
 import socket
 import struct
@@ -12,8 +14,16 @@ import sys
 
 import pytest
 
+from sealift.channel.transports import memfdoffer
 from sealift.channel.transports.memfd import MemfdTransport, memfd_pair
-from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
+from sealift.channel.transports.namedmemory import NamedMemoryTransport
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
 FILE_BYTES = 4096 + 2 * NUM_SLOTS * (32 + SLOT_BYTES)
@@ -144,6 +154,83 @@ def test_an_offer_to_nobody_leaves_nothing_open(sockets):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def mappings():
+    """How many memory files and pieces of /dev/shm this process has mapped."""
+    with open("/proc/self/maps") as lines:
+        return sum("/memfd:" in line or "/dev/shm" in line for line in lines)
+
+
+class NoRoom:
+    """No more memory from the given mapping on."""
+
+    def __init__(self, monkeypatch, allowed):
+        self._real, self._left = mmap.mmap, allowed
+        monkeypatch.setattr(mmap, "mmap", self)
+
+    def __call__(self, *given, **named):
+        self._left -= 1
+        if self._left < 0:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return self._real(*given, **named)
+
+
+ATTEMPTS = [
+    (MemfdTransport, 0),
+    (NamedMemoryTransport, 0),
+    (NamedMemoryTransport, 1),  # the file is mapped by then, its private copy is not
+]
+
+
+@pytest.mark.parametrize(("kind", "allowed"), ATTEMPTS)
+@pytest.mark.parametrize("offering", [True, False])
+def test_a_transport_that_cannot_be_made_leaves_nothing(
+    sockets, monkeypatch, kind, allowed, offering
+):
+    gc.collect()  # what earlier tests left is closed now, not in the midst of this
+    if not offering:
+        # Only the descriptors of the offer are needed, and they are in flight.
+        kind.offer(sockets[0].dup(), slot_bytes=SLOT_BYTES, num_slots=2).close()
+    before, mapped = len(os.listdir("/proc/self/fd")), mappings()
+    make = kind.offer if offering else kind.accept
+    with monkeypatch.context() as patched:
+        NoRoom(patched, allowed)
+        with pytest.raises(UnavailableError) as caught:
+            make(sockets[0] if offering else sockets[1])
+    assert caught.value.code == "no-memory"
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert mappings() == mapped  # while the error is held, and its frames with it
+
+
+@pytest.mark.parametrize("kind", [MemfdTransport, NamedMemoryTransport])
+def test_a_closed_transport_has_nothing_mapped(sockets, kind):
+    gc.collect()
+    mapped = mappings()
+    here = kind.offer(sockets[0].dup(), slot_bytes=SLOT_BYTES, num_slots=2)
+    there = kind.accept(sockets[1].dup())
+    assert mappings() == mapped + 2
+    here.close()
+    there.close()
+    assert mappings() == mapped
+    assert not any(end._mapping.closed is False for end in (here, there))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_bell_that_cannot_be_taken_over_is_refused(sockets, monkeypatch, which):
+    # As with AF_ALG: the library asks for the name of a socket, and these have none.
+    offer(sockets[0], memory_file())
+    real, taken = socket.socket, []
+
+    def nameless(*given, fileno=None, **named):
+        taken.append(fileno)
+        if fileno is not None and len(taken) > which:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return real(*given, fileno=fileno, **named)
+
+    monkeypatch.setattr(memfdoffer.socket, "socket", nameless)
+    assert isinstance(refusal(sockets[1]), MalformedError)
+    assert len(taken) == which + 1
+
+
 def test_a_full_ring_waits_for_the_reader():
     here, there = memfd_pair(slot_bytes=64, num_slots=2)
     for _ in range(2):
@@ -172,6 +259,7 @@ def test_a_borrowed_frame_is_given_back_once():
 
 ECHO = """
 import socket, sys
+from sealift.channel.transports import memfdoffer
 from sealift.channel.transports.memfd import MemfdTransport
 transport = MemfdTransport.accept(socket.socket(fileno=int(sys.argv[1])))
 while (frame := transport.receive(30)) != b"stop":

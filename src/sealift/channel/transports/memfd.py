@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import socket
 import threading
+from contextlib import ExitStack
 from typing import Final, Self
 
 from sealift.channel.transports.localsocket import check_peer_user
@@ -26,6 +26,7 @@ from sealift.channel.transports.memfdoffer import (
     MemoryShape,
     aligned,
     make_private_file,
+    map_file,
     send_offer,
     take_offer,
 )
@@ -140,16 +141,20 @@ class MemfdTransport:
         *,
         offering: bool,
     ) -> Self:
-        # All pages at once: one by one, they cost more than a copy of what is in them.
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         file_bytes = places[1].start + places[1].num_slots * places[1].stride
-        memory = mmap.mmap(memory_file, file_bytes, flags=flags)
-        os.close(memory_file)
-        sock.setblocking(False)
-        words = memoryview(memory)[:CONTROL_BYTES].cast("Q")
-        there = RingEnd(places[0], words, sock, writes=offering)
-        back = RingEnd(places[1], words, sock, writes=not offering)
-        return cls(memory, sock, (there, back) if offering else (back, there))
+        with ExitStack() as undone:  # all but ``sock``, which is the caller's till then
+            for place in places:
+                undone.callback(place.bell.close)
+            memory = map_file(memory_file, file_bytes)
+            undone.callback(memory.close)
+            sock.setblocking(False)
+            words = memoryview(memory)[:CONTROL_BYTES].cast("Q")
+            undone.callback(words.release)
+            there = RingEnd(places[0], words, sock, writes=offering)
+            back = RingEnd(places[1], words, sock, writes=not offering)
+            made = cls(memory, sock, (there, back) if offering else (back, there))
+            undone.pop_all()
+        return made
 
     def send(self, frame: Buffer) -> None:
         """Copy one frame into the next slot."""

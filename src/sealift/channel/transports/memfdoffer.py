@@ -7,6 +7,7 @@ and the other end of each ring's bell.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import socket
 import stat
@@ -110,8 +111,12 @@ def take_offer(
         close_all(descriptors)
         raise
     memory_file, *ends = descriptors
-    first, second = (socket.socket(fileno=end) for end in ends)  # they own them now
-    return shape, memory_file, (first, second)
+    try:
+        bells = _own_bells(ends)
+    except BaseException:
+        os.close(memory_file)
+        raise
+    return shape, memory_file, bells
 
 
 def aligned(slot_bytes: int) -> int:
@@ -153,6 +158,32 @@ def _private_file(file_bytes: int) -> int:
     return descriptor
 
 
+def map_file(memory_file: int, file_bytes: int) -> mmap.mmap:
+    """Map a memory file and close its descriptor, also where that fails.
+
+    Raises:
+        UnavailableError: if there is no memory for it.
+    """
+    # All pages at once: one by one, they cost more than a copy of what is in them.
+    flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+    try:
+        return mmap.mmap(memory_file, file_bytes, flags=flags)
+    except OSError as error:
+        raise no_room(file_bytes, error) from error
+    finally:
+        os.close(memory_file)
+
+
+def no_room(nbytes: int, error: OSError) -> UnavailableError:
+    """There is no memory for the slots of a transport."""
+    return UnavailableError(
+        f"no memory for {nbytes} bytes of slots",
+        why=error.strerror or str(error),
+        fix="Free some memory, or use fewer or smaller slots",
+        code="no-memory",
+    )
+
+
 def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[int]]:
     sock.settimeout(timeout_s)
     try:
@@ -191,6 +222,25 @@ def _check_bell(descriptor: int) -> None:
     """Refuse what cannot be told call by call not to wait."""
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         raise MalformedError("what the offer wakes with is no socket")
+
+
+def _own_bells(descriptors: list[int]) -> Bells:
+    """The sockets that own both descriptors from now on; none of them if one cannot.
+
+    Raises:
+        MalformedError: if one is of a kind that has no name (AF_ALG, for one).
+    """
+    made: list[socket.socket] = []
+    try:
+        for descriptor in descriptors:
+            made.append(socket.socket(fileno=descriptor))
+    except OSError:
+        for bell in made:
+            bell.close()
+        close_all(descriptors[len(made) :])
+        raise MalformedError("what the offer wakes with is no local socket") from None
+    first, second = made
+    return first, second
 
 
 def _check_private(descriptor: int, file_bytes: int) -> None:

@@ -8,6 +8,7 @@ here to show what that costs, and for systems without private memory files.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import secrets
@@ -15,6 +16,7 @@ import socket
 from typing import Final
 
 from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.memfdoffer import no_room
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES, RingEnd
 from sealift.errors import UnavailableError
 
@@ -29,11 +31,16 @@ class NamedMemoryTransport(MemfdTransport):
     def __init__(
         self, memory: mmap.mmap, sock: socket.socket, ends: tuple[RingEnd, RingEnd]
     ) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        try:  # first: whoever is refused has taken nothing
+            private = mmap.mmap(-1, len(memory), flags=flags)
+        except OSError as error:
+            raise no_room(len(memory), error) from error
         super().__init__(memory, sock, ends)
         self._shared = self.memory
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
         # Offsets are those of the file, so that frames lie at the same place in both.
-        self.memory = memoryview(mmap.mmap(-1, len(self._shared), flags=flags))
+        self.memory = memoryview(private)
+        self._private_copy = private
 
     @classmethod
     def _make(cls, file_bytes: int) -> int:
@@ -43,6 +50,10 @@ class NamedMemoryTransport(MemfdTransport):
         """End the connection. Idempotent."""
         super().close()
         self._shared.release()
+        # As for the file: views that were lent out keep it until they are gone.
+        for mapping in (self._mapping, self._private_copy):
+            with contextlib.suppress(BufferError):
+                mapping.close()
 
     def _publish(self, start: int, frame_bytes: int) -> None:
         super()._publish(start, frame_bytes)
