@@ -8,8 +8,10 @@ import threading
 import pytest
 
 from sealift.channel.hostdevice import HostDevice
+from sealift.channel.link import homerecords
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.homerecords import HomeOpener
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkOpener
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
@@ -20,12 +22,14 @@ from sealift.channel.transports.memfd import memfd_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
+    MalformedError,
     PeerError,
     SealiftError,
     UnavailableError,
     UsageError,
 )
 from tests.sim.apart import Apart
+from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 AHEAD = LinkMode.SEAL_AHEAD
@@ -207,6 +211,17 @@ def test_a_receiver_that_cannot_be_made_has_forgotten_its_keys(monkeypatch):
     with pytest.raises(PeerError):
         here.receive(1)
     here.close()
+
+
+def test_an_announcement_that_fits_no_stream_leaves_no_key_of_the_owner(monkeypatch):
+    stream, made = HomeStream(), []
+    monkeypatch.setattr(homerecords, "RecordKeys", lambda *given: made.append(given))
+    announced = Announcement(
+        TransferKind.HOME, 0, 1 << 20, RECORD_BYTES, 0, stream.header
+    )
+    with pytest.raises(MalformedError):
+        HomeOpener(stream.key, announced, HostDevice(threads=1), None)
+    assert made == []
 
 
 def test_a_sender_whose_peer_is_gone_has_forgotten_its_keys(monkeypatch):
