@@ -26,6 +26,7 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from sealift.release.agreement import Resource
 from tests.sim.sealed_shards import Shards, seal_shards
 
 ROWS = 100
@@ -247,16 +248,22 @@ def test_the_agreement_decides_what_a_card_says(shards: Shards) -> None:
     with SealedDataset(shards.places, shards.keys, agreed=agreed) as dataset:
         assert len(dataset) == ROWS
     card = shards.places[0].with_suffix(".resource.json")
-    renamed = card.read_bytes().replace(b'"name":"id"', b'"name":"ix"')
-    card.write_bytes(renamed)
-    with pytest.raises(SealiftError, match="not the resource of the agreement") as e:
-        SealedDataset(shards.places, shards.keys, agreed=agreed)
-    assert e.value.exit_code == 5
-    # Control: a card alone is believed.
+    raw = card.read_bytes()
+    for before, after in ((b'"name":"id"', b'"name":"ix"'), (b"train", b"heldout")):
+        assert raw.count(before) == 1
+        card.write_bytes(raw.replace(before, after))
+        agreement_decides(shards, agreed)
+    # Control: a card alone is believed in what the sealed file does not say.
     SealedDataset(shards.places[0], shards.keys).close()
     card.unlink()
     with pytest.raises(UsageError, match="no card to compare"):
         SealedDataset(shards.places, shards.keys, agreed=agreed)
+
+
+def agreement_decides(shards: Shards, agreed: list[Resource]) -> None:
+    with pytest.raises(SealiftError, match="not the resource of the agreement") as e:
+        SealedDataset(shards.places, shards.keys, agreed=agreed)
+    assert e.value.exit_code == 5
 
 
 def test_a_genuine_shard_in_anothers_place(shards: Shards) -> None:
