@@ -11,9 +11,12 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "connect"]
+__all__ = ["AsyncClient", "__version__", "connect"]
 
-_FOUND_IN = {"connect": "sealift.train.serving.client"}
+_FOUND_IN = {
+    "AsyncClient": "sealift.train.serving.asyncclient",
+    "connect": "sealift.train.serving.client",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from sealift.errors import JobError, MalformedError, PeerError, PolicyError
 from sealift.release.audit import LogEntry
 from sealift.release.auditlog import AuditLog
 from sealift.train.serving.client import Client
-from tests.sim.servinghowto import PASSPHRASE, ServingHowTo, boxes, make_layer
+from tests.sim.servinghowto import PASSPHRASE, SLOW, ServingHowTo, boxes, make_layer
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -71,6 +73,14 @@ class Served:
 
     def connect(self) -> Client:
         return sealift.connect(
+            self.howto.address,
+            agreement=self.howto.path / "serving.json",
+            owner=self.howto.path / "lab.card.json",
+            development=True,
+        )
+
+    def async_client(self) -> sealift.AsyncClient:
+        return sealift.AsyncClient(
             self.howto.address,
             agreement=self.howto.path / "serving.json",
             owner=self.howto.path / "lab.card.json",
@@ -180,11 +190,53 @@ def test_by_python(
     served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(served.howto.path)
-    (script,) = boxes("python")
     owner = 'owner="lab.card.json"'
-    script = served.howto.adapted(script).replace(owner, f"{owner}, development=True")
-    exec(compile(script, "howto", "exec"), {"pixels": some(2)})
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    names = {"pixels": some(2)}
+    for box, lines in zip(boxes("python"), (4, 1), strict=True):
+        script = served.howto.adapted(box).replace(owner, f"{owner}, development=True")
+        exec(compile(script, "howto", "exec"), names)
+        assert len(capsys.readouterr().out.splitlines()) == lines
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_cancelled_generations_give_their_places_back(
+    served: Served, cancelled: bool
+) -> None:
+    """One address has three places; as the control, generations that go on keep them."""
+    slow = np.full((1, 64), SLOW, np.float32)
+
+    async def first_step(model: sealift.AsyncClient) -> dict:
+        async with aclosing(model.generate(some(1), steps=1, timeout_s=2)) as steps:
+            return await anext(steps)
+
+    async def read(model: sealift.AsyncClient, began: asyncio.Event) -> None:
+        async with aclosing(model.generate(slow)) as steps:
+            async for _ in steps:
+                began.set()
+
+    async def visit() -> None:
+        async with served.async_client() as model, served.async_client() as other:
+            began = [asyncio.Event() for _ in range(3)]
+            reading = [asyncio.create_task(read(model, each)) for each in began]
+            for each in began:
+                await each.wait()
+            answer = await other.predict(some(1))  # batches have turns of their own
+            assert answer["digit"].shape == (1,)
+            for task in reading if cancelled else ():
+                task.cancel()
+            try:
+                if cancelled:
+                    assert (await first_step(other))["next"].shape == (1,)
+                else:
+                    with pytest.raises(PeerError, match="no answer within"):
+                        await first_step(other)
+            finally:
+                for task in reading:
+                    task.cancel()
+                ended = await asyncio.gather(*reading, return_exceptions=True)
+            assert {type(each) for each in ended} == {asyncio.CancelledError}
+
+    asyncio.run(visit())
 
 
 def test_it_ends_in_order(served: Served) -> None:
@@ -200,6 +252,7 @@ def test_it_ends_in_order(served: Served) -> None:
     numbers = json.loads(served.server.stdout.read())
     assert numbers["answered"] > 40
     assert numbers["waiting"] == 0
+    assert numbers["refused_cancelled"] >= 6
     served.stop()
     kinds = [decode(LogEntry, raw).kind for raw in log_of(served.howto)]
     assert kinds == ["agreement", "release"]

@@ -69,6 +69,8 @@ class Doubler:
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
+        self.steps = threading.Event()  # a generation goes on
+        self.steps.set()
 
     def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
         self.entered.set()
@@ -83,6 +85,7 @@ class Doubler:
         self.streams[stream] = 0
 
     def next(self, stream: int, rows: int) -> bytearray | None:
+        self.steps.wait(10)
         self.streams[stream] += 1
         return bytearray(self._tokens(rows, self.streams[stream]).tobytes())
 

@@ -24,7 +24,10 @@ from tests.sim.terminals import FENCE
 
 HOWTO: Final = Path(__file__).parents[2] / "docs/howto/serve-a-model.md"
 PASSPHRASE: Final = "a passphrase"
+SLOW: Final = 12  # rows of these take their time
 RECIPE: Final = """
+import time
+
 import torch
 from torch import nn
 
@@ -43,7 +46,9 @@ def predict(model, batch):
 
 def generate(model, batch):
     total = batch["pixels"].sum(dim=1).long()
+    slow = bool((batch["pixels"] == 12).all())
     for step in range(1000):
+        time.sleep(0.02 * slow)
         yield {"next": total + step}
 """
 

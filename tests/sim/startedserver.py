@@ -23,7 +23,7 @@ from sealift.train.serving.client import Client, meet
 from sealift.train.serving.door import Door, DoorLimits
 from sealift.train.serving.server import Server
 from sealift.train.settings import ServingTable
-from tests.sim.served import FORM, Doubler, Served
+from tests.sim.served import Doubler, Served
 
 
 class Closing(Doubler):
@@ -48,7 +48,8 @@ class Started:
             attester=attester or self.served.genuine_attester(),
         )
         subject = SimpleNamespace(
-            resource=self.served.verified.agreement.resources[0], form=FORM
+            resource=self.served.verified.agreement.resources[0],
+            form=self.served.form,
         )
         self.server = Server(
             None, self.endpoint, self.served.verified, subject,  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ Source: spec/serve.md section Client.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final, Self
 
 from sealift.attest.result import AttestationResult
@@ -50,7 +50,7 @@ from sealift.train.serving.columns import (
     pack_question,
     unpack_answer,
 )
-from sealift.train.serving.mailbox import Mailbox, unexpected
+from sealift.train.serving.mailbox import Mailbox, Withdrawal, unexpected
 from sealift.train.serving.packets import (
     VERSION,
     Answered,
@@ -74,6 +74,7 @@ class Client:
     Attributes:
         seen: What the server proved.
         form: What the model is asked and what it answers.
+        max_waiting: Questions that the server takes of one client at a time.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Client:
         self._policy = policy
         result = _appraised(session, policy)
         self.form = form_of(policy.resource)
+        self.max_waiting = welcome.max_waiting
         self._mail = Mailbox(session, self.form, welcome.max_request_bytes)
         self.seen = what_was_seen(result, policy, welcome)
 
@@ -93,6 +95,7 @@ class Client:
         timeout_s: float = ANSWER_S,
         patience_s: float = 0.0,
         pad: bool = False,
+        withdrawal: Withdrawal | None = None,
     ) -> dict[str, Any]:
         """The model's answer to some rows.
 
@@ -103,6 +106,7 @@ class Client:
             timeout_s: How long each part may take.
             patience_s: How long to come again while the server is busy.
             pad: Hide lengths but for their power of two.
+            withdrawal: What another thread can end it with.
 
         Returns:
             Arrays by name; tensors, if a tensor was given.
@@ -114,10 +118,10 @@ class Client:
         """
         outputs = _offered(self.form.outputs, "predict")
         question = pack_question(rows, self.form)
-        found = bytearray()
+        found, way_out = bytearray(), withdrawal or Withdrawal()
         for start in range(0, question.rows, self.form.max_rows):
             part = question.part(start, self.form.max_rows)
-            found += self._insist(part, timeout_s, patience_s, pad=pad)
+            found += self._insist(part, timeout_s, patience_s, way_out, pad=pad)
         return unpack_answer(found, outputs.schema, as_tensors=question.of_tensors)
 
     def generate(
@@ -127,7 +131,8 @@ class Client:
         steps: int = 0,
         timeout_s: float = ANSWER_S,
         pad: bool = False,
-    ) -> Iterator[dict[str, Any]]:
+        withdrawal: Withdrawal | None = None,
+    ) -> Generator[dict[str, Any], None, None]:
         """The model's tokens, step by step, as they are made.
 
         Args:
@@ -135,6 +140,7 @@ class Client:
             steps: Most steps; 0 for the model's own most.
             timeout_s: How long each step may take.
             pad: Hide lengths but for their power of two.
+            withdrawal: What another thread can end it with, while this one waits.
 
         Whoever stops iterating (``close`` of the iterator) ends it at the server, too.
         Raises like ``predict``.
@@ -147,7 +153,8 @@ class Client:
                 why=f"{self.form.max_rows} rows are the most, and 0 steps the fewest",
                 code="bad-request",
             )
-        return self._stream(question, tokens, steps, timeout_s, pad=pad)
+        way_out = withdrawal or Withdrawal()
+        return self._stream(question, tokens, steps, timeout_s, way_out, pad=pad)
 
     def renew(self) -> None:
         """Demand fresh evidence, and replace all keys (a whole new handshake).
@@ -173,11 +180,18 @@ class Client:
         self.close()
 
     def _insist(
-        self, part: PackedQuestion, timeout_s: float, patience_s: float, *, pad: bool
+        self,
+        part: PackedQuestion,
+        timeout_s: float,
+        patience_s: float,
+        withdrawal: Withdrawal,
+        *,
+        pad: bool,
     ) -> bytes:
         until = time.monotonic() + patience_s
         while True:
             id_ = self._mail.ask("predict", part, pad=pad)
+            withdrawal.asked(self._mail, id_)
             try:
                 return bytes(self._mail.await_answer(id_, timeout_s).payload)
             except PeerError as error:
@@ -185,11 +199,10 @@ class Client:
                     self._mail.cancel(id_)
                 pause_s = getattr(error, "retry_s", 0.0)
                 late = time.monotonic() + pause_s > until
-                if error.code != "busy" or late:
+                if error.code != "busy" or late or withdrawal.pause(pause_s):
                     raise
             finally:
                 self._mail.forget(id_)
-            time.sleep(pause_s)
 
     def _stream(
         self,
@@ -197,14 +210,13 @@ class Client:
         tokens: Fields,
         steps: int,
         timeout_s: float,
+        withdrawal: Withdrawal,
         *,
         pad: bool,
-    ) -> Iterator[dict[str, Any]]:
-        id_, number, final = (
-            self._mail.ask("generate", question, steps, pad=pad),
-            0,
-            False,
-        )
+    ) -> Generator[dict[str, Any], None, None]:
+        id_ = self._mail.ask("generate", question, steps, pad=pad)
+        withdrawal.asked(self._mail, id_)
+        number, final = 0, False
         try:
             while not final:
                 packet = self._mail.await_answer(id_, timeout_s)

@@ -29,6 +29,34 @@ from sealift.train.serving.packets import (
 from sealift.train.serving.toldclient import explain_refusal
 
 
+class Withdrawal:
+    """How another thread ends a wait for answers: the server is told, and answers that."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._asked: tuple[Mailbox, int] | None = None
+
+    def asked(self, mail: Mailbox, id_: int) -> None:
+        """This question is under way now, instead of the one before."""
+        with self._lock:
+            self._asked = (mail, id_)
+        if self._over.is_set():
+            mail.cancel(id_)
+
+    def withdraw(self) -> None:
+        """No more of it, and of what would follow it."""
+        self._over.set()
+        with self._lock:
+            asked = self._asked
+        if asked is not None:
+            asked[0].cancel(asked[1])
+
+    def pause(self, seconds: float) -> bool:
+        """Wait so long, unless it is withdrawn: then True."""
+        return self._over.wait(seconds)
+
+
 class Mailbox:
     """Questions and answers of one session.
 

@@ -1,0 +1,201 @@
+"""The client for asyncio, at a server behind its real door: concurrency, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import sealift
+from sealift.errors import MalformedError, PeerError, UsageError
+from sealift.train.serving.asyncclient import AsyncClient
+from tests.sim.served import FORM, Served, rows
+from tests.sim.startedserver import Started
+
+pytestmark = pytest.mark.timeout(60)
+ENDLESS = replace(FORM, max_steps=1 << 16)
+
+
+class House(Started):
+    """A server with one client for asyncio."""
+
+    def __init__(self) -> None:
+        super().__init__(Served(form=ENDLESS))
+
+    @contextmanager
+    def open(self) -> Iterator[AsyncClient]:
+        with self.listening() as address:
+            try:
+                yield sealift.AsyncClient(address, self.served.policy())
+            finally:
+                self.model.gate.set()
+                self.model.steps.set()
+
+    @property
+    def generations(self) -> int:
+        desk = self.server._desk
+        assert desk is not None
+        with desk._changed:
+            return len(desk._streams)
+
+    @property
+    def waiting(self) -> int:
+        desk = self.server._desk
+        assert desk is not None
+        return desk.waiting()[0]
+
+    def refused(self, code: str) -> int | float:
+        return self.server.tally.numbers().get(f"refused_{code}", 0)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """The loop runs meanwhile; were it blocked, nothing here would ever be met."""
+    end = time.monotonic() + 20
+    while not met() and time.monotonic() < end:
+        await asyncio.sleep(0.002)
+    assert met()
+
+
+def in_house(body: Callable[[House, AsyncClient], Coroutine[Any, Any, None]]) -> None:
+    house = House()
+
+    async def visit(client: AsyncClient) -> None:
+        async with client as model:
+            await body(house, model)
+
+    with house.open() as client:
+        asyncio.run(visit(client))
+
+
+def test_two_questions_wait_at_once_and_get_their_own_answers() -> None:
+    async def body(house: House, model: AsyncClient) -> None:
+        assert model.seen.model == "doubler"
+        assert model.form.max_rows == 16
+        house.model.gate.clear()
+        first = asyncio.create_task(model.predict(rows(1.0)))
+        await until(house.model.entered.is_set)
+        second = asyncio.create_task(model.predict(rows(3.0)))
+        await until(lambda: house.waiting == 1)
+        assert not first.done()
+        house.model.gate.set()
+        found = await asyncio.gather(first, second)
+        assert [each["y"].tolist() for each in found] == [[[2.0, 3.0]], [[6.0, 7.0]]]
+        with pytest.raises(MalformedError):
+            await model.predict(rows(1.0)[:, :1])
+
+    in_house(body)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_cancelled_question_is_never_worked_on(cancelled: bool) -> None:
+    """As the control one that nobody cancels."""
+
+    async def body(house: House, model: AsyncClient) -> None:
+        house.model.gate.clear()
+        first = asyncio.create_task(model.predict(rows(1.0)))
+        await until(house.model.entered.is_set)
+        second = asyncio.create_task(model.predict(rows(2.0, 3.0)))
+        await until(lambda: house.waiting == 1)
+        desk: Any = house.server._desk
+        (question,) = desk._backlog.everything()
+        if cancelled:
+            second.cancel()
+            await until(lambda: question.gone)
+        house.model.gate.set()
+        await first
+        with suppress(asyncio.CancelledError):
+            await second
+        assert second.cancelled() == cancelled
+        await until(lambda: house.waiting == 0)
+        assert house.model.batches == ([[1]] if cancelled else [[1], [2]])
+        assert house.refused("cancelled") == cancelled
+        assert (await model.predict(rows(4.0)))["y"].tolist() == [[8.0, 9.0]]
+
+    in_house(body)
+
+
+def test_who_leaves_the_loop_ends_the_generation() -> None:
+    async def body(house: House, model: AsyncClient) -> None:
+        seen = []
+        async with aclosing(model.generate(rows(1.0))) as steps:
+            async for step in steps:
+                seen.append(step["t"][0, 0])
+                if len(seen) == 3:
+                    break
+        assert seen == [1.0, 2.0, 3.0]
+        await until(lambda: house.generations == 0)
+        assert house.model.dropped == [1]
+        found = [step async for step in model.generate(rows(1.0), steps=2)]
+        assert len(found) == 2
+
+    in_house(body)
+
+
+def test_a_cancelled_generation_gives_its_place_back() -> None:
+    """While a thread waits for its next step; that thread is free again, too."""
+
+    async def body(house: House, model: AsyncClient) -> None:
+        house.model.steps.clear()
+
+        async def read() -> None:
+            async for _ in model.generate(rows(1.0)):
+                pass
+
+        reading = asyncio.create_task(read())
+        await until(lambda: house.generations == 1)
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        desk: Any = house.server._desk
+        await until(lambda: desk._streams[0].question.gone)
+        house.model.steps.set()
+        await until(lambda: house.generations == 0)
+        assert house.refused("cancelled") == 1
+        await until(lambda: not model._found._mail._inbox)  # type: ignore[union-attr]
+        assert (await model.predict(rows(4.0)))["y"].tolist() == [[8.0, 9.0]]
+
+    in_house(body)
+
+
+def test_closing_ends_whoever_waits() -> None:
+    async def body(house: House, model: AsyncClient) -> None:
+        house.model.gate.clear()
+        asked = asyncio.create_task(model.predict(rows(1.0)))
+        await until(house.model.entered.is_set)
+        await model.aclose()
+        with pytest.raises(PeerError):
+            await asked
+
+    in_house(body)
+
+
+def test_a_cancelled_connection_leaves_no_session() -> None:
+    house = House()
+
+    async def visit(client: AsyncClient) -> None:
+        entering = asyncio.create_task(client.__aenter__())
+        await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        with pytest.raises(UsageError):
+            _ = client.seen
+        await until(lambda: not house.server._callers)
+
+    with house.open() as client:
+        asyncio.run(visit(client))
+
+
+def test_fresh_evidence() -> None:
+    async def body(house: House, model: AsyncClient) -> None:
+        await model.renew()
+        assert (await model.predict(rows(4.0)))["y"].tolist() == [[8.0, 9.0]]
+
+    in_house(body)
