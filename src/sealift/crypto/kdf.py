@@ -52,6 +52,8 @@ class Label(StrEnum):
     VISIT_RECORD = "sealift v1 visit record"
     RATCHET = "sealift v1 vendor ratchet"  # rehearsal only (rule M8)
     DIRECT_PATH = "sealift v1 direct path"
+    # links (spec/link.md)
+    LINK = "sealift v1 link"
     # release (spec/release.md)
     AGREEMENT = "sealift v1 agreement"
     STATEMENT = "sealift v1 agreement statement"

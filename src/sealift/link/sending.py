@@ -1,0 +1,286 @@
+"""The owner's end: batches of NumPy arrays or torch tensors go out sealed.
+
+``send`` returns when the device has verified a batch. A ``with`` block that is left in
+order tells the device so, by a last transfer; one that is left by an error does not, and
+the device reports that batches are missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sealift.channel.link.ahead import DEFAULT_DEPTH, AheadFeeder, SealAhead
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.send import LinkSender, suggested_record_bytes
+from sealift.channel.quarantine import scrub
+from sealift.channel.transports.pathsocket import dial_path
+from sealift.channel.transports.tcp import TcpTransport
+from sealift.crypto.identity import Identity
+from sealift.errors import PeerError
+from sealift.ids import Digest
+from sealift.link.form import (
+    BatchField,
+    BatchForm,
+    Spec,
+    batch_differs,
+    form_of,
+    last_word,
+)
+from sealift.link.handover import (
+    HANDSHAKE_S,
+    VERSION,
+    Connection,
+    Proposal,
+    choose_mode,
+    hand_over,
+    offer_memory,
+)
+from sealift.link.terms import (
+    File,
+    load_agreement,
+    load_key,
+    owner_endpoint,
+    require_possible,
+    require_result,
+)
+from sealift.release.signed import VerifiedAgreement
+from sealift.session.establish import connect
+from sealift.travel.peers import expect_accelerator
+
+WAIT_S: Final = 60.0
+TIMEOUT_S: Final = 600.0
+Batch = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the device's process proved before it got anything.
+
+    Attributes:
+        level: What its evidence proves, with what it rehearses.
+        code: The code bundle that it runs.
+        agreement: The agreement that both work under.
+    """
+
+    level: str
+    code: Digest
+    agreement: Digest
+
+
+class Sender:
+    """Sends batches of one form to one device; made by ``offer``.
+
+    Attributes:
+        form: Of every batch.
+        seen: What the device proved.
+    """
+
+    def __init__(self, link: LinkSender, form: BatchForm, seen: Seen) -> None:
+        self.form = form
+        self.seen = seen
+        self._link = link
+        self._packed = bytearray(form.batch_bytes)
+
+    @property
+    def num_sent(self) -> int:
+        """Batches that the device verified."""
+        return self._link.num_sent
+
+    def send(self, batch: Batch) -> None:
+        """Send one batch; return when the device verified it.
+
+        Args:
+            batch: NumPy arrays or torch tensors by name, of the link's form.
+
+        Raises:
+            UsageError: code ``batch-differs``; the link goes on.
+            PeerError: code ``device-left``, or ``peer-timeout``.
+        """
+        self._pack(batch)
+        with self._told():
+            self._link.send(self._packed)
+
+    def send_ahead(self, batches: Iterable[Batch], depth: int = DEFAULT_DEPTH) -> int:
+        """Send batches that are sealed, on a thread, while the device computes.
+
+        Args:
+            batches: Taken one after another on that thread.
+            depth: How many may wait sealed.
+
+        Returns:
+            How many there were; the device verified all of them.
+
+        Raises:
+            UsageError: if the link is in another mode than ``seal-ahead``; or code
+                ``batch-differs``.
+            PeerError: code ``device-left``, or ``peer-timeout``.
+            Exception: whatever ``batches`` raises; those before it were sent.
+        """
+        before, failed = self.num_sent, list[BaseException]()
+        source = self._packed_ones(batches, failed)
+        feeder = AheadFeeder(SealAhead(self._link, depth), source)
+        try:
+            with self._told(failed):
+                while feeder.send_next():
+                    pass
+        finally:
+            feeder.close()
+        return self.num_sent - before
+
+    def close(self) -> None:
+        """End the link without a last word: the device will miss what should follow."""
+        self._link.close()
+        scrub(self._packed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        try:
+            if kind is None and not self._link.life.dead:
+                with self._told():
+                    self._link.send(last_word(self.num_sent))
+        finally:
+            self.close()
+
+    def _packed_ones(
+        self, batches: Iterable[Batch], failed: list[BaseException]
+    ) -> Iterator[bytearray]:
+        try:
+            for batch in batches:
+                self._pack(batch)
+                yield self._packed  # sealed before the next one is asked for
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    def _pack(self, batch: Batch) -> None:
+        self.form.require_names(batch)
+        arrays = {f.name: _array(batch[f.name], f) for f in self.form.fields}
+        for field, start in self.form.places():
+            room = np.frombuffer(self._packed, np.uint8, field.nbytes, start)
+            room.view(_dtype(field)).reshape(field.shape)[...] = arrays[field.name]
+
+    @contextmanager
+    def _told(self, not_ours: list[BaseException] | None = None) -> Iterator[None]:
+        """Say of a device that is gone what that means here."""
+        try:
+            yield
+        except PeerError as error:
+            if error in (not_ours or []):
+                raise
+            raise _device_left(error, self.num_sent) from None
+
+
+def offer(
+    path: File,
+    form: Spec,
+    *,
+    agreement: File | VerifiedAgreement,
+    identity: File | Identity,
+    passphrase: str | None = None,
+    passphrase_file: File | None = None,
+    development: bool = False,
+    mode: str = LinkMode.SEAL_AHEAD,
+    collateral: File | None = None,
+    references: Iterable[File] = (),
+    peer_uid: int | None = None,
+    wait_s: float = WAIT_S,
+    timeout_s: float = TIMEOUT_S,
+) -> Sender:
+    """Meet the process of a device, appraise its evidence, and be ready to send.
+
+    Args:
+        path: Unix socket where ``accept`` listens, or soon will.
+        form: Element type and shape of every array of a batch, by name.
+        agreement: The signed agreement; this identity is a data owner of it.
+        identity: The owner's identity file, or an unlocked identity.
+        passphrase: Of the file; or
+        passphrase_file: a file whose first line it is.
+        development: Take development evidence, which protects nobody; mode ``plain``
+            needs it, too.
+        mode: ``seal-ahead``, ``direct+parallel-auth+overlap``, or, to see what sealing
+            costs, ``plain``.
+        collateral: What vendors say of their hardware, to judge a TEE with.
+        references: Signed sets of reference values that the agreement names.
+        peer_uid: User that the device's process runs as; this one's by default.
+        wait_s: How long to wait for it.
+        timeout_s: How long it may take from one batch to the next.
+
+    Raises:
+        RefusedError: it is not what the agreement demands, or does not take such
+            batches (``link-refused``).
+        PeerError: nobody listens there, or it refused us.
+        UsageError, MalformedError, UnavailableError: something is wrong here.
+    """
+    batch_form, link_mode = form_of(form), choose_mode(mode, development=development)
+    if not isinstance(agreement, VerifiedAgreement):
+        agreement = load_agreement(
+            agreement, collateral=collateral, references=references
+        )
+    require_possible(agreement, development=development)
+    owner = load_key(identity, passphrase, passphrase_file)
+    endpoint = owner_endpoint(agreement, owner)
+    sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
+    transport = TcpTransport(sock)
+    session = connect(transport, endpoint, expect_accelerator(agreement), HANDSHAKE_S)
+    proposal = Proposal(
+        version=VERSION,
+        mode=link_mode.value,
+        form=batch_form,
+        record_bytes=suggested_record_bytes(batch_form.batch_bytes),
+        process=os.getpid(),
+    )
+    with ExitStack() as undo:
+        connection = Connection(session, transport, sock)
+        undo.callback(connection.close)
+        result = require_result(session.peer.result, agreement, owner.name)
+        seen = Seen(result.standing, agreement.agreement.code.digest, agreement.digest)
+        consent = hand_over(connection, proposal, HANDSHAKE_S)
+        keys = connection.keys(proposal, consent)
+        memory = offer_memory(connection.leave_session(), proposal, consent, peer_uid)
+        undo.callback(memory.close)
+        link = LinkSender(
+            memory,
+            keys,
+            mode=link_mode,
+            record_bytes=proposal.record_bytes,
+            development=development,
+            timeout_s=timeout_s,
+        )
+        undo.pop_all()
+    return Sender(link, batch_form, seen)
+
+
+def _array(given: Any, field: BatchField) -> NDArray[Any]:
+    """An array of exactly that field; torch is looked at by its ways, not imported."""
+    array = given.detach().cpu().numpy() if hasattr(given, "detach") else given
+    array = np.asarray(array)
+    if array.dtype != _dtype(field) or array.shape != field.shape:
+        found = f"{field.name} is {array.dtype} {array.shape}"
+        raise batch_differs(found, str(field))
+    return array
+
+
+def _dtype(field: BatchField) -> np.dtype[Any]:
+    return np.dtype(field.dtype).newbyteorder("<")
+
+
+def _device_left(error: PeerError, num_sent: int) -> PeerError:
+    late = error.code == "peer-timeout"
+    return PeerError(
+        "the device did not ask for the next batch in time"
+        if late
+        else "the device's process ended the link",
+        why=f"{num_sent} batches were verified before",
+        fix="timeout_s= is how long it may take" if late else "Its error line says why",
+        code="peer-timeout" if late else "device-left",
+    )

@@ -1,0 +1,227 @@
+"""What each end of a link demands of the other: the signed agreement says it.
+
+The owner trusts the agreement because it signed it; the device's evidence must satisfy
+it, with a level and the code that it names. The device takes a data owner of it, who
+proves that with its identity key. Everything wrong at home is found before anybody is
+spoken to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from sealift import __version__
+from sealift.attest.attester import Attester
+from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.collateral import MAX_BUNDLE_BYTES, parse_bundle
+from sealift.attest.level import Level
+from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
+from sealift.attest.result import AttestationResult
+from sealift.crypto.identity import Identity, load_identity
+from sealift.errors import MalformedError, PolicyError, UnavailableError, UsageError
+from sealift.ids import Role
+from sealift.release.bundle import load_bundle
+from sealift.release.equip import equip
+from sealift.release.files import read_whole
+from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.travel.peers import ACCELERATOR, expect_data_owner
+
+_MAX_PASSPHRASE_BYTES: Final = 4096
+File = str | Path
+
+
+def load_agreement(
+    path: File,
+    *,
+    collateral: File | None = None,
+    references: Iterable[File] = (),
+) -> VerifiedAgreement:
+    """The signed agreement, in force now, with what evidence is judged with.
+
+    Raises:
+        SealiftError: if it is not signed by all who must, or its time is over.
+    """
+    sets = [parse_set(read_whole(Path(each), MAX_SET_BYTES)) for each in references]
+    bundle = None
+    if collateral is not None:
+        bundle = parse_bundle(read_whole(Path(collateral), 2 * MAX_BUNDLE_BYTES))
+    verified = load_verified(Path(path))
+    verified.agreement.require_time(_wall_clock())
+    return equip(verified, clock=_wall_clock, collateral=bundle, sets=sets)
+
+
+def load_key(
+    identity: File | Identity,
+    passphrase: str | None = None,
+    passphrase_file: File | None = None,
+) -> Identity:
+    """An identity that is unlocked already, or an identity file with its passphrase.
+
+    Raises:
+        UsageError: unless a file has exactly one of both.
+        RefusedError: code ``wrong-passphrase``.
+    """
+    given = (passphrase is not None) + (passphrase_file is not None)
+    if isinstance(identity, Identity):
+        if given:
+            raise UsageError("this identity is unlocked already")
+        return identity
+    if given != 1:
+        raise UsageError("give passphrase= or passphrase_file=")
+    if passphrase_file is not None:
+        passphrase = _first_line(Path(passphrase_file))
+    return load_identity(Path(identity), passphrase or "")
+
+
+def owner_endpoint(agreement: VerifiedAgreement, identity: Identity) -> Endpoint:
+    """The owner's side.
+
+    Raises:
+        PolicyError: ``not-a-party``, ``other-key``, ``owner-unsigned``, ``owner-left``
+            or ``not-a-data-owner``.
+    """
+    agreement.agreement.require_own_key(identity.name, identity.public_key)
+    agreement.require_owner_signed(identity.name)
+    if identity.name not in agreement.agreement.data_owners:
+        raise _no_data(identity.name)
+    return Endpoint(
+        role=Role.HOLDER,
+        name=identity.name,
+        agreement=agreement.digest,
+        identity=identity,
+    )
+
+
+def device_endpoint(
+    agreement: VerifiedAgreement,
+    code: File,
+    *,
+    identity: Identity | None = None,
+    attester: Attester | None = None,
+) -> Endpoint:
+    """The device's side; its code is read and compared with the agreement first.
+
+    Raises:
+        IntegrityError: code ``code-bundle-differs``.
+        UnavailableError: code ``no-evidence``.
+        PolicyError: code ``attester-unknown``.
+    """
+    load_bundle(Path(code), agreement.agreement.code)
+    return Endpoint(
+        role=Role.ACCELERATOR,
+        name=ACCELERATOR,
+        agreement=agreement.digest,
+        attester=attester or _development_attester(agreement, identity),
+    )
+
+
+def expect_owner(agreement: VerifiedAgreement, owner: str = "") -> PeerPolicy:
+    """A data owner of the agreement who signed it; the named one, if one is named.
+
+    Raises:
+        PolicyError: ``not-a-party``, ``not-a-data-owner``, ``owner-unsigned`` or
+            ``owner-left``.
+    """
+    owners = agreement.agreement.data_owners
+    if owner:
+        agreement.party(owner)
+        if owner not in owners:
+            raise _no_data(owner)
+        agreement.require_owner_signed(owner)
+        owners = (owner,)
+    signed = frozenset(owners) & agreement.signers - agreement.backing.left
+    if not signed:
+        raise _no_data("nobody who signed")
+    return replace(expect_data_owner(agreement), names=signed)
+
+
+def require_possible(agreement: VerifiedAgreement, *, development: bool) -> None:
+    """Refuse an agreement under which no device could be good enough for this owner.
+
+    Raises:
+        PolicyError: code ``development-refused``.
+    """
+    if agreement.accept == (Level.DEVELOPMENT,) and not development:
+        raise PolicyError(
+            "development evidence refused",
+            why="it protects nobody: whoever runs the device's process can read batches",
+            fix="Only development=True asks for it",
+            code="development-refused",
+        )
+
+
+def require_result(
+    result: AttestationResult | None, agreement: VerifiedAgreement, owner: str
+) -> AttestationResult:
+    """What the device proved, if it will do for all that this owner brings.
+
+    Raises:
+        PolicyError: ``level-refused`` or ``code-bundle-differs``.
+    """
+    assert result is not None, "a session without evidence was refused"
+    for resource in agreement.agreement.resources_of(owner):
+        if resource.rule.accept and result.level not in resource.rule.accept:
+            raise PolicyError(
+                "the device proves another level",
+                why=f"{result.level}; the rule of {resource.name} wants "
+                f"{', '.join(resource.rule.accept)}",
+                code="level-refused",
+            )
+    if result.claims.code_bundle != agreement.agreement.code.digest:
+        raise PolicyError(
+            "the device runs other code than the agreement names",
+            code="code-bundle-differs",
+        )
+    return result
+
+
+def _development_attester(
+    agreement: VerifiedAgreement, identity: Identity | None
+) -> Attester:
+    document = agreement.agreement
+    if identity is None or agreement.accept != (Level.DEVELOPMENT,):
+        raise UnavailableError(
+            "this process has nothing to prove itself with",
+            why=f"the agreement accepts {', '.join(agreement.accept)}",
+            fix="Give attester=, or for development alone identity=",
+            code="no-evidence",
+        )
+    if identity.public_key not in document.references.development_attesters:
+        raise PolicyError(
+            f"the agreement does not accept {identity.name}'s attester key",
+            fix="Put it into references.development_attesters, or use the named one",
+            code="attester-unknown",
+        )
+    return DevelopmentAttester(
+        identity,
+        role=Role.ACCELERATOR,
+        code_bundle=document.code.digest,
+        software=f"sealift {__version__}",
+    )
+
+
+def _no_data(name: str) -> PolicyError:
+    return PolicyError(
+        f"{name} brings no data to this agreement",
+        fix="Use the identity, or the name, of a data owner",
+        code="not-a-data-owner",
+    )
+
+
+def _first_line(file: Path) -> str:
+    line = read_whole(file, _MAX_PASSPHRASE_BYTES).partition(b"\n")[0]
+    try:
+        return line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedError(
+            f"{file} is not UTF-8", code="bad-passphrase-file"
+        ) from None
+
+
+def _wall_clock() -> float:
+    return time.time()  # noqa: TID251 - here is where time comes in

@@ -1,0 +1,157 @@
+"""A data owner, a device's host, their agreement, and both ends of a link as threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sealift import link
+from sealift.attest.level import Level
+from sealift.crypto.identity import Identity, create_identity
+from sealift.ids import Digest
+from sealift.link.receiving import Receiver
+from sealift.link.sending import Sender
+from sealift.release.agreement import (
+    NO_OUTPUT,
+    Agreement,
+    Party,
+    References,
+    ReleaseRule,
+    Resource,
+    TravelRule,
+)
+from sealift.release.bundle import measure_bundle, read_bundle
+from sealift.release.signed import (
+    SignedAgreement,
+    VerifiedAgreement,
+    add_signature,
+    verify,
+)
+
+FORM = {"x": ("float32", (4, 3)), "y": ("int64", (4,))}
+
+
+@dataclass
+class LinkedParties:
+    """Everything that both ends start from, in one folder."""
+
+    folder: Path
+    accept: tuple[Level, ...] = (Level.DEVELOPMENT,)
+    rule: ReleaseRule = field(default_factory=ReleaseRule)
+    north: Identity = field(default_factory=lambda: create_identity("north"))
+    east: Identity = field(default_factory=lambda: create_identity("east"))
+    cloud: Identity = field(default_factory=lambda: create_identity("cloud"))
+
+    def __post_init__(self) -> None:
+        self.code = self.folder / "device"
+        self.code.mkdir(exist_ok=True)
+        (self.code / "train.py").write_text("print('training')\n")
+        self.path = self.folder / "feed.sock"
+        signed = SignedAgreement(self.document())
+        for each in (self.north, self.east, self.cloud):
+            signed = add_signature(signed, each)
+        self.agreement = verify(signed)
+
+    def document(self) -> Agreement:
+        return Agreement(
+            name="fed",
+            number=1,
+            predecessor=None,
+            parties=tuple(
+                Party(who.name, roles, who.public_key, who.card.hpke)
+                for who, roles in (
+                    (self.north, ("data_owner",)),
+                    (self.east, ("data_owner",)),
+                    (self.cloud, ("model_owner", "code_owner", "operator")),
+                )
+            ),
+            code=measure_bundle(read_bundle(self.code), "train.py"),
+            accept=self.accept,
+            references=References((self.cloud.public_key,)),
+            resources=(self._table("north"), self._table("east")),
+            model_owner="cloud",
+            operator="cloud",
+            output=NO_OUTPUT,
+            travel=TravelRule(1, 1.0),
+        )
+
+    def another(self) -> VerifiedAgreement:
+        """An agreement of the same parties, with another name."""
+        signed = SignedAgreement(replace(self.document(), name="other"))
+        for each in (self.north, self.east, self.cloud):
+            signed = add_signature(signed, each)
+        return verify(signed)
+
+    def _table(self, owner: str) -> Resource:
+        return Resource(
+            name=f"{owner}-train",
+            owner=owner,
+            part="train",
+            rows=8,
+            row_bytes=8,
+            total_bytes=64,
+            record_bytes=64,
+            schema={"fields": [{"name": "x", "dtype": "int64"}]},
+            content=Digest.of(b"content"),
+            key=Digest.of(b"key"),
+            rule=self.rule,
+        )
+
+    def offer(self, form: Any = FORM, **changes: Any) -> Sender:
+        terms = {"agreement": self.agreement, "identity": self.north} | changes
+        path = terms.pop("path", self.path)
+        development = terms.pop("development", True)
+        terms = {"wait_s": 10.0, "timeout_s": 10.0} | terms
+        return link.offer(path, form, development=development, **terms)
+
+    def accept_link(self, form: Any = FORM, **changes: Any) -> Receiver:
+        terms = {
+            "agreement": self.agreement, "identity": self.cloud, "code": self.code,
+            "device": "cpu", "wait_s": 10.0, "timeout_s": 10.0,
+        } | changes  # fmt: skip
+        return link.accept(terms.pop("path", self.path), form, **terms)
+
+
+class Other:
+    """What the other end does, on a thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._work()
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> Any:
+        """Its result, or its error, which is raised here."""
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@contextmanager
+def linked(parties: LinkedParties, **changes: Any) -> Iterator[tuple[Sender, Receiver]]:
+    """Both ends, connected."""
+    sending = {k: v for k, v in changes.items() if k in ("mode", "development")}
+    receiving = {k: v for k, v in changes.items() if k in ("device", "development")}
+    form = changes.get("form", FORM)
+    other = Other(lambda: parties.accept_link(form, **receiving))
+    sender = parties.offer(form, **sending)
+    receiver = other.join()
+    try:
+        yield sender, receiver
+    finally:
+        sender.close()
+        receiver.close()
