@@ -1,0 +1,337 @@
+"""Whoever should not be at an end of a link, or between the two, gets nothing.
+
+Each refusal stands beside the control that the same link works without the attack.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sealift.attest.level import Level
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.crypto.identity import create_identity
+from sealift.errors import (
+    AuthenticationError,
+    PeerError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
+from sealift.ids import Role
+from sealift.link import handover, sending
+from sealift.link.form import form_of
+from sealift.link.handover import Connection, Consent, Proposal
+from sealift.link.terms import require_result
+from sealift.release.agreement import ReleaseRule
+from sealift.session.endpoint import Endpoint
+from tests.sim.linked import FORM, LinkedParties, Other, linked
+
+ROOT = Path(__file__).parents[2]
+BATCH = {
+    "x": np.ones((4, 3), dtype=np.float32),
+    "y": np.zeros(4, dtype=np.int64),
+}
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> LinkedParties:
+    return LinkedParties(tmp_path)
+
+
+def both(
+    parties: LinkedParties, owner: dict[str, Any], device: dict[str, Any]
+) -> tuple[SealiftError, SealiftError]:
+    """What each end says of a link that must not come about."""
+    other = Other(lambda: parties.accept_link(**device))
+    with pytest.raises(SealiftError) as here:
+        parties.offer(**owner)
+    with pytest.raises(SealiftError) as there:
+        other.join()
+    for line in (here.value, there.value):
+        assert "\n" not in str(line)
+    return here.value, there.value
+
+
+def test_the_link_works_for_whom_it_is_for(parties: LinkedParties) -> None:
+    with linked(parties) as (sender, receiver):
+        got = Other(receiver.receive)
+        sender.send(BATCH)
+        assert got.join()["x"].sum() == 12
+
+
+def test_development_is_asked_for_or_refused_before_anybody_is_dialled(
+    parties: LinkedParties,
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parties.offer(development=False, wait_s=0)
+    assert caught.value.code == "development-refused"
+
+
+@pytest.mark.parametrize("mode", ["plain", "reencrypt", "reencrypt+chunk"])
+def test_weak_modes_need_development_at_both_ends(
+    parties: LinkedParties, mode: str
+) -> None:
+    strong = replace(parties, accept=(Level.TEE,))
+    with pytest.raises(PolicyError) as caught:
+        strong.offer(mode=mode, development=False, wait_s=0)
+    assert caught.value.code == "weak-link-mode"
+    if mode != "plain":
+        with pytest.raises(UsageError, match="not fed in mode"):
+            parties.offer(mode=mode, wait_s=0)
+        return
+    here, there = both(parties, {"mode": mode}, {})
+    assert (here.code, there.code) == ("link-refused", "weak-link-mode")
+    with linked(parties, mode=mode, development=True) as (sender, receiver):
+        got = Other(receiver.receive)  # the control
+        sender.send(BATCH)
+        assert got.join()["x"].sum() == 12
+
+
+def test_a_device_that_never_asked_for_it_refuses_a_weak_proposal(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that an owner's changed program makes."""
+    monkeypatch.setattr(
+        sending, "choose_mode", lambda name, **_: sending.LinkMode(name)
+    )
+    for mode in ("reencrypt", "direct"):
+        here, there = both(parties, {"mode": mode}, {})
+        assert here.code == "link-refused"
+        assert there.code in ("weak-link-mode", "no-such-mode")
+
+
+def test_who_is_no_owner_gets_no_link(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At home it is told at once; a program that skips that is refused by the device."""
+    forged, cloud = create_identity("north"), parties.cloud
+    for identity, code in ((forged, "other-key"), (cloud, "not-a-data-owner")):
+        with pytest.raises(PolicyError) as caught:
+            parties.offer(identity=identity, wait_s=0)
+        assert caught.value.code == code
+    monkeypatch.setattr(sending, "owner_endpoint", careless_endpoint)
+    for identity, code in ((forged, "identity-differs"), (cloud, "name-refused")):
+        here, there = both(parties, {"identity": identity}, {})
+        assert (here.code, there.code) == ("peer-refused", code)
+        assert code in str(here)
+
+
+def careless_endpoint(agreement: Any, identity: Any) -> Endpoint:
+    return Endpoint(
+        role=Role.HOLDER,
+        name=identity.name,
+        agreement=agreement.digest,
+        identity=identity,
+    )
+
+
+def test_the_device_may_want_one_owner(parties: LinkedParties) -> None:
+    here, there = both(parties, {}, {"owner": "east"})
+    assert (here.code, there.code) == ("peer-refused", "name-refused")
+    for owner, code in (("cloud", "not-a-data-owner"), ("west", "not-a-party")):
+        with pytest.raises(PolicyError) as caught:
+            parties.accept_link(owner=owner)
+        assert caught.value.code == code
+
+
+def test_both_work_under_one_agreement(parties: LinkedParties) -> None:
+    here, there = both(parties, {}, {"agreement": parties.another()})
+    assert (here.code, there.code) == ("peer-refused", "agreement-differs")
+
+
+def test_a_device_without_proof_gets_nothing(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parties.accept_link(identity=parties.east)
+    assert caught.value.code == "attester-unknown"
+    with pytest.raises(UnavailableError) as missing:
+        parties.accept_link(identity=None)
+    assert missing.value.code == "no-evidence"
+    (parties.code / "train.py").write_text("print('something else')\n")
+    with pytest.raises(RefusedError) as differs:
+        parties.accept_link()
+    assert differs.value.code == "code-bundle-differs"
+
+
+def test_unproven_devices_are_refused_by_the_owner(parties: LinkedParties) -> None:
+    """Not by the device's own checks: its attester is another's, and says other code."""
+    from sealift.attest.attesters.development import DevelopmentAttester
+    from sealift.ids import Digest
+
+    said: list[str] = []
+    for signer, code in (
+        (parties.east, parties.agreement.agreement.code.digest),
+        (parties.cloud, Digest.of(b"other code")),
+    ):
+        attester = DevelopmentAttester(signer, role=Role.ACCELERATOR, code_bundle=code)
+        here, there = both(parties, {}, {"attester": attester})
+        assert isinstance(here, RefusedError)
+        assert there.code == "peer-refused"
+        said.append(here.code)
+    assert len(set(said)) == 2
+
+
+def test_an_owners_own_rule_counts(tmp_path: Path) -> None:
+    rule = ReleaseRule(accept=(Level.TEE,))
+    parties = LinkedParties(tmp_path, (Level.TEE, Level.ATTESTED_HOST), rule)
+    digest = parties.agreement.agreement.code.digest
+    for level, code, refusal in (
+        (Level.TEE, digest, ""),
+        (Level.ATTESTED_HOST, digest, "level-refused"),
+        (Level.TEE, None, "code-bundle-differs"),
+    ):
+        claims = SimpleNamespace(code_bundle=code)
+        result: Any = SimpleNamespace(level=level, claims=claims)
+        if not refusal:
+            require_result(result, parties.agreement, "north")
+            continue
+        with pytest.raises(PolicyError) as caught:
+            require_result(result, parties.agreement, "north")
+        assert caught.value.code == refusal
+
+
+@pytest.mark.parametrize("end", ["owner", "device"])
+def test_other_users_are_refused(parties: LinkedParties, end: str) -> None:
+    other = {"peer_uid": 54321}
+    owner, device = (other, {}) if end == "owner" else ({}, other)
+    here, there = both(parties, owner, device)
+    assert (here if end == "owner" else there).code == "wrong-peer-user"
+
+
+def test_nobody_stands_between(parties: LinkedParties) -> None:
+    """A process that forwards every byte, of the session too, gets no memory."""
+    front = parties.folder / "front.sock"
+    words = [sys.executable, "-m", "tests.sim.between", str(front), str(parties.path)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as between:
+        assert between.stdout is not None
+        between.stdout.readline()
+        here, there = both(parties, {"path": front}, {})
+        between.kill()
+    assert there.code == "somebody-between"
+    assert here.code == "link-refused"
+    assert "somebody-between" in str(here)
+
+
+def test_both_ends_look_who_is_there(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner too, if the device would let somebody between pass."""
+    front = parties.folder / "front.sock"
+    words = [sys.executable, "-m", "tests.sim.between", str(front), str(parties.path)]
+    seen = handover.peer_process
+    calls: list[int] = []
+
+    def once(sock: Any) -> int:
+        calls.append(seen(sock))
+        return sending.os.getpid() if len(calls) == 1 else calls[-1]
+
+    monkeypatch.setattr(handover, "peer_process", once)
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as between:
+        assert between.stdout is not None
+        between.stdout.readline()
+        here, _ = both(parties, {"path": front}, {})
+        between.kill()
+    assert here.code == "somebody-between"
+
+
+def test_the_two_ends_mean_the_same_batches(parties: LinkedParties) -> None:
+    for form in (
+        {**FORM, "y": ("int32", (4,))},
+        {**FORM, "x": ("float32", (3, 4))},
+        {"y": FORM["y"], "x": FORM["x"]},
+        {"x": FORM["x"]},
+        {**FORM, "z": ("bool", (1,))},
+    ):
+        other = Other(lambda: parties.accept_link())
+        with pytest.raises(PolicyError) as here:
+            parties.offer(form)
+        with pytest.raises(PolicyError) as there:
+            other.join()
+        assert (here.value.code, there.value.code) == ("link-refused", "form-differs")
+        assert "is expected" in str(here.value)
+
+
+def test_keys_are_those_of_what_was_agreed() -> None:
+    """Another proposal or consent gives other keys, and each direction has its own."""
+    exported: list[bytes] = []
+    session: Any = SimpleNamespace(
+        export=lambda label, c: exported.append(label.encode() + c)
+    )
+    connection = Connection(session, None, None)  # type: ignore[arg-type]
+    proposal = Proposal(
+        version=1, mode="seal-ahead", form=form_of(FORM), record_bytes=64, process=1
+    )
+    consent = Consent(version=1, slots=8, process=2)
+    for one, two in (
+        (proposal, consent),
+        (replace(proposal, mode="plain"), consent),
+        (replace(proposal, form=form_of({"x": FORM["x"]})), consent),
+        (proposal, replace(consent, slots=9)),
+    ):
+        connection.keys(one, two)
+    assert len(set(exported)) == 8
+
+
+class Flipping:
+    """Changes one bit of one frame in the memory that the two ends share."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.count = 0
+        self.commit = MemfdTransport.commit
+
+    def __call__(self, transport: MemfdTransport) -> None:
+        self.count += 1
+        if self.count == self.number:
+            start = transport._outgoing.slot_start() + 32
+            transport.memory[start + 40] ^= 1
+        self.commit(transport)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_no_step_on_a_batch_that_did_not_verify(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch, flipped: bool
+) -> None:
+    """Header, announcement, batch, announcement, batch: the fifth frame is the second's."""
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    steps: list[float] = []
+
+    def train(receiver: Any) -> None:
+        for batch in receiver:
+            optimizer.zero_grad()
+            (batch["x"] @ weight).sum().backward()
+            optimizer.step()
+            steps.append(weight[0].item())
+
+    with linked(parties) as (sender, receiver):
+        memory = receiver._memory
+        got = Other(lambda: train(receiver))
+        # Counted from here: the stream's header went before.
+        attack = Flipping(4 if flipped else 0)
+        monkeypatch.setattr(MemfdTransport, "commit", lambda self: attack(self))
+        if not flipped:
+            with sender:
+                sender.send_ahead([BATCH, BATCH])
+            got.join()
+            assert steps == [-4.0, -8.0]
+            return
+        with pytest.raises(PeerError) as here:
+            sender.send_ahead([BATCH, BATCH])
+        with pytest.raises(AuthenticationError):
+            got.join()
+        assert here.value.code == "device-left"
+        assert steps == [-4.0]
+        assert not any(memory.view)
