@@ -10,6 +10,7 @@ FORM = {"x": ("float32", (32, 8)), "label": ("int64", (32,))}  # of every batch
 
 
 def main() -> None:
+    """Feed five epochs."""
     with owner_keys("vault.db", "north.key", passphrase_file="north.pass") as keys:
         dataset = SealedDataset("sealed/train.sealed", keys)
     with (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,7 +255,7 @@ def test_the_two_ends_mean_the_same_batches(parties: LinkedParties) -> None:
         {"x": FORM["x"]},
         {**FORM, "z": ("bool", (1,))},
     ):
-        other = Other(lambda: parties.accept_link())
+        other = Other(parties.accept_link)
         with pytest.raises(PolicyError) as here:
             parties.offer(form)
         with pytest.raises(PolicyError) as there:
@@ -292,7 +293,15 @@ class Flipping:
         self.count = 0
         self.commit = MemfdTransport.commit
 
-    def __call__(self, transport: MemfdTransport) -> None:
+    def on(self) -> Callable[[MemfdTransport], None]:
+        """A method in the place of ``commit``."""
+
+        def commit(transport: MemfdTransport) -> None:
+            self.flip(transport)
+
+        return commit
+
+    def flip(self, transport: MemfdTransport) -> None:
         self.count += 1
         if self.count == self.number:
             start = transport._outgoing.slot_start() + 32
@@ -321,7 +330,7 @@ def test_no_step_on_a_batch_that_did_not_verify(
         got = Other(lambda: train(receiver))
         # Counted from here: the stream's header went before.
         attack = Flipping(4 if flipped else 0)
-        monkeypatch.setattr(MemfdTransport, "commit", lambda self: attack(self))
+        monkeypatch.setattr(MemfdTransport, "commit", attack.on())
         if not flipped:
             with sender:
                 sender.send_ahead([BATCH, BATCH])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 
 
 def forward(source: socket.socket, target: socket.socket) -> None:
@@ -24,7 +25,8 @@ def main() -> None:
     print("listening", flush=True)
     owner, _ = listener.accept()
     device = socket.socket(socket.AF_UNIX)
-    device.connect(there)
+    while device.connect_ex(there):
+        time.sleep(0.01)
     back = threading.Thread(target=forward, args=(device, owner), daemon=True)
     back.start()
     forward(owner, device)

@@ -56,6 +56,13 @@ def test_what_seals_and_opens_has_no_torch() -> None:
     assert not loaded_by("sealift.data.worker.__main__") & {"torch", "pyarrow", "PIL"}
 
 
+def test_a_door_to_a_device_has_no_torch() -> None:
+    """Nor numpy, before a name of it is used; an owner's end needs no torch at all."""
+    assert not loaded_by("sealift.link") & (HEAVY | {"cryptography"})
+    assert "torch" not in loaded_by("sealift.link.sending")
+    assert "torch" not in loaded_by("sealift.link.receiving")
+
+
 @pytest.mark.parametrize("parent", ["accelerator", "trainlocal", "orchestrator"])
 def test_whoever_starts_a_recipe_has_no_torch(parent: str) -> None:
     """Keys, leases and digests are in a process that no recipe's library runs in."""

@@ -12,6 +12,7 @@ FORM = {"x": ("float32", (32, 8)), "label": ("int64", (32,))}  # as the owner sa
 
 
 def main() -> None:
+    """Take a step on every batch."""
     with link.accept(
         "feed.sock",
         FORM,

@@ -5,7 +5,7 @@ consents or says why not. Each names its own process, and compares what the othe
 with what the kernel says of the socket: nobody stands in between, so the memory file,
 which crosses the socket bare, gets into no third hand. Keys of both directions are
 exported from the session, bound to proposal and consent; then the session is over, and
-the socket is the memory's. Source: spec/link.md section 6.
+the socket is the memory's. Source: spec/link.md section 7.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import torch
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.transports.pathsocket import PathListener
 from sealift.errors import PeerError, UnavailableError, UsageError
+from tests.sim.device_engines import ENGINES, ON_A_GPU
 from tests.sim.linked import FORM, LinkedParties, Other, linked
 
 
@@ -136,9 +137,8 @@ def test_an_owner_that_leaves_without_a_word_is_told_apart(
 ) -> None:
     with linked(parties) as (sender, receiver):
         got = Other(lambda: list(receiver))
-        with pytest.raises(KeyError), sender:  # its own failure is no last word
-            sender.send(batch(0))
-            raise KeyError
+        sender.send(batch(0))
+        sender.__exit__(KeyError)  # its own failure is no last word
         with pytest.raises(PeerError, match="1 batches came whole") as caught:
             got.join()
         assert caught.value.code == "feed-truncated"
@@ -201,3 +201,38 @@ def test_the_socket_is_nobody_elses_business(parties: LinkedParties, left: str) 
     with pytest.raises(UnavailableError, match="something is there"):
         PathListener(parties.path)
     assert parties.path.read_text() == "mine"
+
+
+APART = {
+    "cuda-pinned": ENGINES["cuda-pinned"],
+    "cuda-gcc": ENGINES["cuda-gcc"],
+    **ON_A_GPU,
+}
+MARKS = {"cuda-gcc": pytest.mark.gcc, "cuda": pytest.mark.gpu}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, ())) for name in APART]
+)
+def test_a_device_with_memory_of_its_own(parties: LinkedParties, name: str) -> None:
+    """More than one record a batch: they are copied over and opened together."""
+    form = {"x": ("float32", (300, 1000)), "y": ("int64", (4,))}
+    x = np.random.default_rng(0).normal(size=(300, 1000)).astype(np.float32)
+    out = {"x": np.zeros_like(x), "y": np.zeros(4, dtype=np.int64)}
+    engine = APART[name]()
+    with linked(parties, form=form, device=engine) as (sender, receiver):
+        sending = Other(
+            lambda: sender.send_ahead({"x": x + n, "y": np.arange(4)} for n in range(3))
+        )
+        for number in range(2):
+            assert receiver.receive_into(out)
+            assert np.array_equal(out["x"], x + number)
+        if name == "cuda":
+            found = receiver.receive()
+            assert found is not None
+            assert found["x"].device.type == "cuda"
+            assert np.array_equal(found["x"].cpu().numpy(), x + 2)
+        else:
+            assert receiver.receive_into(out)
+        assert sending.join() == 3
+    engine.close()
