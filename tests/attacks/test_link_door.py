@@ -5,9 +5,11 @@ Each refusal stands beside the control that the same link works without the atta
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ import torch
 
 from sealift.attest.level import Level
 from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.pathsocket import PathListener, dial_path
 from sealift.crypto.identity import create_identity
 from sealift.errors import (
     AuthenticationError,
@@ -31,7 +34,7 @@ from sealift.errors import (
 )
 from sealift.ids import Role
 from sealift.link import handover, sending
-from sealift.link.form import form_of
+from sealift.link.form import form_of, last_word
 from sealift.link.handover import Connection, Consent, Proposal
 from sealift.link.terms import require_result
 from sealift.release.agreement import ReleaseRule
@@ -344,3 +347,52 @@ def test_no_step_on_a_batch_that_did_not_verify(
         assert here.value.code == "device-left"
         assert steps == [-4.0]
         assert not any(memory.view)
+
+
+def test_the_user_is_looked_at_before_the_first_byte(parties: LinkedParties) -> None:
+    for uid in (None, 54321):
+        listener = PathListener(parties.path)
+        try:
+            if uid is None:  # the control
+                dial_path(parties.path, 1).close()
+                listener.accept(1).close()
+                continue
+            with pytest.raises(RefusedError) as caught:
+                dial_path(parties.path, 1, peer_uid=uid)
+            assert caught.value.code == "wrong-peer-user"
+        finally:
+            listener.close()
+        listener = PathListener(parties.path, peer_uid=uid)
+        with closing(listener), socket.socket(socket.AF_UNIX) as somebody:
+            somebody.connect(str(parties.path))
+            with pytest.raises(RefusedError) as caught:
+                listener.accept(1)
+            assert caught.value.code == "wrong-peer-user"
+            assert somebody.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("transfer", "code"),
+    [
+        (bytes(64), "bad-batch"),  # genuine, and as long as no batch of this form
+        (bytes(1 << 20), "transfer-too-long"),
+        (last_word(1), "bad-batch"),  # none came
+        (bytes(16), "bad-batch"),
+        (last_word(0), ""),  # the control
+    ],
+)
+def test_what_an_owner_seals_is_held_to_the_form(
+    parties: LinkedParties, transfer: bytes, code: str
+) -> None:
+    with linked(parties) as (sender, receiver):
+        got = Other(receiver.receive)
+        with suppress(PeerError):
+            sender._link.send(transfer)
+        if not code:
+            assert got.join() is None
+            return
+        with pytest.raises(SealiftError) as caught:
+            got.join()
+        assert caught.value.code == code
+        with pytest.raises(UsageError):
+            receiver.receive()
