@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from sealift.attest.level import Level
+from sealift.channel.transports import pathsocket
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.pathsocket import PathListener, dial_path
 from sealift.crypto.identity import create_identity
@@ -208,7 +209,7 @@ def test_an_owners_own_rule_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["owner", "device"])
 def test_other_users_are_refused(parties: LinkedParties, end: str) -> None:
-    other = {"peer_uid": 54321}
+    other = {"peer_uid": 54321, "wait_s": 0.3}
     owner, device = (other, {}) if end == "owner" else ({}, other)
     here, there = both(parties, owner, device)
     assert (here if end == "owner" else there).code == "wrong-peer-user"
@@ -366,7 +367,7 @@ def test_the_user_is_looked_at_before_the_first_byte(parties: LinkedParties) -> 
         with closing(listener), socket.socket(socket.AF_UNIX) as somebody:
             somebody.connect(str(parties.path))
             with pytest.raises(RefusedError) as caught:
-                listener.accept(1)
+                listener.accept(0.1)
             assert caught.value.code == "wrong-peer-user"
             assert somebody.recv(1) == b""
 
@@ -396,3 +397,25 @@ def test_what_an_owner_seals_is_held_to_the_form(
         assert caught.value.code == code
         with pytest.raises(UsageError):
             receiver.receive()
+
+
+def test_a_stranger_does_not_take_the_owners_place(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of another user, who comes first, is sent away, and the wait goes on."""
+    came: list[socket.socket] = []
+
+    def check(sock: socket.socket, uid: int | None) -> None:
+        came.append(sock)
+        if len(came) == 1:
+            raise RefusedError("another user", code="wrong-peer-user")
+
+    with closing(PathListener(parties.path)) as listener:
+        monkeypatch.setattr(pathsocket, "check_peer_user", check)
+        with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as s:
+            first.connect(str(parties.path))
+            waiting = Other(lambda: listener.accept(5))
+            assert first.recv(1) == b""
+            s.connect(str(parties.path))
+            with waiting.join() as taken:
+                assert taken is came[1]

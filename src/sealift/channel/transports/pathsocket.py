@@ -20,11 +20,12 @@ from typing import Final
 
 from sealift.channel.transports.localsocket import check_peer_user
 from sealift.channel.transports.transport import Deadline, peer_closed, peer_timeout
-from sealift.errors import PeerError, UnavailableError
+from sealift.errors import PeerError, RefusedError, UnavailableError
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _PAUSE_S: Final = 0.05
-_NOBODY_YET: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)
+# EACCES: the file is there, and its permissions come next.
+_NOBODY_YET: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.EACCES)
 
 
 class PathListener:
@@ -53,20 +54,24 @@ class PathListener:
             raise _cannot_listen(path, error) from error
 
     def accept(self, timeout_s: float | None) -> socket.socket:
-        """The next connection.
+        """The next connection of the user that may come; others are sent away.
 
         Raises:
             PeerError: if nobody came in time.
-            RefusedError: code ``wrong-peer-user``.
+            RefusedError: code ``wrong-peer-user``, if only others did.
         """
-        self._sock.settimeout(timeout_s)
-        try:
-            sock, _ = self._sock.accept()
-        except TimeoutError as error:
-            raise peer_timeout() from error
-        except OSError as error:
-            raise peer_closed(error.strerror or "") from error
-        return _checked(sock, self._peer_uid)
+        deadline, refused = Deadline(timeout_s), None
+        while True:
+            try:
+                self._sock.settimeout(deadline.remaining_s())
+                sock, _ = self._sock.accept()
+                return _checked(sock, self._peer_uid)
+            except RefusedError as error:
+                refused = error
+            except (TimeoutError, BlockingIOError) as error:
+                raise refused or peer_timeout() from error
+            except OSError as error:
+                raise peer_closed(error.strerror or "") from error
 
     def close(self) -> None:
         """Stop listening; the file goes, if it is still ours. Idempotent."""
