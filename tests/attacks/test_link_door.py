@@ -5,11 +5,8 @@ Each refusal stands beside the control that the same link works without the atta
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +17,7 @@ import pytest
 import torch
 
 from sealift.attest.level import Level
-from sealift.channel.transports import pathsocket
 from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.pathsocket import PathListener, dial_path
 from sealift.crypto.identity import create_identity
 from sealift.errors import (
     AuthenticationError,
@@ -34,13 +29,13 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Role
-from sealift.link import handover, sending
+from sealift.link import sending
 from sealift.link.form import form_of, last_word
 from sealift.link.handover import Connection, Consent, Proposal
 from sealift.link.terms import require_result
 from sealift.release.agreement import ReleaseRule
 from sealift.session.endpoint import Endpoint
-from tests.sim.linked import FORM, LinkedParties, Other, linked
+from tests.sim.linked import FORM, LinkedParties, Other, both, linked
 
 ROOT = Path(__file__).parents[2]
 BATCH = {
@@ -52,20 +47,6 @@ BATCH = {
 @pytest.fixture
 def parties(tmp_path: Path) -> LinkedParties:
     return LinkedParties(tmp_path)
-
-
-def both(
-    parties: LinkedParties, owner: dict[str, Any], device: dict[str, Any]
-) -> tuple[SealiftError, SealiftError]:
-    """What each end says of a link that must not come about."""
-    other = Other(lambda: parties.accept_link(**device))
-    with pytest.raises(SealiftError) as here:
-        parties.offer(**owner)
-    with pytest.raises(SealiftError) as there:
-        other.join()
-    for line in (here.value, there.value):
-        assert "\n" not in str(line)
-    return here.value, there.value
 
 
 def test_the_link_works_for_whom_it_is_for(parties: LinkedParties) -> None:
@@ -207,50 +188,6 @@ def test_an_owners_own_rule_counts(tmp_path: Path) -> None:
         assert caught.value.code == refusal
 
 
-@pytest.mark.parametrize("end", ["owner", "device"])
-def test_other_users_are_refused(parties: LinkedParties, end: str) -> None:
-    other = {"peer_uid": 54321, "wait_s": 0.3}
-    owner, device = (other, {}) if end == "owner" else ({}, other)
-    here, there = both(parties, owner, device)
-    assert (here if end == "owner" else there).code == "wrong-peer-user"
-
-
-def test_nobody_stands_between(parties: LinkedParties) -> None:
-    """A process that forwards every byte, of the session too, gets no memory."""
-    front = parties.folder / "front.sock"
-    words = [sys.executable, "-m", "tests.sim.between", str(front), str(parties.path)]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as between:
-        assert between.stdout is not None
-        between.stdout.readline()
-        here, there = both(parties, {"path": front}, {})
-        between.kill()
-    assert there.code == "somebody-between"
-    assert here.code == "link-refused"
-    assert "somebody-between" in str(here)
-
-
-def test_both_ends_look_who_is_there(
-    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The owner too, if the device would let somebody between pass."""
-    front = parties.folder / "front.sock"
-    words = [sys.executable, "-m", "tests.sim.between", str(front), str(parties.path)]
-    seen = handover.peer_process
-    calls: list[int] = []
-
-    def once(sock: Any) -> int:
-        calls.append(seen(sock))
-        return sending.os.getpid() if len(calls) == 1 else calls[-1]
-
-    monkeypatch.setattr(handover, "peer_process", once)
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as between:
-        assert between.stdout is not None
-        between.stdout.readline()
-        here, _ = both(parties, {"path": front}, {})
-        between.kill()
-    assert here.code == "somebody-between"
-
-
 def test_the_two_ends_mean_the_same_batches(parties: LinkedParties) -> None:
     for form in (
         {**FORM, "y": ("int32", (4,))},
@@ -350,28 +287,6 @@ def test_no_step_on_a_batch_that_did_not_verify(
         assert not any(memory.view)
 
 
-def test_the_user_is_looked_at_before_the_first_byte(parties: LinkedParties) -> None:
-    for uid in (None, 54321):
-        listener = PathListener(parties.path)
-        try:
-            if uid is None:  # the control
-                dial_path(parties.path, 1).close()
-                listener.accept(1).close()
-                continue
-            with pytest.raises(RefusedError) as caught:
-                dial_path(parties.path, 1, peer_uid=uid)
-            assert caught.value.code == "wrong-peer-user"
-        finally:
-            listener.close()
-        listener = PathListener(parties.path, peer_uid=uid)
-        with closing(listener), socket.socket(socket.AF_UNIX) as somebody:
-            somebody.connect(str(parties.path))
-            with pytest.raises(RefusedError) as caught:
-                listener.accept(0.1)
-            assert caught.value.code == "wrong-peer-user"
-            assert somebody.recv(1) == b""
-
-
 @pytest.mark.parametrize(
     ("transfer", "code"),
     [
@@ -397,25 +312,3 @@ def test_what_an_owner_seals_is_held_to_the_form(
         assert caught.value.code == code
         with pytest.raises(UsageError):
             receiver.receive()
-
-
-def test_a_stranger_does_not_take_the_owners_place(
-    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of another user, who comes first, is sent away, and the wait goes on."""
-    came: list[socket.socket] = []
-
-    def check(sock: socket.socket, uid: int | None) -> None:
-        came.append(sock)
-        if len(came) == 1:
-            raise RefusedError("another user", code="wrong-peer-user")
-
-    with closing(PathListener(parties.path)) as listener:
-        monkeypatch.setattr(pathsocket, "check_peer_user", check)
-        with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as s:
-            first.connect(str(parties.path))
-            waiting = Other(lambda: listener.accept(5))
-            assert first.recv(1) == b""
-            s.connect(str(parties.path))
-            with waiting.join() as taken:
-                assert taken is came[1]

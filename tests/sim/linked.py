@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sealift import link
 from sealift.attest.level import Level
 from sealift.crypto.identity import Identity, create_identity
+from sealift.errors import SealiftError
 from sealift.ids import Digest
 from sealift.link.receiving import Receiver
 from sealift.link.sending import Sender
@@ -155,3 +158,17 @@ def linked(parties: LinkedParties, **changes: Any) -> Iterator[tuple[Sender, Rec
     finally:
         sender.close()
         receiver.close()
+
+
+def both(
+    parties: LinkedParties, owner: dict[str, Any], device: dict[str, Any]
+) -> tuple[SealiftError, SealiftError]:
+    """What each end says of a link that must not come about."""
+    other = Other(lambda: parties.accept_link(**device))
+    with pytest.raises(SealiftError) as here:
+        parties.offer(**owner)
+    with pytest.raises(SealiftError) as there:
+        other.join()
+    for line in (here.value, there.value):
+        assert "\n" not in str(line)
+    return here.value, there.value
