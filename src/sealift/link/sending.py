@@ -112,7 +112,8 @@ class Sender:
         """Send batches that are sealed, on a thread, while the device computes.
 
         Args:
-            batches: Taken one after another on that thread.
+            batches: Taken one after another on that thread; a device that left is told
+                of when the next one came.
             depth: How many may wait sealed.
 
         Returns:
