@@ -8,7 +8,7 @@ does on purpose is caught by tags and hashes. Repeated records are in ``test_t4_
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,18 @@ CASES = {
 }
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
+
+
 @pytest.mark.parametrize("path", ["relay", "memfd"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_that_changes_in_mid_visit(tmp_path: Path, case: str, path: Any) -> None:
+def test_a_file_that_changes_in_mid_visit(
+    world: VisitWorld, case: str, path: Any
+) -> None:
     spoil, line = CASES[case]
-    world = VisitWorld(tmp_path)
     world.dock = Dock(local=LocalListener())
     try:
         finder = Pathfinder((path,) if path != "relay" else ())
@@ -106,18 +113,18 @@ def test_a_file_that_changes_in_mid_visit(tmp_path: Path, case: str, path: Any) 
 
 
 def test_only_the_check_notices_what_was_sent_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: what a record was when it crossed is all that counts."""
-    world = VisitWorld(tmp_path)
     monkeypatch.setattr(RawSealedFile, "check_unchanged", lambda self: None)
     for spoil in (grow, write(EARLY)):
         assert world.visit("ada", spoiling(spoil, Pathfinder(()))).verified
 
 
 @pytest.mark.parametrize("spoil", [shrink, grow])
-def test_a_file_of_another_length_is_not_opened(tmp_path: Path, spoil: Spoil) -> None:
-    world = VisitWorld(tmp_path)
+def test_a_file_of_another_length_is_not_opened(
+    world: VisitWorld, spoil: Spoil
+) -> None:
     path = world.held["ada-train"].source.path  # type: ignore[attr-defined]
     RawSealedFile(path).close()  # control
     spoil(path)

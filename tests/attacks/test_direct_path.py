@@ -45,12 +45,12 @@ Kinds = Iterable[Kind]
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[VisitWorld]:
     """A world whose accelerator offers both kinds of direct path."""
-    world = VisitWorld(tmp_path)
-    dock = world.dock = Dock(
-        local=LocalListener(), tcp=TcpListener(), sink=world.events.append
-    )
-    yield world
-    dock.close()
+    with VisitWorld(tmp_path) as world:
+        dock = world.dock = Dock(
+            local=LocalListener(), tcp=TcpListener(), sink=world.events.append
+        )
+        yield world
+        dock.close()
 
 
 def alongside(

@@ -7,7 +7,7 @@ buffer changes. Against a mutant without the rule, each attack gets through.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,9 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 def assert_refused(world: VisitWorld, outcome: Outcome, code: str) -> None:

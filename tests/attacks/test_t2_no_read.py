@@ -40,10 +40,10 @@ TO_HOLDERS = {"Failed", "RatchetKey", "Ready", "Credit", "VisitPhase", "Receipte
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    world = VisitWorld(tmp_path)
-    world.rules.max_visits = 10**6
-    return world
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as world:
+        world.rules.max_visits = 10**6
+        yield world
 
 
 class Ear:

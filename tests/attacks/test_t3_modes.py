@@ -10,7 +10,7 @@ parties together can bring a visit into a weaker mode.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,8 +41,9 @@ FRESH: tuple[Mode, ...] = ("at-rest", "visit")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 def provision(hand: Hand, session: RecordingSession) -> SignedReceipt:

@@ -29,8 +29,9 @@ STEPS = 3
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 def ratchet(key: SecretKey) -> SecretKey:

@@ -7,7 +7,7 @@ no training on it, no receipt. Each attack wins against a mutant without its rul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 def assert_refused(world: VisitWorld, outcome: Outcome, *codes: str) -> None:
@@ -216,7 +217,7 @@ def other_content(world: VisitWorld) -> Bring:
         total_bytes=len(plain),
         record_bytes=RECORD_BYTES,
     )
-    other = RawSealedFile(card.path)
+    other = world.files.enter_context(RawSealedFile(card.path))
 
     def bring(hand: Hand) -> Any:
         hand.introduce(header=other.header_bytes)

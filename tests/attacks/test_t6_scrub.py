@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -259,10 +259,15 @@ def test_a_scrub_that_only_says_so_is_found(tmp_path: Path) -> None:
     assert left["row"] >= ROWS
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
+
+
 def test_a_scrub_that_does_not_write_is_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = VisitWorld(tmp_path)
     monkeypatch.setattr(
         room, "scrub", lambda regions: scrub(regions, write=lambda region: None)
     )
@@ -274,10 +279,9 @@ def test_a_scrub_that_does_not_write_is_read_back(
 
 
 def test_without_the_read_back_there_is_a_receipt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the test above: it is the read-back that withholds the receipt."""
-    world = VisitWorld(tmp_path)
 
     def believe(regions: Mapping[str, memoryview]) -> ScrubSummary:
         parts = tuple(ScrubbedPart(name, len(at), 0) for name, at in regions.items())

@@ -8,7 +8,7 @@ with a real accelerator process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,9 @@ def build():
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 def assert_revoked(world: VisitWorld, outcome: Outcome, *reasons: str) -> None:

@@ -9,7 +9,7 @@ of a run name exactly the rows that were trained on, under the commitment of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +35,9 @@ Change = Callable[[bytes], bytes]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 def rows_of(plain: bytes) -> list[bytes]:
@@ -80,7 +81,8 @@ def poisoned(
         replace=True,
     )
     leaves = card.leaves if own_leaves else held.leaves
-    return replace(held, source=RawSealedFile(card.path), leaves=leaves)
+    source = world.files.enter_context(RawSealedFile(card.path))
+    return replace(held, source=source, leaves=leaves)
 
 
 def assert_not_trained(world: VisitWorld, code: str = "content-mismatch") -> None:

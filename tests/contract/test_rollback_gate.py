@@ -43,6 +43,9 @@ class Town:
         folder = self._folder / f"{owner}-{consortium.agreement.number}"
         folder.mkdir()
         box = make_broker(consortium, owner, folder)
+        self._stack.callback(box.close)
+        ended = threading.Event()
+        self._stack.callback(ended.wait, 5.0)
         link = self._stack.enter_context(self._relay.local_link(f"broker-{owner}"))
         endpoint = self._endpoint(
             consortium, Role.BROKER, owner, identity=consortium.identities[owner]
@@ -52,6 +55,7 @@ class Town:
         def serve() -> None:
             with suppress(SealiftError):
                 brokerage.serve()
+            ended.set()
 
         threading.Thread(target=serve, daemon=True).start()
         return box

@@ -169,6 +169,7 @@ class HostingMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "host"):
             self.host.close()
+            self.world.close()
             assert all(pool.scrubbed for pool in self.world.pools)
             shutil.rmtree(self.folder)
 

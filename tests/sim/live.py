@@ -198,7 +198,10 @@ def live_job(
 ) -> Iterator[LiveJob]:
     """Start everything for two owners; ends everything."""
     attester = SecretKey.generate()
-    consortium, held = _agree(folder, rows_of, row_bytes, schema, recipe, attester)
+    files = ExitStack()
+    consortium, held = _agree(
+        folder, files, rows_of, row_bytes, schema, recipe, attester
+    )
     consortium = replace(
         consortium,
         agreement=replace(
@@ -212,7 +215,7 @@ def live_job(
     agreement = consortium.verified()
     (folder / "agreement").write_bytes(encode(consortium.signed()))
     (folder / "recipe.py").write_bytes(recipe)
-    with ExitStack() as stack:
+    with files, ExitStack() as stack:
         relay = stack.enter_context(Relay.listen())
         orchestrator = stack.enter_context(relay.local_link())
         links, brokers = {}, {}
@@ -236,6 +239,7 @@ def live_job(
 
 def _agree(
     folder: Path,
+    files: ExitStack,
     rows_of: Callable[[str], bytes],
     row_bytes: int,
     schema: dict[str, Any],
@@ -249,6 +253,7 @@ def _agree(
             rows_of(resource.name),
             key=consortium.keys[resource.name],
             folder=folder,
+            files=files,
             row_bytes=row_bytes,
             record_bytes=1024,
             schema=schema,
@@ -268,6 +273,9 @@ def _start_broker(
     stack: ExitStack, relay: Relay, consortium: Consortium, owner: str, folder: Path
 ) -> Broker:
     box = make_broker(consortium, owner, folder)
+    stack.callback(box.close)
+    ended = threading.Event()
+    stack.callback(ended.wait, WAIT_S)
     link = stack.enter_context(relay.local_link(f"broker-{owner}"))
     endpoint = Endpoint(
         role=Role.BROKER,
@@ -280,6 +288,7 @@ def _start_broker(
     def serve() -> None:
         with suppress(SealiftError):
             brokerage.serve()
+        ended.set()
 
     threading.Thread(target=serve, daemon=True).start()
     return box.broker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ def seal_resource(
     *,
     key: SecretKey,
     folder: Path,
+    files: ExitStack,
     row_bytes: int,
     record_bytes: int,
     schema: dict[str, Any],
 ) -> HeldResource:
-    """The resource as its file makes it, and the file as its holder has it."""
+    """The resource as its file makes it, and the file as its holder has it.
+
+    `files` closes that file.
+    """
     card = write_sealed_file(
         folder / f"{resource.name}.sealed",
         [plain],
@@ -41,4 +46,5 @@ def seal_resource(
         content=card.content.digest,
         key=key_commitment(key, resource.name),
     )
-    return HeldResource(sealed, RawSealedFile(card.path), card.leaves)
+    source = files.enter_context(RawSealedFile(card.path))
+    return HeldResource(sealed, source, card.leaves)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.channel.transports.memory import Fault, MemoryTransport, memory_pair
@@ -51,10 +53,14 @@ SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]}
 
 
 class VisitWorld:
-    """Three owners with sealed rows, and one accelerator that visits them."""
+    """Three owners with sealed rows, and one accelerator that visits them.
+
+    Use as a context manager, or call `close`.
+    """
 
     def __init__(self, folder: Path, *, rows: int = 20, lease_s: float = 30.0) -> None:
         self.folder, self.rows, self.lease_s = folder, rows, lease_s
+        self.files = ExitStack()
         self.clock = FakeClock()
         self.plain: dict[str, bytes] = {}
         self.held: dict[str, HeldResource] = {}
@@ -75,6 +81,16 @@ class VisitWorld:
         self.visits = 0
         self.dock: Dock | None = None
         self.events: list[Event] = []
+
+    def close(self) -> None:
+        """Close the sealed files."""
+        self.files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def raw_frames(self, outcome: Outcome) -> list[bytes]:
         """The visit frames of a visit, as they crossed the line."""
@@ -288,6 +304,7 @@ class VisitWorld:
             self.plain[name],
             key=key,
             folder=self.folder,
+            files=self.files,
             row_bytes=ROW_BYTES,
             record_bytes=RECORD_BYTES,
             schema=SCHEMA,

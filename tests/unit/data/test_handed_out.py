@@ -54,10 +54,13 @@ def test_a_batch_that_was_not_handed_out_comes_again(dataset: SealedDataset) -> 
             raise MemoryError
         return batch
 
-    with loader(dataset, transform=fails_once) as batches:
+    with (
+        loader(dataset, transform=fails_once) as batches,
+        loader(dataset) as untouched,
+    ):
         whole: list[int] = []
         seen: list[int] = []
-        drain(loader(dataset), whole)
+        drain(untouched, whole)
         with pytest.raises(MemoryError):
             drain(batches, seen)
         batches.load_state_dict(batches.state_dict())

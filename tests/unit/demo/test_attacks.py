@@ -37,7 +37,8 @@ def of(letter: str) -> list[Scenario]:
 
 @pytest.mark.parametrize("each", of("T"), ids=lambda each: each.attack)
 def test_refused_beside_a_control(tmp_path: Path, each: Scenario) -> None:
-    tried = attempt(each, Stage(tmp_path))
+    with closing(Stage(tmp_path)) as stage:
+        tried = attempt(each, stage)
     assert tried.refusal == each.expected
     assert tried.control_held
 
@@ -103,15 +104,15 @@ def test_without_the_rule_it_gets_through(
     rule: str,
 ) -> None:
     monkeypatch.setattr(owner, rule, lambda *_: None)
-    assert not attempt(scenario(attack), Stage(tmp_path)).good
+    with closing(Stage(tmp_path)) as stage:
+        assert not attempt(scenario(attack), stage).good
 
 
 def test_a_stage_on_which_nothing_works_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(tmp_path)
     monkeypatch.setattr(Frame, "authenticate", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with closing(Stage(tmp_path)) as stage, pytest.raises(ZeroDivisionError):
         attempt(scenario("flips one bit"), stage)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,8 +68,9 @@ def test_every_field_is_signed() -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> VisitWorld:
-    return VisitWorld(Path(tmp_path_factory.mktemp("world")))
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path_factory.mktemp("world")) as made:
+        yield made
 
 
 @pytest.mark.parametrize(

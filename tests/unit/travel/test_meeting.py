@@ -66,8 +66,11 @@ def lease_of(owner: str) -> Lease:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    world = VisitWorld(tmp_path)
-    with Relay.listen() as relay, relay.local_link("accelerator") as link:
+    with (
+        VisitWorld(tmp_path) as world,
+        Relay.listen() as relay,
+        relay.local_link("accelerator") as link,
+    ):
         meeting = Meeting(link, world.endpoint, world.agreement, time.monotonic)
         meeting.start()
         made = Place(world, relay, link, meeting)

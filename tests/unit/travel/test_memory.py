@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,15 @@ from sealift.travel.scrub import (
     scrub,
 )
 
+Make = Callable[[int, int], CPUPool]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Pools that are closed at the end."""
+    with ExitStack() as stack:
+        yield lambda *sizes: stack.enter_context(closing(CPUPool(*sizes)))
+
 
 def filled(pool: CPUPool) -> CPUPool:
     for region in pool.regions().values():
@@ -24,15 +35,15 @@ def filled(pool: CPUPool) -> CPUPool:
     return pool
 
 
-def test_a_pool_has_the_sizes_asked_for_and_its_own_handle() -> None:
-    pool, other = CPUPool(5000, 96), CPUPool(1, 64)
+def test_a_pool_has_the_sizes_asked_for_and_its_own_handle(make: Make) -> None:
+    pool, other = make(5000, 96), make(1, 64)
     assert (len(pool.buffer), len(pool.quarantine)) == (5000, 96)
     assert pool.handle != other.handle
     assert not any(pool.buffer)
 
 
-def test_scrub_covers_every_region() -> None:
-    pool = filled(CPUPool(5000, 96))
+def test_scrub_covers_every_region(make: Make) -> None:
+    pool = filled(make(5000, 96))
     report = scrub(pool.regions(), environment={})
     assert [(part.name, part.size_bytes) for part in report.regions] == [
         ("buffer", 5000),
@@ -45,11 +56,11 @@ def test_scrub_covers_every_region() -> None:
     assert not any(pool.quarantine)
 
 
-def test_one_byte_that_stays_is_seen() -> None:
+def test_one_byte_that_stays_is_seen(make: Make) -> None:
     def all_but_the_last(region: memoryview) -> None:
         region[:-1] = bytes(len(region) - 1)
 
-    pool = filled(CPUPool(2 * CHUNK_BYTES + 5, 64))
+    pool = filled(make(2 * CHUNK_BYTES + 5, 64))
     with pytest.raises(IntegrityError, match="2 bytes") as refusal:
         scrub(pool.regions(), write=all_but_the_last)
     assert refusal.value.code == "scrub"
@@ -64,23 +75,23 @@ def test_the_allocators_settings_count_as_a_whole() -> None:
         assert not allocator_overwrites(others | {name: "0"})
 
 
-def test_a_closed_pool_is_gone_even_if_somebody_points_there() -> None:
-    pool = filled(CPUPool(4096, 64))
+def test_a_closed_pool_is_gone_even_if_somebody_points_there(make: Make) -> None:
+    pool = filled(make(4096, 64))
     pointer = memoryview(pool.buffer)
     pool.close()
     assert not any(pointer)
 
 
-def test_every_live_pool_is_overwritten_at_the_end() -> None:
-    pools = [filled(CPUPool(100, 64)) for _ in range(2)]
-    closed = CPUPool(100, 64)
+def test_every_live_pool_is_overwritten_at_the_end(make: Make) -> None:
+    pools = [filled(make(100, 64)) for _ in range(2)]
+    closed = make(100, 64)
     closed.close()
     overwrite_live_pools()
     assert not any(any(pool.buffer) or any(pool.quarantine) for pool in pools)
 
 
-def test_a_pool_stays_out_of_children_and_core_dumps() -> None:
-    pool = CPUPool(3 << 20, 64)
+def test_a_pool_stays_out_of_children_and_core_dumps(make: Make) -> None:
+    pool = make(3 << 20, 64)
     address = ctypes.addressof(ctypes.c_char.from_buffer(pool.buffer))
     assert {"dd", "dc"} <= _flags_at(address)  # not dumped, not copied by fork
 

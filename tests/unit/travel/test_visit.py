@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +26,9 @@ from tests.unit.travel.leases import LEASE
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> VisitWorld:
-    return VisitWorld(tmp_path)
+def world(tmp_path: Path) -> Iterator[VisitWorld]:
+    with VisitWorld(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize(("first", "rows"), [(0, 20), (0, 1), (7, 5), (2, 3), (19, 1)])
