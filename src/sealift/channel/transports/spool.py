@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +54,12 @@ class SpoolTransport(CopyingSlots):
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._outgoing_path = outgoing
-        self._write_to = _open(outgoing, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._read_from = _open(incoming, os.O_RDONLY | os.O_CREAT)
+        self._write_to = _open(outgoing, "ab")
+        try:
+            self._read_from = _open(incoming, "rb", os.O_CREAT)
+        except BaseException:
+            self._write_to.close()
+            raise
         self._offset = 0
         self._lock = threading.Lock()
         self._closed = False
@@ -82,19 +87,21 @@ class SpoolTransport(CopyingSlots):
                 return
             self._closed = True
             try:
-                _write_all(self._write_to, [_END.to_bytes(_LENGTH_BYTES, "big")])
+                _write_all(
+                    self._write_to.fileno(), [_END.to_bytes(_LENGTH_BYTES, "big")]
+                )
             except OSError as error:
                 raise write_failed(self._outgoing_path, error) from error
             finally:
-                os.close(self._write_to)
-                os.close(self._read_from)
+                self._write_to.close()
+                self._read_from.close()
 
     def _append(self, *parts: Buffer) -> None:
         with self._lock:
             if self._closed:
                 raise peer_closed()
             try:
-                _write_all(self._write_to, parts)
+                _write_all(self._write_to.fileno(), parts)
             except OSError as error:
                 raise write_failed(self._outgoing_path, error) from error
 
@@ -102,23 +109,26 @@ class SpoolTransport(CopyingSlots):
         with self._lock:
             if self._closed:
                 raise peer_closed()
-            head = os.pread(self._read_from, _LENGTH_BYTES, self._offset)
+            source = self._read_from.fileno()
+            head = os.pread(source, _LENGTH_BYTES, self._offset)
             if len(head) < _LENGTH_BYTES:
                 return None
             length = int.from_bytes(head, "big")
             if length == _END:
                 raise peer_closed("the spool ends here")
             check_announced_bytes(length, self.max_frame_bytes)
-            frame = os.pread(self._read_from, length, self._offset + _LENGTH_BYTES)
+            frame = os.pread(source, length, self._offset + _LENGTH_BYTES)
             if len(frame) < length:
                 return None
             self._offset += _LENGTH_BYTES + length
             return frame
 
 
-def _open(path: Path, flags: int) -> int:
+def _open(path: Path, mode: str, flags: int = 0) -> FileIO:
     try:
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        return FileIO(
+            path, mode, opener=lambda name, asked: os.open(name, asked | flags, 0o600)
+        )
     except OSError as error:
         raise UnavailableError(
             f"cannot open {path}",
