@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Generic, Self, TypeVar
@@ -52,10 +53,12 @@ class StateFolder:
             )
         except OSError as error:
             raise unreadable(path, error) from None
+        # Once, by whoever is first: a number closed twice is somebody else's file.
+        self._let_go = weakref.finalize(self, os.close, self._descriptor)
         deadline = time.monotonic() + LOCK_S
         while not self._lock():
             if time.monotonic() > deadline:
-                os.close(self._descriptor)
+                self._let_go()
                 raise _in_use(path)
             time.sleep(0.05)
 
@@ -68,8 +71,8 @@ class StateFolder:
             partial.unlink(missing_ok=True)  # of a process that was killed
 
     def close(self) -> None:
-        """Let go of it."""
-        os.close(self._descriptor)
+        """Let go of it. Idempotent."""
+        self._let_go()
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
+from io import FileIO
 from typing import Final, Self
 
 from sealift.channel.quarantine import scrub
@@ -37,14 +38,13 @@ class SharedBuffer:
 
     Attributes:
         view: The bytes, writable here.
-        descriptor: What is handed over; a map of it for writing is refused.
         locked: Whether the pages are kept out of swap.
     """
 
     def __init__(self, length: int) -> None:
         self.length = length
         try:
-            self.descriptor, self._map = _make(length)
+            self._file, self._map = _make(length)
         except (OSError, ValueError, OverflowError) as error:
             raise UnavailableError(
                 f"no memory for a visit's buffer of {length} bytes",
@@ -57,6 +57,11 @@ class SharedBuffer:
         self.locked = lock_memory(self._map)
         self.view = memoryview(self._map)[:length]
 
+    @property
+    def descriptor(self) -> int:
+        """What is handed over, until ``close``; a map of it for writing is refused."""
+        return self._file.fileno()
+
     @classmethod
     def of(cls, content: Buffer) -> Self:
         """A buffer that holds a copy of ``content``."""
@@ -66,8 +71,11 @@ class SharedBuffer:
         return made
 
     def close(self) -> None:
-        """Give the memory back, or empty it where something of ours still points here."""
-        os.close(self.descriptor)
+        """Give the memory back, or empty it where something of ours still points here.
+
+        Idempotent.
+        """
+        self._file.close()
         try:
             self.view.release()
             self._map.close()
@@ -75,7 +83,7 @@ class SharedBuffer:
             scrub(memoryview(self._map))
 
 
-def _make(length: int) -> tuple[int, mmap.mmap]:
+def _make(length: int) -> tuple[FileIO, mmap.mmap]:
     # Else the kernel would first end somebody's process to make room.
     if length > free_memory_bytes():
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -87,7 +95,7 @@ def _make(length: int) -> tuple[int, mmap.mmap]:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, mapped
+    return FileIO(descriptor, "r+"), mapped
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -52,7 +51,7 @@ def cargo(
 
 def cargo_of(of: Resource, found: Tensor, *, epoch: int = 0) -> Cargo:
     shared = SharedBuffer.of(found.contiguous().numpy().tobytes())
-    weakref.finalize(shared, os.close, shared.descriptor)
+    weakref.finalize(shared, shared._file.close)
     return Cargo(of, epoch, 0, len(found), shared)
 
 

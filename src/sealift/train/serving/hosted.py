@@ -322,13 +322,13 @@ def _start(
 ) -> socket.socket:
     """Have it forked; our end of what it talks over."""
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with theirs:
+    with theirs, ExitStack() as undo:
+        undo.enter_context(ours).setblocking(False)
         try:
             process.start(memory_bytes, [theirs.fileno(), *descriptors])
         except PeerError:
-            ours.close()
             raise killed("nothing starts it any more") from None
+        undo.pop_all()
     return ours
 
 

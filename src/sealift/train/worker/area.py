@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from io import FileIO
 from typing import Final
 
 from sealift.errors import MalformedError, UnavailableError
@@ -32,16 +33,18 @@ class Area:
     def __init__(self, length: int) -> None:
         self.length = length
         try:
-            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-            self.descriptor = os.memfd_create("sealift-states", flags)
-            os.ftruncate(self.descriptor, length)
-            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self._file = _make(length)
         except OSError as error:
             raise UnavailableError(
                 f"no memory for states of {length} bytes",
                 why=error.strerror or "",
                 code="no-memory",
             ) from None
+
+    @property
+    def descriptor(self) -> int:
+        """What is handed over, until ``close``."""
+        return self._file.fileno()
 
     def copy(self, start: int, length: int) -> bytes:
         """Bytes of it, in memory of our own: nobody changes them while they are read.
@@ -60,8 +63,20 @@ class Area:
             os.pwrite(self.descriptor, _ZEROES[:length], start)
 
     def close(self) -> None:
-        """Give it back."""
-        os.close(self.descriptor)
+        """Give it back. Idempotent."""
+        self._file.close()
+
+
+def _make(length: int) -> FileIO:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    descriptor = os.memfd_create("sealift-states", flags)
+    try:
+        os.ftruncate(descriptor, length)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return FileIO(descriptor, "r+")
 
 
 def _copy(descriptor: int, start: int, length: int) -> bytes:

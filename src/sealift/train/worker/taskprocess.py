@@ -108,9 +108,9 @@ class TaskProcess:
         """Start it, give it its task, take its answer; it is gone afterwards."""
         answers = Answers(task, given, self._area)
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         farewell_s = 0.0
-        with ours, closing(SharedBuffer.of(_join(given))) as states:
+        with ours, theirs, closing(SharedBuffer.of(_join(given))) as states:
+            ours.setblocking(False)
             try:
                 self._start(theirs, states, given)
                 order = to_bytes(self._assignment(task, given))

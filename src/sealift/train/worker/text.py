@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from io import FileIO
 from typing import Final, TextIO
 
 TEXT_BYTES: Final = 64 << 10
@@ -15,9 +16,6 @@ class TextTap:
     Args:
         stream: Where to; None to let nothing out.
         most: Bytes of one task that are passed on.
-
-    Attributes:
-        descriptor: What the worker writes to.
     """
 
     def __init__(self, stream: TextIO | None, *, most: int = TEXT_BYTES) -> None:
@@ -25,21 +23,27 @@ class TextTap:
         self._most = most
         self._reader: threading.Thread | None = None
         if stream is None:
-            self.descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            self._sink = FileIO(os.devnull, "w")
             return
-        source, self.descriptor = os.pipe2(os.O_CLOEXEC)
-        self._reader = threading.Thread(target=self._pass_on, args=(source,))
+        source, sink = os.pipe2(os.O_CLOEXEC)
+        self._sink = FileIO(sink, "w")
+        self._reader = threading.Thread(target=self._pass_on, args=(FileIO(source),))
         self._reader.start()
 
+    @property
+    def descriptor(self) -> int:
+        """What the worker writes to, until ``close``."""
+        return self._sink.fileno()
+
     def close(self) -> None:
-        """Once the worker is gone: wait until all was passed on."""
-        os.close(self.descriptor)
+        """Once the worker is gone: wait until all was passed on. Idempotent."""
+        self._sink.close()
         if self._reader is not None:
             self._reader.join()
 
-    def _pass_on(self, source: int) -> None:
+    def _pass_on(self, pipe: FileIO) -> None:
         left = self._most
-        with open(source, "rb", buffering=0) as pipe:
+        with pipe:
             while piece := pipe.read(4096):
                 self._show(piece[:left])
                 left = max(0, left - len(piece))

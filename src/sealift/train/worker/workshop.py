@@ -88,7 +88,11 @@ class Workshop:
         self._tell = tell
         self._lock = threading.Lock()
         self._sandbox = ""
-        self._process, self._control = _start(wanted)
+        try:
+            self._process, self._control = _start(wanted)
+        except BaseException:
+            bundle.close()
+            raise
 
     @property
     def sandbox(self) -> str:
