@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+from io import FileIO
 from typing import Final
 
 from sealift.channel.quarantine import scrub
@@ -27,7 +28,7 @@ class WindowArena:
     Args:
         num_slots: How many windows are in memory at once.
         slot_bytes: Bytes of the largest window.
-        shared: Whether other processes get it; ``descriptor`` is then theirs to map.
+        shared: Whether other processes get it.
 
     Raises:
         UnavailableError: if there is not as much memory.
@@ -36,7 +37,7 @@ class WindowArena:
     def __init__(self, num_slots: int, slot_bytes: int, *, shared: bool) -> None:
         self.num_slots = num_slots
         self.slot_bytes = -(-slot_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        self.descriptor = -1
+        self._file: FileIO | None = None
         try:
             self._memory = self._map(num_slots * self.slot_bytes, shared)
         except OSError as error:
@@ -47,6 +48,11 @@ class WindowArena:
                 fix="Use a smaller window_bytes",
                 code="no-memory",
             ) from error
+
+    @property
+    def descriptor(self) -> int:
+        """What other processes map; -1 where it is not shared, or was closed."""
+        return -1 if self._file is None else self._file.fileno()
 
     @property
     def total_bytes(self) -> int:
@@ -71,9 +77,9 @@ class WindowArena:
         """Overwrite everything and give the memory file back. Idempotent."""
         if hasattr(self, "_memory"):
             self.scrub()
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _map(self, total_bytes: int, shared: bool) -> mmap.mmap:
         if not shared:
@@ -83,7 +89,7 @@ class WindowArena:
                 memory.madvise(_WIPE_ON_FORK)
             return memory
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self.descriptor = os.memfd_create("sealift-rows", flags)
+        self._file = FileIO(os.memfd_create("sealift-rows", flags), "r+")
         os.ftruncate(self.descriptor, total_bytes)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
         return map_arena(self.descriptor, total_bytes)

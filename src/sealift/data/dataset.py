@@ -38,6 +38,9 @@ Row = dict[str, Array]
 class SealedDataset:
     """Random access to the rows of sealed shards.
 
+    For ``with``, or ``close``. Dropped without it files are closed as well, and Python's
+    development mode says so (``ResourceWarning``), but the cache is not scrubbed.
+
     Args:
         shards: A path or URL, one with ``*``, or several of them in their order.
         keys: The data key; or the keys by resource, or a vault.

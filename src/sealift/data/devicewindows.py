@@ -242,7 +242,11 @@ class DeviceWindows:
                 self._let_go(*self._readers.popitem(last=False)[1])
             leaves = self._shards.leaves[shard]
             reader = ShardReader(self._shards.shards[shard], leaves)
-            self._readers[shard] = reader, reader.device_keys(self._engine)
+            try:
+                self._readers[shard] = reader, reader.device_keys(self._engine)
+            except BaseException:
+                reader.close()
+                raise
         self._readers.move_to_end(shard)
         return self._readers[shard]
 

@@ -57,7 +57,11 @@ class SpawnedOpener:
             raise
         finally:
             theirs.close()
-        self._assign(assignment, shards)
+        try:
+            self._assign(assignment, shards)
+        except BaseException:
+            self.close()
+            raise
 
     def open(self, extents: Sequence[Extent]) -> None:
         """See ``Opener``.
