@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class HolderEnd:
     def __init__(self) -> None:
         self._identity = create_identity(NAME)
         self._link: Link | None = None
+        self._files = ExitStack()
         self._model = memoryview(b"")
 
     def make(
@@ -95,7 +97,8 @@ class HolderEnd:
             content=card.content.digest,
             key=key_commitment(key, RESOURCE),
         )
-        self._source = TimedSource(card.path)
+        self._files.close()  # of the measurement before
+        self._source = self._files.enter_context(TimedSource(card.path))
         self._held = HeldResource(resource, self._source, card.leaves)
         return {
             "card": pack(encode(self._identity.card)),
@@ -192,6 +195,7 @@ class HolderEnd:
         """Hang up."""
         if self._link is not None:
             self._link.close()
+        self._files.close()
 
 
 def _chunks(total_bytes: int) -> Iterator[bytes]:

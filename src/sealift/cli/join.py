@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,17 +85,18 @@ def run(args: argparse.Namespace) -> int:
         _require_passphrase_file(args)
     setup = set_up_role(args)
     require_data_owner(setup, "holder")
-    held = load_held(setup, args.sealed)
-    if setup.job.travel.mode != "at-rest":
-        held = with_keys(setup, args.vault, held)
-    if not args.holder_only:
-        check_keys(setup, args.vault, held)
-    make_folder(args.receipts)
-    holder = _Holder(args, setup, held)
-    if args.holder_only:
-        finished = holder.attend()
-    else:
-        finished = _attend_with_broker(args, holder)
+    with ExitStack() as stack:
+        held = load_held(setup, args.sealed, stack)
+        if setup.job.travel.mode != "at-rest":
+            held = with_keys(setup, args.vault, held)
+        if not args.holder_only:
+            check_keys(setup, args.vault, held)
+        make_folder(args.receipts)
+        holder = _Holder(args, setup, held)
+        if args.holder_only:
+            finished = holder.attend()
+        else:
+            finished = _attend_with_broker(args, holder)
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
     print(json.dumps({"receipts": holder.kept, "failed": holder.failed}))
@@ -203,8 +204,15 @@ def with_keys(
         }
 
 
-def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
+def load_held(
+    setup: RoleSetup, folder: Path, stack: ExitStack
+) -> dict[str, HeldResource]:
     """This owner's sealed files, each compared with the agreement.
+
+    Args:
+        setup: Of the holder.
+        folder: Where the files and their cards are.
+        stack: Closes the files.
 
     Raises:
         UnavailableError: if one is missing.
@@ -221,6 +229,7 @@ def load_held(setup: RoleSetup, folder: Path) -> dict[str, HeldResource]:
                 code="other-resource",
             )
         source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")
+        stack.callback(source.close)
         held[resource.name] = HeldResource(resource, source, card.leaves)
     return held
 

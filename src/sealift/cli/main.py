@@ -144,4 +144,5 @@ def _flush() -> None:
 
 def _forget_stdout() -> None:
     """Let the interpreter's own flush at exit find a place that takes everything."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

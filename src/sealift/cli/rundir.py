@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -196,15 +197,13 @@ class _Marker:
         self._name = name
         self._found = b""
         try:
-            self._descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            self._file = FileIO(path, "r+", opener=_made_if_missing)
         except OSError as error:
             raise write_failed(path, error) from None
         try:
             self._hold()
         except BaseException:
-            os.close(self._descriptor)
+            self._file.close()
             raise
 
     @property
@@ -215,9 +214,10 @@ class _Marker:
     def write(self) -> None:
         """This process's run is the one that is written."""
         try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, self._name, 0)
-            os.fsync(self._descriptor)
+            descriptor = self._file.fileno()
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, self._name, 0)
+            os.fsync(descriptor)
         except OSError as error:
             raise write_failed(self._path, error) from None
 
@@ -225,23 +225,27 @@ class _Marker:
         """Leave it as it was found."""
         if not self._found:
             self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        self._file.close()
 
     def remove(self) -> None:
         """Nobody writes the run any more."""
         self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        self._file.close()
 
     def _hold(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
                 f"another process writes {self._path.name}",
                 fix="Name another folder with --output, or wait for that run",
                 code="output-exists",
             ) from None
-        self._found = os.pread(self._descriptor, MAX_NAME_BYTES, 0)
+        self._found = os.pread(self._file.fileno(), MAX_NAME_BYTES, 0)
+
+
+def _made_if_missing(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def _holds_a_run(path: Path) -> UsageError:

@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from sealift.channel.rawfile import RawSealedFile
@@ -53,8 +53,12 @@ def attend(program: str, make_between: MakeBetween) -> int:
             clock=time.time,  # noqa: TID251 - a process begins here
             enroller=identity.public_key,
         )
-        with _dial(args.orchestrator, identity) as link:
-            _attendance(args, job, agreement, identity, make_between)(link).serve()
+        with ExitStack() as stack:
+            link = stack.enter_context(_dial(args.orchestrator, identity))
+            held = _held(agreement, identity.name, args.sealed, stack)
+            _attendance(args, job, agreement, identity, make_between)(
+                link, held
+            ).serve()
     except SealiftError as error:
         print(f"sealift: {error} [{error.code}]", file=sys.stderr)  # noqa: T201
         return error.exit_code
@@ -80,7 +84,7 @@ def _attendance(
     agreement: VerifiedAgreement,
     identity: Identity,
     make_between: MakeBetween,
-) -> Callable[[Link], Attendance]:
+) -> Callable[[Link, dict[str, HeldResource]], Attendance]:
     endpoint = Endpoint(
         role=Role.HOLDER,
         name=identity.name,
@@ -89,11 +93,11 @@ def _attendance(
     )
     args.receipts.mkdir(parents=True, exist_ok=True)
     lines = EventLines(sys.stdout)
-    return lambda link: Attendance(
+    return lambda link, held: Attendance(
         link,
         endpoint,
         agreement,
-        held=_held(agreement, identity.name, args.sealed),
+        held=held,
         heads=HeadStore(args.heads),
         receipts=args.receipts,
         job=job.name,
@@ -104,11 +108,12 @@ def _attendance(
 
 
 def _held(
-    agreement: VerifiedAgreement, owner: str, folder: Path
+    agreement: VerifiedAgreement, owner: str, folder: Path, stack: ExitStack
 ) -> dict[str, HeldResource]:
     held = {}
     for resource in agreement.agreement.resources_of(owner):
         card = read_card(folder / f"{resource.name}{CARD_SUFFIX}")
         source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")
+        stack.callback(source.close)
         held[resource.name] = HeldResource(resource, source, card.leaves)
     return held

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -125,6 +126,7 @@ class Stage:
         self.attester_key = SigningKey.generate()
         self._identities = {name: create_identity(name) for name in OWNERS}
         self._folder = folder
+        self._files = ExitStack()
         self._keys = {f"{name}-train": SecretKey.generate() for name in OWNERS}
         self.held = {name: self._seal(folder, name) for name in OWNERS}
         self.agreement = verify(self._sign())
@@ -154,6 +156,7 @@ class Stage:
     def close(self) -> None:
         """Switch off what was started."""
         self.renew_office()
+        self._files.close()
 
     @property
     def instance(self) -> PublicKey:
@@ -340,7 +343,7 @@ class Stage:
             content=card.content.digest,
             key=key_commitment(self._keys[name], name),
         )
-        source = RawSealedFile(card.path)
+        source = self._files.enter_context(RawSealedFile(card.path))
         return HeldResource(resource, source, card.leaves, self._keys[name])
 
     def _sign(self) -> SignedAgreement:
