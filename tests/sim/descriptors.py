@@ -1,0 +1,41 @@
+"""Which descriptors this process has open, and whether a step leaves more of them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable
+
+ROUNDS = 2
+SETTLED_S = 1.0
+
+
+def descriptors() -> set[int]:
+    """Open descriptors of this process."""
+    names = [int(name) for name in os.listdir("/proc/self/fd")]
+    found = set()
+    for number in names:
+        with contextlib.suppress(OSError):  # what listed them is closed by now
+            os.fstat(number)
+            found.add(number)
+    return found
+
+
+def left_open(step: Callable[[], object]) -> int:
+    """How many more are open after some rounds of `step`; garbage is collected first.
+
+    The first round is not counted: what it opens for good (a cache, a library) is no
+    leak. Threads may still be ending after the last.
+    """
+    step()
+    gc.collect()
+    before = len(descriptors())
+    for _ in range(ROUNDS):
+        step()
+    gc.collect()
+    deadline = time.monotonic() + SETTLED_S
+    while (left := len(descriptors()) - before) > 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
