@@ -101,7 +101,7 @@ class LinkWorld:
             try:
                 send()
             except Exception as error:
-                self.sender_error = error
+                self.sender_error = without_frames(error)
                 self.sender.close()
 
         self.sender_error = None
@@ -110,7 +110,7 @@ class LinkWorld:
         try:
             return self.receiver.receive(self.memory, sink=self._sink)
         except Exception as error:
-            return error
+            return without_frames(error)
         finally:
             thread.join()
 
@@ -121,3 +121,12 @@ class LinkWorld:
 
     def _sink(self, start, length):
         self.seen.append((start, length))
+
+
+def without_frames(error):
+    """The error, and what it came from, without frames that keep memory mapped."""
+    each = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__context__
+    return error
