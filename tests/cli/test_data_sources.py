@@ -67,7 +67,8 @@ def test_the_schema_is_shown_and_written(
 ) -> None:
     seal("t.npz", "--fields", "x,label=Label", "--json")
     said = capsys.readouterr()
-    assert "no --schema: t.npz itself says (also in n.schema.toml)" in said.err
+    assert "no --schema: t.npz itself says\n" in said.err
+    assert "sealift: the schema is in n.schema.toml\n" in said.err
     text = (home / "n.schema.toml").read_text()
     assert text in said.err
     assert [field.name for field in load_schema(home / "n.schema.toml").fields] == [

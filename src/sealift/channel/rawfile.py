@@ -87,11 +87,11 @@ class RawSealedFile:
         """
         size, *_ = now = self._source.state()
         if now != self._state:
-            longer = size - self._state[0]
+            more = size - self._state[0]
             raise MalformedError(
                 f"{self.name} was changed while it was in use",
-                why=f"it is {longer:+d} bytes longer"
-                if longer
+                why=f"it is {abs(more)} bytes {'longer' if more > 0 else 'shorter'}"
+                if more
                 else "it was written to",
                 fix="Restore the file that the agreement was made with",
                 code="file-changed",

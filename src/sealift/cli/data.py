@@ -21,6 +21,7 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.events import Event, Sink, discard
+from sealift.ids import check_name
 from sealift.release.files import make_folder
 from sealift.release.vault import Vault
 
@@ -108,9 +109,11 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.seal import seal_shards, shard_names
+    from sealift.data.seal import record_bytes_for, seal_shards, shard_names
 
     count = args.shards
+    check_name(args.name, what="resource name")
+    record_bytes_for(1, about=args.record_bytes)  # what is no size is refused at once
     names = [args.name] if count is None else shard_names(args.name, count)
     options = _source_options(args)
     given = None if args.schema is None else _load_schema(args.schema)
@@ -173,6 +176,8 @@ def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> Non
     from sealift.data.staging import sealed_paths
 
     every = []
+    if args.schema is None:
+        _say(f"the schema is in {sealed_paths(args.out, args.name).schema}")
     for card in cards:
         paths = sealed_paths(args.out, card.name)
         _say(f"the data key is in {args.vault}; {paths.card.name} is for the agreement")
@@ -194,12 +199,12 @@ def _load_schema(path: Path) -> Schema:
 
 
 def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
-    """The schema that the source says itself, which is shown."""
+    """The schema that the source says itself, which is shown: sealing may take long."""
     from sealift.data.schemafile import schema_to_toml
     from sealift.data.table import infer_schema
 
     schema = infer_schema(args.source, options)
-    _say(f"no --schema: {args.source} itself says (also in {args.name}.schema.toml)")
+    _say(f"no --schema: {args.source} itself says")
     print(schema_to_toml(schema), file=sys.stderr)
     return schema
 

@@ -14,7 +14,7 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard, read_card
 from sealift.data.staging import sealed_paths
-from sealift.errors import UsageError
+from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
 from sealift.release.vault import Vault
 
@@ -35,8 +35,10 @@ class OwnersVault:
 
         Raises:
             UsageError: ``key-exists``.
+            UnavailableError: if the vault cannot be read, or has no folder.
         """
         if not self.path.exists():
+            _demand_folder(self.path)
             return
         with self._open() as vault:
             held = vault.resources()
@@ -70,6 +72,16 @@ class OwnersVault:
         make = Vault.open if self.path.exists() else Vault.create
         with closing(make(self.path, self.identity)) as vault:
             yield vault
+
+
+def _demand_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise UnavailableError(
+            f"cannot write {path}",
+            why="its folder is not there",
+            fix="Make the folder, or choose another",
+            code="cannot-write",
+        )
 
 
 def _fix(name: str, folder: Path, held: Digest) -> str:

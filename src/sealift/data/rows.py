@@ -192,4 +192,5 @@ def check_lengths(lengths: Mapping[str, int], *, source: str) -> None:
 
 def bad_table(what: str, *, why: str = "", fix: str = "") -> MalformedError:
     """A table that does not match its schema as a whole."""
+    fix = fix or "Check that it is the right file, and whole"
     return MalformedError(what, why=why, fix=fix, code="bad-table")

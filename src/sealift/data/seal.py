@@ -239,7 +239,8 @@ def record_bytes_for(row_bytes: int, *, about: int = DEFAULT_RECORD_BYTES) -> in
     """
     if not MIN_RECORD_BYTES <= about <= MAX_RECORD_BYTES:
         raise UsageError(
-            f"a record has {MIN_RECORD_BYTES} to {MAX_RECORD_BYTES} bytes, not {about}"
+            f"a record has {MIN_RECORD_BYTES} to {MAX_RECORD_BYTES} bytes, not {about}",
+            fix="Leave it out for 1 MiB",
         )
     unit = math.lcm(row_bytes, RECORD_ALIGNMENT_BYTES)
     if unit > MAX_RECORD_BYTES:

@@ -82,7 +82,7 @@ class ShardReader:
         try:
             self.header = self._reader.header
             self._check_header()
-            self.leaves = leaves or leaves_of(shard.card, shard.key)
+            self.leaves = leaves or _leaves_of(shard)
         except BaseException:
             self.close()
             raise
@@ -218,6 +218,18 @@ def leaves_of(card: ResourceCard | None, key: SecretKey) -> VerifiedLeaves | Non
     return verify_leaves(card.leaves, card.commitment, data_key=key)
 
 
+def _leaves_of(shard: Shard) -> VerifiedLeaves | None:
+    try:
+        return leaves_of(shard.card, shard.key)
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"the card of {shard.name} is not that of its content",
+            why="its leaves are not what it commits to under the shard's key",
+            fix="Use the card that `sealift data seal` wrote beside the file",
+            code="content-mismatch",
+        ) from error
+
+
 def check_card_fits(total_bytes: int, record_bytes: int, shard: Shard) -> None:
     """Demand that file and card have the same sizes.
 
@@ -274,7 +286,8 @@ def _open_reader(shard: Shard) -> SealedFileReader:
     except AuthenticationError as error:
         raise ShardRefusedError(
             f"the key does not open {shard.name}",
-            why="the file was sealed with another key, or its header was changed",
-            fix="Use the key that `sealift data seal` stored under its name",
+            why="it is another file, sealed with another key, or its header was changed",
+            fix="Put the right file back, or use the key that `sealift data seal` stored "
+            "under its name",
             code="wrong-data-key",
         ) from error

@@ -10,6 +10,7 @@ Not promised without ``agreed``: bounds, classes and descriptions of a card's sc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -206,7 +207,8 @@ def _check_columns(
 def _demand_there(place: str, options: ShardOptions) -> None:
     """Say first what is likelier: it is not only the card that is missing."""
     try:
-        open_place(place, options.storage).close()
+        with closing(open_place(place, options.storage)) as source:
+            source.state()
     except UnavailableError as error:
         raise moved(name_of(place), error) from error
 

@@ -21,7 +21,7 @@ from sealift.data.sources.source import (
     TableReader,
     unclear,
 )
-from sealift.errors import UnavailableError
+from sealift.errors import UnavailableError, UsageError
 from sealift.release.files import unreadable
 
 BLOCK_BYTES: Final = 1 << 20
@@ -66,7 +66,7 @@ class Table:
                 done += len(block) // self.schema.row_bytes
                 yield block
         except OSError as error:
-            raise unreadable(Path(self.name), error) from error
+            raise unreadable(Path(error.filename or self.name), error) from error
         if done != self.rows:
             raise bad_table(
                 f"{self.name} changed while it was read",
@@ -118,8 +118,23 @@ def _readable(place: str, step: Callable[[], T]) -> T:
     try:
         if not path.exists() and ":" not in path.name:
             raise UnavailableError(
-                f"cannot read {path}", why="there is no such file", code="cannot-read"
+                f"cannot read {path}",
+                why="there is no such file",
+                fix="Check the path",
+                code="cannot-read",
             )
+        _refuse_pipe(path)
         return step()
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(Path(error.filename or path), error) from error
+
+
+def _refuse_pipe(path: Path) -> None:
+    """Nobody may ever write to a pipe, and no source is read only once."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(
+            f"{path} is not a file",
+            why="it is a pipe, a socket or a device",
+            fix="Write its content to a file first: it is read more than once",
+            code="unknown-source",
+        )

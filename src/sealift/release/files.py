@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -82,6 +83,9 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        what = OSError(errno.ENOTDIR, "there is a file of that name")
+        raise write_failed(path, what) from None
     except OSError as error:
         raise write_failed(path, error) from None
 
@@ -104,7 +108,7 @@ def unreadable(path: Path, error: OSError) -> SealiftError:
     """The error for a file that cannot be read."""
     return UnavailableError(
         f"cannot read {path}",
-        why=error.strerror or "",
+        why=error.strerror or str(error),
         fix="Check the path and its permissions",
         code="cannot-read",
     )

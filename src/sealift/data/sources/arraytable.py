@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -110,5 +111,5 @@ def field_of(
         raise unclear(
             f"{source}: {name[:80]!r} makes no field",
             why=error.what,
-            fix=f"Give it a name with --fields NAME={name[:80]}",
+            fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
         ) from None

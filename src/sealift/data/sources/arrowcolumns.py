@@ -7,6 +7,7 @@ row, never taken for a zero. Integers go into any integer dtype that holds the v
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def made_field(
         raise unclear(
             f"{source}: {name[:80]!r} makes no field",
             why=error.what,
-            fix=f"Give it a name with --fields NAME={name[:80]}",
+            fix=f"Give it a name with --fields {quote('NAME=' + name[:80])}",
         ) from None
 
 

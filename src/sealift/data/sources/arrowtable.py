@@ -86,7 +86,8 @@ class reading:  # noqa: N801 - used as a context manager, like contextlib's
             isinstance(error, OSError) and error.errno is None
         )
         if damaged and not isinstance(error, MalformedError):
-            raise bad_table(f"{self._source} is damaged", why=str(error)) from error
+            why = str(error).rstrip(".")
+            raise bad_table(f"{self._source} is damaged", why=why) from error
 
 
 def check_columns(

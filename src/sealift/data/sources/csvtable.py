@@ -143,7 +143,9 @@ def _rows(stream: IO[str], source: str) -> Iterator[tuple[int, list[str]]]:
         raise bad_table(f"{source} is not UTF-8", fix="Save it as UTF-8") from error
     except csv.Error as error:
         raise bad_table(
-            f"{source}, line {reader.line_num}: not CSV", why=str(error)
+            f"{source}, line {reader.line_num}: not CSV",
+            why=str(error),
+            fix="Look for a quoted cell, here or above, that is not closed",
         ) from error
 
 
@@ -153,7 +155,9 @@ def _places(
     """Which columns make each field; every column is used exactly once."""
     for index, name in enumerate(header):
         if name in header[:index]:
-            raise bad_table(f"{source} has two columns {name[:80]!r}")
+            raise bad_table(
+                f"{source} has two columns {name[:80]!r}", fix="Rename one of them"
+            )
     position = {name: index for index, name in enumerate(header)}
     wanted = [_column_names(spec, position) for spec in schema.fields]
     used = [name for names in wanted for name in names]
@@ -170,7 +174,10 @@ def _places(
             fix="Remove it, or add it to the schema",
         )
     if len(set(used)) != len(used):
-        raise bad_table(f"{source}: two fields of the schema take the same column")
+        raise bad_table(
+            f"{source}: two fields of the schema take the same column",
+            fix="Rename one of the fields",
+        )
     return tuple(tuple(position[name] for name in names) for names in wanted)
 
 

@@ -32,6 +32,7 @@ from sealift.errors import MalformedError, UnavailableError
 from sealift.release.files import read_whole
 
 _STATE: Final = "state.json"
+_FACTS: Final = "dataset_info.json"
 _SPLITS: Final = "dataset_dict.json"
 _MAX_JSON_BYTES: Final = 16 << 20
 
@@ -53,7 +54,10 @@ class _Saved:
 
 
 def _claims(place: str) -> bool:
-    return any(Path(place, name).is_file() for name in (_STATE, _SPLITS))
+    folder = Path(place)
+    named = any((folder / name).is_file() for name in (_STATE, _SPLITS))
+    # Without its state it is one that lacks a file, and that is said.
+    return named or ((folder / _FACTS).is_file() and any(folder.glob("*.arrow")))
 
 
 def _open(place: str, schema: Schema, options: SourceOptions) -> ArrowTable:
@@ -173,7 +177,10 @@ def _features(kinds: Any, source: str) -> dict[str, Any]:
 def _batches(saved: _Saved) -> Iterator[Any]:
     for path, stream in zip(saved.files, _streams(saved.files), strict=True):
         if stream.schema.names != saved.kinds.names:
-            raise bad_table(f"{path.name} has other columns than {saved.files[0].name}")
+            raise bad_table(
+                f"{path.name} has other columns than {saved.files[0].name}",
+                fix="Save the dataset again",
+            )
         with reading(path.name):
             yield from stream
 
@@ -183,9 +190,13 @@ def _streams(files: tuple[Path, ...]) -> Iterator[Any]:
     for path in files:
         try:
             file = arrow.OSFile(str(path))
-        except FileNotFoundError:
+        except OSError as error:
+            absent = isinstance(error, FileNotFoundError)
             raise UnavailableError(
-                f"cannot read {path}", why="there is no such file", code="cannot-read"
+                f"cannot read {path}",
+                why="there is no such file" if absent else str(error),
+                fix=f"Copy all of the folder: {_STATE} names that file",
+                code="cannot-read",
             ) from None
         with file, reading(path.name):
             yield arrow.ipc.open_stream(file)
@@ -205,7 +216,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _listed(found: dict[str, Any], key: str) -> list[Any]:
     value = found.get(key) or []
     if not isinstance(value, list):
-        raise bad_table(f"what save_to_disk writes as {key!r} is a list")
+        raise bad_table(f"{_STATE}: what save_to_disk writes as {key!r} is a list")
     return value
 
 

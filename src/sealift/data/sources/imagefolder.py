@@ -96,10 +96,16 @@ def _infer(place: str, options: SourceOptions) -> Schema:
 
 def _images(folder: Path) -> Iterator[tuple[Path, int]]:
     for label, each in enumerate(_classes(folder)):
-        found = sorted(path for path in each.rglob("*") if path.is_file())
+        found = sorted(path for path in each.rglob("*") if not path.is_dir())
         for path in found:
             if path.name.startswith("."):
                 continue
+            if not path.is_file():
+                raise bad_table(
+                    f"{path.relative_to(folder).as_posix()} cannot be read",
+                    why="it is a link to nothing, or no file",
+                    fix="Put the image there, or remove the name",
+                )
             if path.suffix.lower() not in SUFFIXES:
                 raise bad_table(
                     f"{path.relative_to(folder).as_posix()} is not an image",

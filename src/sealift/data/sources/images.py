@@ -8,6 +8,7 @@ content: Pillow knows others, and gives PostScript to an interpreter.
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ from sealift.errors import MalformedError, UsageError
 
 CHANNELS = {"RGB": 3, "L": 1}
 FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+
+
+# What Pillow says of bytes: it names the object that they are in, which is ours.
+_UNNAMED: Final = re.compile(r"cannot identify image file <[^>]*>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ def _decoding(name: str) -> Iterator[None]:
     except (OSError, ValueError, SyntaxError, *bombs) as error:
         raise MalformedError(
             f"{name} is not an image that can be read",
-            why=str(error),
+            why=_UNNAMED.sub("it is of no kind that is known", str(error)),
             fix="Remove it, or save it again",
             code="bad-row",
         ) from error

@@ -123,7 +123,7 @@ def _load(place: str) -> Any:
             found = found() if callable(found) else found
     except SealiftError:
         raise
-    except Exception as error:  # the owner's code may raise anything
+    except (Exception, SystemExit) as error:  # the owner's code may raise anything
         raise UsageError(
             f"cannot load {place}",
             why=f"{type(error).__name__}: {error}",
@@ -142,7 +142,7 @@ def _load(place: str) -> Any:
 def _length(dataset: Any, place: str) -> int:
     try:
         return len(dataset)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{place} does not say how long it is",
             why=f"{type(error).__name__}: {error}",
@@ -156,7 +156,7 @@ def _row_of(
 ) -> dict[str, Any]:
     try:
         row = dataset[index]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise MalformedError(
             f"{source}, row {index}: the dataset failed",
             why=f"{type(error).__name__}: {error}",

@@ -42,7 +42,10 @@ def _open(place: str, schema: Schema, options: SourceOptions) -> ArrayTable:
     def read(rows_per_block: int) -> Iterator[Columns]:
         with path.open("rb") as stream:
             if read_layout(stream, path.name) != (dtype, shape):
-                raise bad_table(f"{path.name} changed while it was read")
+                raise bad_table(
+                    f"{path.name} changed while it was read",
+                    fix="Seal a copy that nothing writes to",
+                )
             for count in block_lengths(rows, rows_per_block):
                 block = read_rows(stream, dtype, shape, count, path.name)
                 yield _named(block, schema, options)

@@ -62,7 +62,7 @@ def _opened(files: list[Path]) -> Iterator[Any]:
     parquet = require("pyarrow.parquet", extra="tables", what="Parquet")
     for path in files:
         with reading(path.name):
-            file = parquet.ParquetFile(path)
+            file = parquet.ParquetFile(path, page_checksum_verification=True)
         with file:
             yield file
 
