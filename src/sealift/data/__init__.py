@@ -1,8 +1,8 @@
 """Sealed tables for PyTorch users: schema, sealing at home, reading, batches.
 
 ``schema`` and ``schemafile`` need the standard library only; most of the rest needs
-numpy; ``loader``, ``collate``, ``memories`` and ``torchloader`` need torch. The names
-below are loaded when they are first used.
+numpy; ``loader``, ``batchmemory``, ``collate``, ``memories`` and ``torchloader`` need torch.
+The names below are loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sealift.channel.device import Verdicts
+from sealift.data.batchmemory import BatchMemory
 from sealift.data.loader import column_views
 from sealift.data.schema import Schema
 
@@ -21,20 +22,24 @@ class Batch:
         columns: Of a window: per field, a view of its rows.
         fields: Which of them, in this order.
         rows: How many rows it will have.
+        memory: Where it is, if columns are on the CPU.
+        most_rows: Of any batch of this loader.
     """
 
-    def __init__(self, columns: Columns, fields: Sequence[str], rows: int) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        fields: Sequence[str],
+        rows: int,
+        memory: BatchMemory,
+        most_rows: int,
+    ) -> None:
         self.rows = rows
         self.filled = 0
         self._fields = fields
         self.verdicts: list[Verdicts] = []  # of the windows it was filled from
         self.tensors = [
-            torch.empty(
-                (rows, *columns[name].shape[1:]),
-                dtype=columns[name].dtype,
-                device=columns[name].device,
-            )
-            for name in fields
+            _empty(columns[name], rows, memory, most_rows) for name in fields
         ]
 
     @property
@@ -72,3 +77,10 @@ def columns_of(rows: Tensor, schema: Schema) -> Columns:
         schema: What a row is.
     """
     return column_views(rows, schema)
+
+
+def _empty(column: Tensor, rows: int, memory: BatchMemory, most_rows: int) -> Tensor:
+    shape = (rows, *column.shape[1:])
+    if column.device.type == "cpu":
+        return memory.empty(shape, column.dtype, most_rows=most_rows)
+    return torch.empty(shape, dtype=column.dtype, device=column.device)

@@ -4,8 +4,9 @@ Guarantees: no row reaches the caller before its record verified, unless that is
 for (``verdicts="deferred"``), and then no guarded optimizer takes a step before; the rows come in the
 order that seed, epoch and ranks decide, whatever the workers are; ``state_dict`` says
 exactly which row is next; when iteration ends, also by an error, opened rows that were
-not handed out are overwritten.
-Not promised: what becomes of batches; they are the caller's, in ordinary memory.
+not handed out are overwritten. A batch is the caller's for as long as anything refers to
+it; then large ones make room for later ones of this loader (``batchmemory``).
+Not promised: what becomes of batches; they lie in ordinary memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from sealift.channel.verdict import Gate
-from sealift.data.collate import Batch
+from sealift.data.batchmemory import BatchMemory
+from sealift.data.collate import Batch, Columns
 from sealift.data.dataset import SealedDataset
 from sealift.data.deferral import Deferral, Verdicting, check_deferral
 from sealift.data.loaderstate import LoaderState, parse_state
@@ -48,7 +50,8 @@ class SealedDataLoader:
         drop_last: Leave out a last batch that is shorter, and rows that do not divide
             among ranks; if not, some rows are repeated so that ranks have as many.
         fields: Batches are tuples of these fields; dicts of all if None.
-        num_workers: Who opens records besides this thread; 0: this thread.
+        num_workers: Who opens records besides this thread, which helps where it would
+            only wait for threads; 0: this thread alone.
         workers: ``"thread"``, or ``"process"`` for processes of their own.
         window_bytes: Rows in memory at once (twice, with workers); also how many
             bytes are shuffled together.
@@ -121,6 +124,7 @@ class SealedDataLoader:
             defers=defers,
         )
         self._rows: Rows | None = None
+        self._batch_memory = BatchMemory()
         self._epoch, self._position = 0, 0
         self._fresh = True  # the position is where the next ``for`` begins
         self._stream: WindowStream | None = None
@@ -204,6 +208,7 @@ class SealedDataLoader:
         """End workers, scrub what is in memory. Idempotent; the dataset stays open."""
         self._closed = True
         self._give_up()
+        self._batch_memory.close()
 
     def __enter__(self) -> Self:
         return self
@@ -216,11 +221,14 @@ class SealedDataLoader:
         order = EpochOrder(self.dataset.shards.layout, self._order, self._epoch)
         stream = WindowStream(order.windows(self._position), rows.memory)
         self._stream = stream
+        self._batch_memory.work()
         try:
             for batch in self._filled(stream, rows):
                 made = self._handed_out(batch, rows)
                 self._position += batch.rows  # not before: that may have failed
+                del batch  # so that its memory is free when the caller drops it
                 yield made
+                del made
                 if self._stream is not stream:
                     if self._deferral is not None:  # perhaps a verdict that failed
                         self._deferral.gate.check()
@@ -247,19 +255,24 @@ class SealedDataLoader:
                 while taken < len(places) and position < last:
                     if batch is None:
                         count = min(self.batch_size, last - position)
-                        batch = Batch(columns, self._names, count)
+                        batch = self._new_batch(columns, count)
                     part = places[taken : taken + batch.missing]
                     batch.fill(columns, part, out)
                     taken, position = taken + len(part), position + len(part)
                     if not batch.missing:
                         whole, batch = batch, None
                         yield whole
+                        del whole
                 if position >= last:
                     return
                 rows.settle()
         finally:
             if batch is not None:
                 batch.scrub()
+
+    def _new_batch(self, columns: Columns, rows: int) -> Batch:
+        memory, most_rows = self._batch_memory, self.batch_size
+        return Batch(columns, self._names, rows, memory, most_rows)
 
     @property
     def _last_position(self) -> int:
@@ -313,6 +326,7 @@ class SealedDataLoader:
         if stream is not None and self._rows is not None:
             self._rows.settle()
             stream.close()
+            self._batch_memory.rest()
 
     def _state(self) -> LoaderState:
         epoch, position = self._epoch, self._position
