@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
@@ -269,6 +269,11 @@ class _Loading:
     def wait(self) -> Indices:
         """See ``Pending``."""
         return self._future.result()
+
+    def abandon(self) -> None:
+        """See ``Pending``."""
+        if not self._future.cancel():
+            wait([self._future])
 
 
 def _demand_whole_rows(shards: ShardSet) -> None:

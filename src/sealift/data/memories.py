@@ -217,11 +217,13 @@ def _host_rows(
     with contextlib.ExitStack() as undo:
         undo.callback(arena.close)
         openers: list[Opener] = []
-        for _ in range(max(1, options.num_workers)):
+        for _ in range(options.num_workers):
             openers.append(_opener(shards, arena))
             undo.callback(openers[-1].close)
         undo.pop_all()
-    pool = OpenerPool(openers, threaded=threaded)
+    # Who asks for processes wants nothing opened here; and hears when one is gone.
+    own = None if shared else ShardOpener(shards.shards, shards.leaves, arena.part)
+    pool = OpenerPool(openers, own)
     memory = HostWindows(arena, pool, schema.row_bytes)
 
     def columns(slot: int) -> Columns:

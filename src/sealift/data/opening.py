@@ -85,20 +85,22 @@ class ShardOpener:
 
 
 class OpenerPool:
-    """Openers at work beside the caller, one per thread; none: in the caller's thread.
+    """Openers at work beside the caller, one per thread, and one for the caller.
 
     Args:
-        openers: At least one; ``close`` closes them.
-        threaded: False: ``submit`` does the work itself.
+        openers: One per thread; ``close`` closes them.
+        own: The caller's, for when it would only wait; without ``openers``, ``submit``
+            does the work itself. None: the caller opens nothing.
     """
 
-    def __init__(self, openers: Sequence[Opener], *, threaded: bool) -> None:
+    def __init__(self, openers: Sequence[Opener], own: Opener | None) -> None:
+        self._own = own
         self._openers = list(openers)
         self._idle = list(openers)
         self._lock = threading.Lock()
         self._threads = (
             ThreadPoolExecutor(len(self._openers), thread_name_prefix="sealift-open")
-            if threaded
+            if openers
             else None
         )
 
@@ -108,8 +110,13 @@ class OpenerPool:
         return self._threads is not None
 
     @property
+    def caller_opens(self) -> bool:
+        """Whether there is ``open_here``."""
+        return self._own is not None
+
+    @property
     def num_openers(self) -> int:
-        """How many work at once."""
+        """How many work at once, beside the caller."""
         return len(self._openers)
 
     def submit(self, extents: Sequence[Extent]) -> Future[None]:
@@ -118,12 +125,17 @@ class OpenerPool:
             return self._threads.submit(self._open, extents)
         done: Future[None] = Future()
         try:
-            self._openers[0].open(extents)
+            self.open_here(extents)
         except BaseException as error:
             done.set_exception(error)
         else:
             done.set_result(None)
         return done
+
+    def open_here(self, extents: Sequence[Extent]) -> None:
+        """Open them in the caller's thread; see ``Opener``."""
+        assert self._own is not None
+        self._own.open(extents)
 
     def close(self) -> None:
         """End the threads, then close every opener. Idempotent."""
@@ -131,6 +143,8 @@ class OpenerPool:
             self._threads.shutdown(cancel_futures=True)
         for opener in self._openers:
             opener.close()
+        if self._own is not None:
+            self._own.close()
 
     def _open(self, extents: Sequence[Extent]) -> None:
         with self._lock:
@@ -155,7 +169,7 @@ def extents_of(runs: Sequence[Run], row_bytes: int, at: int) -> list[Extent]:
 def grouped(extents: Sequence[Extent], num_openers: int) -> list[list[Extent]]:
     """Groups of about equal size, some for each opener, none very small."""
     total_bytes = sum(extent.end - extent.start for extent in extents)
-    wanted_bytes = max(GROUP_BYTES, total_bytes // (4 * num_openers))
+    wanted_bytes = max(GROUP_BYTES, total_bytes // (4 * (num_openers + 1)))
     groups: list[list[Extent]] = [[]]
     filled_bytes = 0
     for extent in extents:

@@ -6,9 +6,8 @@ after an error, and at ``close``, nothing is left of any window.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +26,9 @@ class Pending(Protocol):
 
         Raises what went wrong, when nothing writes to the memory any more.
         """
+
+    def abandon(self) -> None:
+        """Nobody wants it: returns when nothing writes to the memory any more."""
 
 
 class WindowMemory(Protocol):
@@ -82,19 +84,18 @@ class WindowStream:
             raise StopIteration
         window, slot, pending = self._ahead.popleft()
         self._read = slot
+        self._begin(until=self._memory.num_slots)  # nobody idles while we wait
         try:
             places = pending.wait()
         except BaseException:
             self.close()
             raise
-        self._begin(until=self._memory.num_slots)
         return LoadedWindow(window, slot, places)
 
     def close(self) -> None:
         """Wait for what was begun, then scrub. Idempotent."""
         while self._ahead:
-            _, _, pending = self._ahead.popleft()
-            _settle(pending.wait)
+            self._ahead.popleft()[2].abandon()
         self._windows = iter(())
         self._memory.scrub()
 
@@ -128,7 +129,7 @@ class HostWindows:
         at = slot * self._arena.slot_bytes
         extents = extents_of(window.runs, self._row_bytes, at)
         groups = grouped(extents, self._pool.num_openers)
-        return _Opening(window.order, self._pool.submit, groups)
+        return _Opening(window.order, self._pool, groups)
 
     def view(self, slot: int, rows: int) -> memoryview:
         """The first rows of a slot."""
@@ -148,20 +149,54 @@ class _Opening:
     """A window whose groups are with the pool."""
 
     def __init__(
-        self,
-        places: Indices,
-        submit: Callable[[Sequence[Extent]], Future[None]],
-        groups: Sequence[Sequence[Extent]],
+        self, places: Indices, pool: OpenerPool, groups: Sequence[Sequence[Extent]]
     ) -> None:
         self._places = places
-        self._futures = [submit(group) for group in groups]
+        self._pool = pool
+        self._work = [(pool.submit(group), group) for group in groups]
 
     def wait(self) -> Indices:
-        """See ``Pending``: all of them end before the first error is raised."""
-        wait(self._futures)
-        for future in self._futures:
-            future.result()
+        """See ``Pending``: all of them end before the first error is raised.
+
+        Who waits opens what nobody has begun, from the end, where nobody will soon.
+        """
+        failed: dict[int, BaseException] = {}
+        ours = list(enumerate(self._work)) if self._pool.caller_opens else []
+        try:
+            for index, (future, group) in reversed(ours):
+                if future.cancel() and (error := self._opened_here(group)):
+                    failed[index] = error
+        finally:
+            begun = self._settled()
+        for index, each in begun:
+            if others := each.exception():
+                failed[index] = others
+        if failed:
+            raise failed[min(failed)]
         return self._places
+
+    def abandon(self) -> None:
+        """See ``Pending``."""
+        for future, _ in self._work:
+            future.cancel()
+        self._settled()
+
+    def _opened_here(self, group: Sequence[Extent]) -> Exception | None:
+        try:
+            self._pool.open_here(group)
+        except Exception as error:
+            return error
+        return None
+
+    def _settled(self) -> list[tuple[int, Future[None]]]:
+        """The groups that others opened, by number, when they are done with them."""
+        begun = [
+            (index, future)
+            for index, (future, _) in enumerate(self._work)
+            if not future.cancelled()
+        ]
+        wait([future for _, future in begun])
+        return begun
 
 
 def window_bytes(shards: ShardSet, options: OrderOptions) -> int:
@@ -184,9 +219,3 @@ def record_window_bytes(shards: ShardSet, options: OrderOptions) -> int:
 
 def _unit_rows(shard: ShardLayout, row_bytes: int) -> int:
     return -(-shard.record_bytes // row_bytes)
-
-
-def _settle(step: Callable[[], object]) -> None:
-    """Wait for something whose outcome nobody wants any more."""
-    with contextlib.suppress(Exception):
-        step()

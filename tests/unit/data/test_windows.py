@@ -1,0 +1,114 @@
+"""Windows on the host: who waits helps, and nobody writes after an end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from sealift.data.arena import WindowArena
+from sealift.data.opening import Extent, OpenerPool
+from sealift.data.order import Run, Window
+from sealift.data.windows import HostWindows, WindowStream
+from sealift.errors import IntegrityError
+
+ROW = 1 << 20
+RUNS = 10  # groups have at least 2 MiB
+
+
+class Recorder:
+    """Opens nothing; says what it was told to, and fails where it shall."""
+
+    def __init__(self, bad: Sequence[int] = ()) -> None:
+        self.bad = bad
+        self.seen: list[int] = []
+        self.may = threading.Event()
+        self.began = threading.Event()
+        self.may.set()
+
+    def open(self, extents: Sequence[Extent]) -> None:
+        self.began.set()
+        self.may.wait(30)
+        self.seen += [extent.start // ROW for extent in extents]
+        for extent in extents:
+            if extent.start // ROW in self.bad:
+                raise IntegrityError(f"row {extent.start // ROW}")
+
+    def close(self) -> None:
+        self.may.set()
+
+
+def window(number: int = 0) -> Window:
+    runs = tuple(Run(0, row, row + 1) for row in range(RUNS))
+    return Window(number, number * RUNS, runs, np.arange(RUNS))
+
+
+@pytest.fixture
+def arena() -> Iterator[WindowArena]:
+    arena = WindowArena(2, RUNS * ROW, shared=False)
+    yield arena
+    arena.close()
+
+
+def test_who_waits_opens_what_nobody_began(arena: WindowArena) -> None:
+    other, own = Recorder(), Recorder()
+    other.may.clear()
+    windows = HostWindows(arena, OpenerPool([other], own), ROW)
+    pending = windows.begin(window(), 0)
+    assert other.began.wait(30)
+    done = threading.Thread(target=pending.wait)
+    done.start()
+    while len(own.seen) < RUNS - 2:  # all but the group that the other is at
+        done.join(0.01)
+    assert done.is_alive()  # and it waits for that
+    other.may.set()
+    done.join(30)
+    assert sorted(other.seen) == [0, 1]
+    assert sorted(own.seen + other.seen) == list(range(RUNS))
+    windows.close()
+
+
+def test_where_the_caller_opens_nothing_it_waits(arena: WindowArena) -> None:
+    other = Recorder()
+    windows = HostWindows(arena, OpenerPool([other], None), ROW)
+    assert list(windows.begin(window(), 0).wait()) == list(range(RUNS))
+    assert other.seen == list(range(RUNS))
+    windows.close()
+
+
+@pytest.mark.parametrize("bad", [(0, 9), (5, 9), (9,), (0,)])
+def test_the_first_error_is_told_when_all_ended(
+    arena: WindowArena, bad: tuple[int, ...]
+) -> None:
+    for others in ([], [Recorder(bad)], [Recorder(bad), Recorder(bad)]):
+        own = Recorder(bad)
+        windows = HostWindows(arena, OpenerPool(others, own), ROW)
+        pending = windows.begin(window(), 0)
+        with pytest.raises(IntegrityError, match=f"row {bad[0]}"):
+            pending.wait()
+        seen = [row for each in (own, *others) for row in each.seen]
+        assert sorted(seen) == list(range(RUNS))
+        windows.close()
+
+
+def test_a_window_nobody_wants_is_not_opened_further(arena: WindowArena) -> None:
+    other, own = Recorder(), Recorder()
+    other.may.clear()
+    windows = HostWindows(arena, OpenerPool([other], own), ROW)
+    stream = WindowStream(iter([window()]), windows)
+    stream._begin(until=1)
+    assert other.began.wait(30)
+    arena.part(0, 1)[0] = 1
+    ending = threading.Thread(target=stream.close)
+    ending.start()
+    ending.join(0.2)
+    assert ending.is_alive()  # the group that was begun may still be written to
+    assert any(arena.part(0, 1))
+    other.may.set()
+    ending.join(30)
+    assert (other.seen, own.seen) == ([0, 1], [])
+    assert not any(arena.part(0, 1))
+    windows.close()
+    assert (other.seen, own.seen) == ([0, 1], [])
