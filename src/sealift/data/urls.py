@@ -213,9 +213,10 @@ def _unreadable(url: str, error: Exception | str) -> UnavailableError:
 
 def _told(error: Exception | str) -> str:
     """What a library says, which may be the whole URL."""
-    if isinstance(error, FileNotFoundError):  # most say no more than the URL
-        return "there is no such file"
-    return _URL.sub(lambda found: _without_secrets(found[0]), str(error))
+    said: object = error
+    if isinstance(error, FileNotFoundError):  # says no more than the URL
+        said = error.__cause__ or "there is no such file"
+    return _URL.sub(lambda found: _without_secrets(found[0]), str(said))
 
 
 def _without_secrets(url: str) -> str:

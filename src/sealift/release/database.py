@@ -20,6 +20,8 @@ from sealift.errors import MalformedError, SealiftError, UnavailableError, Usage
 from sealift.release.files import unreadable, write_failed
 
 BUSY_TIMEOUT_S: Final = 10.0
+SHARED_BYTES: Final = 32 << 10  # of the index beside a write-ahead log
+_FAILED: Final = "SQLITE_IOERR"
 
 
 def _nothing(connection: sqlite3.Connection) -> None:
@@ -160,7 +162,8 @@ def _appearing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise write_failed(path, error) from None
     finally:
-        partial.unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):  # SQLite leaves them where a disk is full
+            partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
 
 
 def _fill_database(
@@ -211,7 +214,7 @@ def _mode(path: Path, *, read_only: bool) -> str:
 
 def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
     name = getattr(error, "sqlite_errorname", "")
-    if name == "SQLITE_FULL":
+    if name == "SQLITE_FULL" or (name.startswith(_FAILED) and _is_full(path.parent)):
         return UnavailableError(
             f"cannot write {path}",
             why="the disk is full",
@@ -234,6 +237,15 @@ def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
     return UnavailableError(
         f"cannot use {path}", why=str(error), code="database-unusable"
     )
+
+
+def _is_full(folder: Path) -> bool:
+    """SQLite calls it a failure where it is not a write to the file that finds no room."""
+    try:
+        room = os.statvfs(folder)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < SHARED_BYTES
 
 
 def _not_ours(path: Path) -> MalformedError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -234,3 +236,26 @@ def test_a_key_that_somebody_still_reads_is_not_called_destroyed(
     for each in (reader, ours, vault):
         each.close()
     assert wrapped not in everything(tmp_path)
+
+
+def test_a_full_disk_is_called_that(
+    tmp_path: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite says "disk I/O error" where its index finds no room, and leaves files."""
+
+    def fail(partial: Path, path: Path, *_: object) -> None:
+        for suffix in ("-wal", "-shm"):
+            partial.with_name(partial.name + suffix).touch()
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+        with database.database_errors(path):
+            raise error
+
+    monkeypatch.setattr(database, "_fill_database", fail)
+    for free, code in ((0, "disk-full"), (1 << 30, "database-unusable")):
+        room = SimpleNamespace(f_bavail=free, f_frsize=1)
+        monkeypatch.setattr(os, "statvfs", lambda _, room=room: room)
+        with pytest.raises(UnavailableError) as caught:
+            Vault.create(tmp_path / "vault", identity)
+        assert caught.value.code == code
+        assert not list(tmp_path.iterdir())
