@@ -19,13 +19,13 @@ from torch import Tensor
 
 from sealift.channel.verdict import Gate
 from sealift.data.batchmemory import BatchMemory
+from sealift.data.batchplan import BatchPlan, demand_count, place_among_ranks
 from sealift.data.collate import Batch, Columns
 from sealift.data.dataset import SealedDataset
 from sealift.data.deferral import Deferral, Verdicting, check_deferral
 from sealift.data.loaderstate import LoaderState, parse_state
 from sealift.data.memories import Engine, MemoryOptions, Rows, WorkerKind, make_rows
 from sealift.data.order import EpochOrder, OrderOptions
-from sealift.data.schema import Field
 from sealift.data.stepgate import StepGate
 from sealift.data.windows import WindowStream
 from sealift.errors import SealiftError, UsageError
@@ -91,26 +91,23 @@ class SealedDataLoader:
         verdicts: Verdicting = "strict",
         transform: Transform | None = None,
     ) -> None:
-        if not (_counts(batch_size) and batch_size and _counts(num_workers)):
-            raise UsageError(
-                "a batch has at least one row, and workers are not negative"
-            )
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self._fields = _checked_fields(fields, dataset)
-        self._drop_last = drop_last
-        here, ranks = _rank_here()
-        self._order = OrderOptions(
+        demand_count(num_workers, "workers are not negative")
+        rank, world_size = place_among_ranks(rank, world_size)
+        order = OrderOptions(
             shuffle=shuffle,
             seed=seed,
             window_bytes=window_bytes,
-            rank=here if rank is None else rank,
-            world_size=ranks if world_size is None else world_size,
+            rank=rank,
+            world_size=world_size,
             pad=not drop_last,
         )
-        self._rows_of_epoch = EpochOrder(dataset.shards.layout, self._order, 0).rows
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self._plan = plan = BatchPlan(
+            dataset.schema, dataset.shards.layout, order, batch_size, drop_last, fields
+        )
         defers = check_deferral(
-            verdicts, self._chosen_fields(), batch_size, one_shape=self._has_one_shape()
+            verdicts, plan.chosen, batch_size, one_shape=plan.has_one_shape
         )
         if defers and transform is not None:
             raise UsageError("transform= would copy a batch before its verdict")
@@ -162,8 +159,7 @@ class SealedDataLoader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        full, rest = divmod(self._rows_of_epoch, self.batch_size)
-        return full + bool(rest and not self._drop_last)
+        return self._plan.batches
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch; a former iteration ends.
@@ -183,8 +179,7 @@ class SealedDataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next ``for`` at the start of ``epoch``, from 0."""
-        if not _counts(epoch):
-            raise UsageError("an epoch is a whole number from 0 on")
+        demand_count(epoch, "an epoch is a whole number")
         self._end_stream()
         self._epoch, self._position, self._fresh = epoch, 0, True
 
@@ -218,7 +213,7 @@ class SealedDataLoader:
 
     def _batches(self) -> Iterator[Any]:
         rows = self._opened_rows()
-        order = EpochOrder(self.dataset.shards.layout, self._order, self._epoch)
+        order = EpochOrder(self.dataset.shards.layout, self._plan.order, self._epoch)
         stream = WindowStream(order.windows(self._position), rows.memory)
         self._stream = stream
         self._batch_memory.work()
@@ -244,7 +239,7 @@ class SealedDataLoader:
 
     def _filled(self, stream: WindowStream, rows: Rows) -> Iterator[Batch]:
         """Batches of one window, or at the seam of some."""
-        position, last = self._position, self._last_position
+        position, last = self._position, self._plan.end
         batch: Batch | None = None
         try:
             for loaded in stream:
@@ -272,34 +267,15 @@ class SealedDataLoader:
 
     def _new_batch(self, columns: Columns, rows: int) -> Batch:
         memory, most_rows = self._batch_memory, self.batch_size
-        return Batch(columns, self._names, rows, memory, most_rows)
-
-    @property
-    def _last_position(self) -> int:
-        """Where an epoch ends: without the last batch, if it is left out."""
-        rest = self._rows_of_epoch % self.batch_size if self._drop_last else 0
-        return self._rows_of_epoch - rest
+        return Batch(columns, self._plan.names, rows, memory, most_rows)
 
     def _handed_out(self, batch: Batch, rows: Rows) -> Any:
         placed = [tensor.to(rows.device) for tensor in batch.tensors]
         if self._deferral is not None:
             self._deferral.admit(placed, batch.verdicts)
-        named = dict(zip(self._names, placed, strict=True))
-        made: Tensors = named if self._fields is None else tuple(placed)
+        named = dict(zip(self._plan.names, placed, strict=True))
+        made: Tensors = named if self._plan.fields is None else tuple(placed)
         return made if self._transform is None else self._transform(made)
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """The fields of a batch, in its order."""
-        every = (field.name for field in self.dataset.schema.fields)
-        return tuple(every) if self._fields is None else self._fields
-
-    def _chosen_fields(self) -> list[Field]:
-        every = {field.name: field for field in self.dataset.schema.fields}
-        return [every[name] for name in self._names]
-
-    def _has_one_shape(self) -> bool:
-        return self._drop_last or self._rows_of_epoch % self.batch_size == 0
 
     def _demand_deferral(self) -> Deferral:
         if self._deferral is None:
@@ -311,7 +287,7 @@ class SealedDataLoader:
 
     def _opened_rows(self) -> Rows:
         if self._rows is None:
-            self._rows = make_rows(self.dataset, self._order, self._memory_options)
+            self._rows = make_rows(self.dataset, self._plan.order, self._memory_options)
         return self._rows
 
     def _give_up(self) -> None:
@@ -330,9 +306,9 @@ class SealedDataLoader:
 
     def _state(self) -> LoaderState:
         epoch, position = self._epoch, self._position
-        if not self._fresh and self._last_position - position < 1:
+        if not self._fresh and self._plan.end - position < 1:
             epoch, position = epoch + 1, 0
-        order = self._order
+        order = self._plan.order
         return LoaderState(
             epoch=epoch,
             position=position,
@@ -348,31 +324,3 @@ class SealedDataLoader:
         self.dataset.demand_usable()
         if self._closed:
             raise UsageError("this sealed loader is closed", code="dead-dataset")
-
-
-def _checked_fields(
-    fields: Sequence[str] | None, dataset: SealedDataset
-) -> tuple[str, ...] | None:
-    if fields is None:
-        return None
-    if isinstance(fields, str):
-        raise UsageError("fields= is a list of names", fix=f"Use [{fields!r}]")
-    known = [field.name for field in dataset.schema.fields]
-    for name in fields:
-        if name not in known:
-            raise UsageError(
-                f"the schema has no field {name!r}", fix=f"Use {', '.join(known)}"
-            )
-    return tuple(fields)
-
-
-def _counts(number: object) -> bool:
-    return type(number) is int and number >= 0
-
-
-def _rank_here() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
