@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -21,77 +16,15 @@ import torch
 
 import sealift
 from sealift.cli.main import main
-from sealift.cli.passphrase import VARIABLE
 from sealift.codec import decode
 from sealift.crypto.identity import load_identity
 from sealift.errors import JobError, MalformedError, PeerError, PolicyError
 from sealift.release.audit import LogEntry
 from sealift.release.auditlog import AuditLog
-from sealift.train.serving.client import Client
 from tests.sim.servinghowto import PASSPHRASE, SLOW, ServingHowTo, boxes, make_layer
+from tests.sim.servingprocesses import Served
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
-
-
-class Served:
-    """Server and broker as processes, in the folder where the how-to was followed."""
-
-    def __init__(self, howto: ServingHowTo) -> None:
-        self.howto = howto
-        with contextlib.chdir(howto.path):
-            howto.prepare()
-        self.server = self._start("serve")
-        self.lines: list[str] = []
-        self.wait_for(r"(serve.listening)")
-        self.broker = self._start("broker")
-        self.wait_for(r"(serve.ready)")
-        self.draining = threading.Thread(target=self._drain, daemon=True)
-        self.draining.start()
-
-    def _start(self, role: str) -> subprocess.Popen[str]:
-        (words,) = self.howto.commands(role)
-        return subprocess.Popen(
-            [sys.executable, "-m", "sealift", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.howto.path,
-            env={**os.environ, VARIABLE: PASSPHRASE},
-        )
-
-    def wait_for(self, pattern: str) -> str:
-        assert self.server.stderr is not None
-        for line in self.server.stderr:
-            self.lines.append(line)
-            if found := re.search(pattern, line):
-                return found[1]
-        raise AssertionError("".join(self.lines))
-
-    def _drain(self) -> None:
-        assert self.server.stderr is not None
-        self.lines += list(self.server.stderr)
-
-    def connect(self) -> Client:
-        return sealift.connect(
-            self.howto.address,
-            agreement=self.howto.path / "serving.json",
-            owner=self.howto.path / "lab.card.json",
-            development=True,
-        )
-
-    def async_client(self) -> sealift.AsyncClient:
-        return sealift.AsyncClient(
-            self.howto.address,
-            agreement=self.howto.path / "serving.json",
-            owner=self.howto.path / "lab.card.json",
-            development=True,
-        )
-
-    def stop(self) -> None:
-        for each in (self.server, self.broker):
-            if each.poll() is None:
-                each.terminate()
-            each.communicate(timeout=15)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ several clients may share a batch. Identities and code are what the page says on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -85,7 +86,7 @@ class ServingHowTo:
 
     path: Path
     address: str = field(default_factory=free_address)
-    typed: list[str] = field(default_factory=list)
+    lease: str = ""  # of the model's owner's rule
 
     def adapted(self, text: str) -> str:
         replaced: Mapping[str, str] = {
@@ -121,8 +122,25 @@ class ServingHowTo:
         (self.path / "form.toml").write_text(form)
         (self.path / "serve.toml").write_text(job)
         self.type("model", "seal")
-        for verb in ("new", "check", "sign"):
+        self.type("agreement", "new")
+        toml = self.path / "serving.toml"
+        toml.write_text(
+            toml.read_text().replace("# lease_s = 30.0", f"{self.lease}\n# ")
+        )
+        for verb in ("check", "sign"):
             self.type("agreement", verb)
+        say([*self._sign_as_cloud(), "--yes"])  # "and cloud"
+
+    def agree_again(self, name: str) -> None:
+        """Sign another agreement about the same model."""
+        text = (self.path / "serving.toml").read_text()
+        text = text.replace('name = "digits-served"', f'name = "{name}"')
+        (self.path / f"{name}.toml").write_text(text)
+        with contextlib.chdir(self.path):
+            for words in (self.commands("agreement", "sign")[0], self._sign_as_cloud()):
+                other = [word.replace("serving.toml", f"{name}.toml") for word in words]
+                say([*other, "--yes"])
+
+    def _sign_as_cloud(self) -> list[str]:
         sign = self.commands("agreement", "sign")[0]
-        cloud = [word.replace("lab.key", "cloud.key") for word in sign]
-        say([*cloud, "--yes"])  # "and cloud"
+        return [word.replace("lab.key", "cloud.key") for word in sign]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any, NoReturn
 import sealift
 from sealift.cli.buglog import record_bug
 from sealift.cli.nouns import NOUNS, joined, module_name
+from sealift.cli.results import flush_results, forget_stdout
 from sealift.cli.signals import (
     StopRequested,
     follow_parent,
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = joined(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(words)
-        _flush()
+        flush_results()
         return code
     except SystemExit as leaving:  # argparse after --help and --version
         return EXIT_BUG if leaving.code else 0
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(f"stopped by {stop}")
         return stop.exit_code
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
         return EXIT_PIPE
     except MemoryError:
         fix = "Free some memory, or use smaller buffers"
@@ -127,22 +127,3 @@ def _report(error: SealiftError) -> int:
 def _say(line: str) -> None:
     with suppress(OSError):  # nobody may be listening; the exit code still says it
         print(f"sealift: {visible(line)}", file=sys.stderr, flush=True)
-
-
-def _flush() -> None:
-    """Notice a full disk behind stdout while an exit code can still say so."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _forget_stdout()
-        raise UnavailableError(
-            "cannot write the output", why=error.strerror or "", code="cannot-write"
-        ) from None
-
-
-def _forget_stdout() -> None:
-    """Let the interpreter's own flush at exit find a place that takes everything."""
-    with open(os.devnull, "wb", buffering=0) as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

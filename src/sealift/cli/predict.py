@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.cli.results import print_result
 from sealift.codec import to_plain
 from sealift.crypto.identity import load_identity
+from sealift.errors import UsageError
 from sealift.release.signed import load_verified
 from sealift.release.visible import visible
 
@@ -64,7 +67,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--steps", type=_count, default=0, metavar="N", help="with --stream: most steps"
     )
-    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="S")
+    parser.add_argument(
+        "--timeout", type=_some_seconds, default=60.0, metavar="S",
+        help="for each part of an answer; default: 60",
+    )  # fmt: skip
     parser.add_argument(
         "--patience", type=_seconds, default=10.0, metavar="S",
         help="come again for so long while the server is busy; default: 10",
@@ -83,10 +89,15 @@ def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
     from sealift.cli.predictfiles import read_columns, require_writable
     from sealift.train.serving.client import connect
+    from sealift.train.serving.columns import pack_question
 
+    if args.steps and not args.stream:
+        raise UsageError("--steps is for generations", fix="Say --stream as well")
     policy = _policy(args)
     form = _form(policy)
     rows = None if args.describe else read_columns(args.input, form.inputs)
+    if rows is not None:
+        pack_question(rows, form)  # what does not fit is not worth a connection
     require_writable(args.output)
     with connect(args.address, policy, timeout_s=min(args.timeout, 30.0)) as model:
         _show_server(model)
@@ -100,15 +111,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _seconds(text: str) -> float:
-    if not 0 <= (found := float(text)) <= MAX_SECONDS:  # nor is it nan
-        raise ValueError
+    with suppress(ValueError):
+        if 0 <= (found := float(text)) <= MAX_SECONDS:  # nor is it nan
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, up to a week")
+
+
+def _some_seconds(text: str) -> float:
+    if not (found := _seconds(text)):
+        raise argparse.ArgumentTypeError("no time at all")
     return found
 
 
 def _count(text: str) -> int:
-    if (found := int(text)) < 0:
-        raise ValueError
-    return found
+    with suppress(ValueError):
+        if (found := int(text)) >= 0:
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
 
 
 def _policy(args: argparse.Namespace) -> ClientPolicy:
@@ -154,7 +173,7 @@ def _stream(args: argparse.Namespace, model: Client, rows: Any) -> None:
         write_columns(args.output, gather(steps))
         return
     for step in steps:
-        print(to_line(step), flush=True)
+        print_result(to_line(step))
 
 
 def _seen(model: Client) -> dict[str, Any]:

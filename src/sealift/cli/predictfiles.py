@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -15,8 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sealift.cli.results import print_result
 from sealift.data.schema import Field, Schema
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.release.files import read_whole, write_whole
 
 MAX_INPUT_BYTES: Final = 1 << 30
@@ -43,9 +45,11 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
         raise _other_kind(path)
     raw = read_whole(path, MAX_INPUT_BYTES)
     try:
+        if not raw:
+            raise ValueError("it is empty")
         return reader(raw, schema)
     except _UNREADABLE as error:
-        why = str(error)[:200] or type(error).__name__
+        why = str(error)[:200].rstrip(".") or type(error).__name__
         raise MalformedError(
             f"{path.name} does not fit the model's inputs",
             why=why,
@@ -57,7 +61,7 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
 def write_columns(path: Path | None, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write an answer whole, or print it as one line of JSON."""
     if path is None:
-        print(to_line(columns), flush=True)
+        print_result(to_line(columns))
         return
     write_whole(path, _WRITERS[path.suffix](columns))
 
@@ -72,6 +76,7 @@ def require_writable(path: Path | None) -> None:
 
     Raises:
         UsageError: code ``exists``, or another kind of file.
+        UnavailableError: ``cannot-write``, if its folder is not there or not ours.
     """
     if path is None:
         return
@@ -79,6 +84,13 @@ def require_writable(path: Path | None) -> None:
         raise _other_kind(path)
     if path.exists():
         raise UsageError(f"{path} exists", fix="Name another file", code="exists")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UnavailableError(
+            f"cannot write {path}",
+            why="its folder is not there, or may not be written to",
+            fix="Make the folder, or name another file",
+            code="cannot-write",
+        )
 
 
 def gather(steps: Iterable[Mapping[str, NDArray[Any]]]) -> Columns:
@@ -97,6 +109,9 @@ def _read_json(raw: bytes, schema: Schema) -> Columns:
     plain = json.loads(raw)
     if not isinstance(plain, dict):
         raise ValueError("it is not arrays by name")
+    for name, rows in plain.items():
+        if not isinstance(rows, list):
+            raise ValueError(f"{name[:80]!r} is not a list of rows")
     return {
         name: _array(plain[name], _field(schema, name), [len(plain[name])])
         for name in plain

@@ -15,6 +15,7 @@ from sealift.attest.level import Level
 from sealift.channel.transports.tcp import TcpListener
 from sealift.cli.accelerator import restart_overwriting
 from sealift.cli.hostattester import add_attester_arguments, open_attester
+from sealift.cli.results import print_result
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.events import emit
@@ -117,7 +118,7 @@ def _serve(
     finally:
         door.close()
         emit(setup.sink, "serve.ended", **server.health())
-        print(json.dumps(server.health()), flush=True)
+        print_result(json.dumps(server.health()))
 
 
 def _say_level(setup: RoleSetup) -> None:

@@ -43,16 +43,22 @@ def read_whole(path: Path, max_bytes: int) -> bytes:
     """
     try:
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > max_bytes:  # 0 of what is no file
+                raise _too_large(path, max_bytes)
             raw = _read_up_to(file, max_bytes + 1)
     except OSError as error:
         raise unreadable(path, error) from None
     if len(raw) > max_bytes:
-        raise MalformedError(
-            f"{path} is too large",
-            why=f"the limit is {max_bytes} bytes",
-            code="too-large",
-        )
+        raise _too_large(path, max_bytes)
     return raw
+
+
+def _too_large(path: Path, max_bytes: int) -> MalformedError:
+    return MalformedError(
+        f"{path} is too large",
+        why=f"the limit is {max_bytes} bytes",
+        code="too-large",
+    )
 
 
 def _read_up_to(file: BinaryIO, most: int) -> bytes:

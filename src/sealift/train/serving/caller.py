@@ -307,7 +307,7 @@ def _refusal(id_: int, error: SealiftError) -> Refused:
 
 
 _UNTOLD: Final = {
-    True: ("model-failed", "the model failed on it"),
+    True: ("model-failed", "why stays at the server"),
     False: ("bad-packet", "what came could not be read"),
 }
 

@@ -57,5 +57,6 @@ def explain_refusal(refused: Refused) -> SealiftError:
         return BusyError(line, min(refused.retry_ms, 3_600_000) / 1000)
     if refused.code in _KNOWN:
         kind, what, fix = _KNOWN[refused.code]
-        return kind(what, why=line, fix=fix, code=refused.code)
+        why = "" if line == what else line
+        return kind(what, why=why, fix=fix, code=refused.code)
     return RefusedError("the server refused", why=line, code="request-refused")
