@@ -73,7 +73,8 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--patience", type=_seconds, default=10.0, metavar="S",
-        help="come again for so long while the server is busy; default: 10",
+        help="without --stream: come again for so long while the server is busy; "
+        "default: 10",
     )  # fmt: skip
     parser.add_argument(
         "--pad", action="store_true", help="hide lengths but for their power of two"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     IntegrityError,
@@ -24,9 +25,10 @@ from sealift.errors import (
 from sealift.release.agreement import ReleaseRule
 from sealift.train import leasekeeping
 from sealift.train.serving import sealedmodel
+from sealift.train.serving.client import connect
 from sealift.train.serving.sealedmodel import ModelSource, seal_model_file
 from sealift.travel.sharedbuffer import SharedBuffer
-from tests.sim.served import FORM, rows
+from tests.sim.served import FORM, Served, rows
 from tests.sim.startedserver import Started
 
 pytestmark = pytest.mark.timeout(30)
@@ -49,6 +51,27 @@ def test_when_it_has_ended_every_client_was_told() -> None:
                 each.predict(rows(1.0))
             assert caught.value.code in ("server-stopping", "session-closed")
         assert started.model.closed
+
+
+def test_places_are_an_address_s_or_a_named_client_s() -> None:
+    """However many sessions it opens (rule V16)."""
+    ada = create_identity("ada")
+    for clients, identity in (({}, "127.0.0.1"), ({"ada": ada.public_key}, "ada")):
+        form = replace(FORM, clients=clients, max_steps=1 << 16)
+        served = Served(form=form)
+        policy = served.policy(identity=ada if clients else None)
+        started = Started(served)
+        with (
+            started.listening() as address,
+            connect(address, policy) as one,
+            connect(address, policy) as other,
+        ):
+            streams = [each.generate(rows(1.0)) for each in (one, other)]
+            for each in streams:
+                next(each)
+            desk: Any = started.server._desk
+            with desk._changed:
+                assert desk._places() == {identity: 2}
 
 
 def test_a_lease_lost_while_it_loads_is_what_it_ends_with() -> None:
