@@ -139,7 +139,9 @@ def test_cancelled_generations_give_their_places_back(
     slow = np.full((1, 64), SLOW, np.float32)
 
     async def first_step(model: sealift.AsyncClient) -> dict:
-        async with aclosing(model.generate(some(1), steps=1, timeout_s=2)) as steps:
+        enough_s = 30.0 if cancelled else 2.0
+        stream = model.generate(some(1), steps=1, timeout_s=enough_s)
+        async with aclosing(stream) as steps:
             return await anext(steps)
 
     async def read(model: sealift.AsyncClient, began: asyncio.Event) -> None:
