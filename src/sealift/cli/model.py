@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift import codec
+from sealift.cli.datavault import OwnersVault
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
@@ -17,7 +17,6 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.release.files import make_folder, read_whole
 from sealift.release.signed import load_verified
-from sealift.release.vault import Vault
 
 if TYPE_CHECKING:
     from sealift.data.card import ResourceCard
@@ -60,6 +59,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Seal; the exit code."""
+    from sealift.data.card import read_card
+    from sealift.data.staging import finish_interrupted, sealed_paths
     from sealift.train.modelform import load_form
     from sealift.train.serving.sealedmodel import seal_model_file
 
@@ -68,14 +69,15 @@ def run(args: argparse.Namespace) -> int:
     owner = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
+    vault = OwnersVault(args.vault, owner)
+    if finish_interrupted(args.out, args.name, vault.kept):
+        _say(f"an earlier run had sealed {args.name} when it was stopped")
+        _say(f"it is in place now; {args.source} was not read again")
+        _show(args, read_card(sealed_paths(args.out, args.name).card))
+        return 0
+    vault.demand_free((args.name,), args.out)
     content = _content(args, owner)
     key = SecretKey.generate()
-
-    def keep(card: ResourceCard) -> None:
-        make = Vault.open if args.vault.exists() else Vault.create
-        with closing(make(args.vault, owner)) as vault:
-            vault.store(card.name, key)
-
     make_folder(args.out)
     card = seal_model_file(
         content,
@@ -84,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         owner=owner.name,
         key=key,
         out_dir=args.out,
-        keep=keep,
+        keep=lambda card: vault.keep({card.name: key}),
+        kept=vault.kept,
     )
     key.wipe()
     _show(args, card)
@@ -118,7 +121,8 @@ def _show(args: argparse.Namespace, card: ResourceCard) -> None:
         return
     for name, value in facts.items():
         print(f"{name:<12}{value}")
-    print(
-        f"sealift: the key is in {args.vault}; {paths.card.name} is for the agreement",
-        file=sys.stderr,
-    )
+    _say(f"the key is in {args.vault}; {paths.card.name} is for the agreement")
+
+
+def _say(line: str) -> None:
+    print(f"sealift: {line}", file=sys.stderr)

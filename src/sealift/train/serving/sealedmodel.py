@@ -8,7 +8,6 @@ Source: spec/serve.md section Sealed model.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,14 @@ from sealift.channel.quarantine import scrub
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, ResourceCard, commitment_of, read_card
-from sealift.data.staging import SealedPaths, sealed_paths
+from sealift.data.staging import (
+    Kept,
+    SealedPaths,
+    demand_free,
+    place,
+    sealed_paths,
+    staged,
+)
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -47,6 +53,7 @@ def seal_model_file(
     key: SecretKey,
     out_dir: Path,
     keep: Keep = lambda card: None,
+    kept: Kept = lambda card: False,
 ) -> ResourceCard:
     """Seal a model to ``out_dir``/NAME.sealed and NAME.resource.json, both or neither.
 
@@ -57,7 +64,10 @@ def seal_model_file(
         owner: The owner's party name.
         key: A fresh data key.
         out_dir: A folder that exists.
-        keep: Called before the card is written: the place to store the key.
+        keep: Called when both are written, before one is in place: the place to store
+            the key.
+        kept: Whether a card's key is kept: what a killed process left is put in place
+            then, and else removed.
 
     Raises:
         MalformedError: if the content is not safetensors.
@@ -67,33 +77,48 @@ def seal_model_file(
     check_name(name, what="resource name")
     if not parse_tensors(content):
         raise MalformedError("the model has no tensors", code="bad-tensors")
-    paths = sealed_paths(out_dir, name)
-    with contextlib.ExitStack() as undo, open_output(paths.card) as card_file:
-        sealed = write_sealed_file(
-            paths.sealed,
-            (content,),
-            key=key,
-            total_bytes=len(content),
-            record_bytes=RECORD_BYTES,
-        )
-        # From here the sealed file is ours to remove, also if the card's rename fails.
-        undo.callback(paths.sealed.unlink, missing_ok=True)
-        resource = Resource(
-            name=name,
-            owner=owner,
-            part="model",
-            rows=1,
-            row_bytes=len(content),
-            total_bytes=len(content),
-            record_bytes=RECORD_BYTES,
-            schema=form.to_plain(),
-            content=sealed.content.digest,
-            key=key_commitment(key, name),
-        )
-        card = ResourceCard(resource=resource, leaves=sealed.leaves)
-        card_file.write(codec.encode(card))
+    final = sealed_paths(out_dir, name)
+    with staged(out_dir, name, kept) as folder:
+        demand_free(iter((final.sealed, final.card)))
+        card = _written(content, form, folder, key, name=name, owner=owner)
         keep(card)
-        undo.pop_all()
+        place(folder, out_dir)
+    return card
+
+
+def _written(
+    content: bytes,
+    form: ModelForm,
+    folder: Path,
+    key: SecretKey,
+    *,
+    name: str,
+    owner: str,
+) -> ResourceCard:
+    """The card of a model, when both stand in ``folder``."""
+    paths = sealed_paths(folder, name)
+    sealed = write_sealed_file(
+        paths.sealed,
+        (content,),
+        key=key,
+        total_bytes=len(content),
+        record_bytes=RECORD_BYTES,
+    )
+    resource = Resource(
+        name=name,
+        owner=owner,
+        part="model",
+        rows=1,
+        row_bytes=len(content),
+        total_bytes=len(content),
+        record_bytes=RECORD_BYTES,
+        schema=form.to_plain(),
+        content=sealed.content.digest,
+        key=key_commitment(key, name),
+    )
+    card = ResourceCard(resource=resource, leaves=sealed.leaves)
+    with open_output(paths.card) as output:
+        output.write(codec.encode(card))
     return card
 
 
