@@ -5,6 +5,7 @@ A source may take hours to seal; a broker uses the same vault meanwhile.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class OwnersVault:
             UsageError: ``key-exists``.
             UnavailableError: if the vault cannot be read, or has no folder.
         """
-        if not self.path.exists():
+        if not self._is_there:
             _demand_folder(self.path)
             return
         with self._open() as vault:
@@ -57,10 +58,15 @@ class OwnersVault:
 
     def kept(self, card: ResourceCard) -> bool:
         """Whether the key that a card names is kept."""
-        if not self.path.exists():
+        if not self._is_there:
             return False
         with self._open() as vault:
             return vault.resources().get(card.name) == card.resource.key
+
+    @property
+    def _is_there(self) -> bool:
+        """False also where nobody may look: what comes next says why."""
+        return os.path.exists(self.path)
 
     @contextmanager
     def _open(self) -> Iterator[Vault]:
@@ -69,16 +75,16 @@ class OwnersVault:
 
     @contextmanager
     def _open_or_create(self) -> Iterator[Vault]:
-        make = Vault.open if self.path.exists() else Vault.create
+        make = Vault.open if self._is_there else Vault.create
         with closing(make(self.path, self.identity)) as vault:
             yield vault
 
 
 def _demand_folder(path: Path) -> None:
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UnavailableError(
             f"cannot write {path}",
-            why="its folder is not there",
+            why="its folder is not there, or closed to you",
             fix="Make the folder, or choose another",
             code="cannot-write",
         )

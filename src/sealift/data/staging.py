@@ -92,7 +92,7 @@ def finish_interrupted(out_dir: Path, name: str, kept: Kept) -> bool:
         UnavailableError, UsageError: as ``staged``.
     """
     folder = staging_folder(out_dir, name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # not where nobody may look, either
         return False
     with _claimed(folder):
         return _settle(folder, out_dir, kept)

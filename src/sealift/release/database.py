@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -163,7 +163,8 @@ def _appearing(path: Path) -> Iterator[Path]:
         raise write_failed(path, error) from None
     finally:
         for suffix in ("", "-wal", "-shm"):  # SQLite leaves them where a disk is full
-            partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
+            with suppress(OSError):  # why it cannot be there is what is told
+                partial.with_name(f"{partial.name}{suffix}").unlink()
 
 
 def _fill_database(
