@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from sealift.channel.transports import pathsocket
 from sealift.channel.transports.pathsocket import PathListener, dial_path
-from sealift.errors import RefusedError
+from sealift.errors import RefusedError, UnavailableError
 from sealift.link import handover
 from tests.sim.linked import LinkedParties, Other, both
 
@@ -112,3 +114,77 @@ def test_a_stranger_does_not_take_the_owners_place(
             s.connect(str(parties.path))
             with waiting.join() as taken:
                 assert taken is came[1]
+
+
+def test_a_second_device_does_not_disturb_the_first(parties: LinkedParties) -> None:
+    """It is refused, and the owner finds the one that was there."""
+    first = Other(parties.accept_link)
+    while not parties.path.exists():
+        pass
+    with pytest.raises(UnavailableError) as caught:
+        parties.accept_link()
+    assert caught.value.code == "cannot-listen"
+    with closing(parties.offer()), closing(first.join()) as receiver:
+        assert receiver.owner == "north"
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_of_several_devices_one_listens(parties: LinkedParties, left: bool) -> None:
+    """None takes a socket for one that was left, which another one has just made."""
+    for _ in range(100):
+        if left:
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(parties.path))
+        together = threading.Barrier(3)
+        made: list[PathListener] = []
+
+        def listen(together: threading.Barrier, made: list[PathListener]) -> None:
+            together.wait()
+            made.append(PathListener(parties.path))
+
+        devices = [Other(lambda t=together, m=made: listen(t, m)) for _ in range(3)]
+        refused = 0
+        for device in devices:
+            try:
+                device.join()
+            except UnavailableError:
+                refused += 1
+        for listener in made:
+            listener.close()
+        assert (len(made), refused) == (1, 2)
+        assert not parties.path.exists()
+
+
+@pytest.mark.parametrize("put", ["link", "socket", "nothing"])
+def test_no_other_file_is_opened_to_other_users(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch, put: str
+) -> None:
+    """Whoever can write the folder replaces the socket before its permissions come."""
+    secret, bind = parties.folder / "north.key", pathsocket._bind
+    secret.write_text("private")
+    secret.chmod(0o600)
+    theirs = socket.socket(socket.AF_UNIX)
+
+    def and_replace(sock: socket.socket, path: Path) -> tuple[int, int]:
+        made = bind(sock, path)
+        assert stat.S_IMODE(path.lstat().st_mode) == 0o600  # from the beginning
+        if put != "nothing":
+            path.rename(parties.folder / "away")
+        if put == "link":
+            path.symlink_to(secret)
+        if put == "socket":
+            theirs.bind(str(path))
+            path.chmod(0o600)
+        return made
+
+    monkeypatch.setattr(pathsocket, "_bind", and_replace)
+    if put == "nothing":  # the control
+        with closing(PathListener(parties.path, peer_uid=54321)):
+            assert stat.S_IMODE(parties.path.stat().st_mode) == 0o666
+    else:
+        with pytest.raises(UnavailableError):
+            PathListener(parties.path, peer_uid=54321)
+        assert stat.S_IMODE(parties.path.stat().st_mode) == 0o600
+        assert parties.path.is_symlink() == (put == "link")  # nor removed
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    theirs.close()

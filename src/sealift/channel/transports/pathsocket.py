@@ -4,17 +4,23 @@ Whoever listens makes the file, for its own user alone unless it is told another
 removes the file again, and one that a killed process left. Both ends check the user at
 the other end (peer credentials) before a byte crosses, and can say which process is there:
 the number is the kernel's, so a process in between has another.
+Other users may be able to write the folder: nothing here changes a file that somebody put
+where the socket was (no symbolic link is followed). What listens is recognised without a
+connection to it, which it would take for the one that it waits for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -42,15 +48,17 @@ class PathListener:
     def __init__(self, path: Path, *, peer_uid: int | None = None) -> None:
         self._path = path
         self._peer_uid = peer_uid
+        self._made: tuple[int, int] | None = None
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            # Before `bind`, so that the file is made with it.
+            os.fchmod(self._sock.fileno(), 0o600)
             self._made = _bind(self._sock, path)
-            # Nobody can connect before `listen`, so the permissions come in time.
-            others = peer_uid not in (None, os.geteuid())
-            path.chmod(0o666 if others else 0o600)
+            if peer_uid not in (None, os.geteuid()):
+                _open_to_others(path, self._made)
             self._sock.listen(1)
         except OSError as error:
-            self._sock.close()
+            self.close()
             raise _cannot_listen(path, error) from error
 
     def accept(self, timeout_s: float | None) -> socket.socket:
@@ -75,10 +83,12 @@ class PathListener:
 
     def close(self) -> None:
         """Stop listening; the file goes, if it is still ours. Idempotent."""
-        self._sock.close()
         with contextlib.suppress(OSError):
-            if _identity(self._path) == self._made:
+            # While the socket is open no other file has its number.
+            if self._made is not None and _identity(self._path) == self._made:
                 self._path.unlink()
+        self._made = None
+        self._sock.close()
 
 
 def dial_path(
@@ -116,20 +126,52 @@ def _bind(sock: socket.socket, path: Path) -> tuple[int, int]:
     try:
         sock.bind(os.fspath(path))
     except OSError as error:
-        if error.errno != errno.EADDRINUSE or not _left_behind(path):
+        if error.errno != errno.EADDRINUSE:
             raise
-        path.unlink()
-        sock.bind(os.fspath(path))
+        with _alone_in(path.parent):
+            if not _left_behind(path):
+                raise
+            path.unlink()
+            sock.bind(os.fspath(path))
     return _identity(path)
 
 
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else replaces a socket here meanwhile; whoever comes second is refused."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _left_behind(path: Path) -> bool:
-    """Whether it is the socket of a process that is gone."""
+    """Whether it is the socket of a process that is gone.
+
+    Asked by a socket of another kind: one that is in use refuses that, and does not hear
+    of it, also where it does not listen yet.
+    """
     if not stat.S_ISSOCK(path.lstat().st_mode):
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+
+
+def _open_to_others(path: Path, made: tuple[int, int]) -> None:
+    """Let other users connect to the socket that was made, and touch no other file."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        ours = (status.st_dev, status.st_ino) == made and status.st_uid == os.geteuid()
+        if not (ours and stat.S_ISSOCK(status.st_mode)):
+            raise FileExistsError(errno.EADDRINUSE, "somebody replaced the socket")
+        # `fchmod` takes no such descriptor; by this name the file is the one that is open.
+        Path(f"/proc/self/fd/{descriptor}").chmod(0o666)
+    finally:
+        os.close(descriptor)
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -147,7 +189,7 @@ def _checked(sock: socket.socket, peer_uid: int | None) -> socket.socket:
 
 
 def _cannot_listen(path: Path, error: OSError) -> UnavailableError:
-    in_use = error.errno == errno.EADDRINUSE
+    in_use = error.errno in (errno.EADDRINUSE, errno.EAGAIN)
     return UnavailableError(
         f"cannot listen at {path}",
         why="something is there" if in_use else error.strerror or str(error),
