@@ -237,6 +237,27 @@ def test_a_swapped_file(home: Path) -> None:
     inspect(*WITH_KEY)
 
 
+@pytest.mark.parametrize(
+    ("place", "code", "said"),
+    [
+        (30, "wrong-data-key", "the key does not open north-train.sealed: it is"),
+        (300, "record-changed", "north-train.sealed was changed: a record of it"),
+        (-1, "record-changed", "north-train.sealed was changed: a record of it"),
+    ],
+)
+def test_a_flipped_byte_is_told_with_the_file(
+    home: Path, place: int, code: str, said: str
+) -> None:
+    seal()
+    path = home / "north-train.sealed"
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 1
+    path.write_bytes(raw)
+    error = refused(inspect, *WITH_KEY)
+    assert (error.exit_code, error.code) == (5, code)
+    assert said in str(error)
+
+
 def test_another_partys_identity_opens_nothing(home: Path) -> None:
     seal()
     words = [word.replace("north.key", "east.key") for word in WITH_KEY]

@@ -126,7 +126,12 @@ def _without_waiting(name: str, flags: int) -> int:
 
 
 def _no_file(path: Path) -> UnavailableError:
-    return UnavailableError(f"cannot read {path}", why="it is not a regular file")
+    return UnavailableError(
+        f"cannot read {path}",
+        why="it is not a regular file",
+        fix="Check the path",
+        code="cannot-read",
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> UnavailableError:

@@ -15,7 +15,14 @@ from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
 from sealift.data.sameschema import demand_sealed_as
-from sealift.data.shard import Shard, check_card_fits, leaves_of
+from sealift.data.shard import (
+    Shard,
+    ShardRefusedError,
+    check_card_fits,
+    leaves_of,
+    wrong_key,
+)
+from sealift.errors import AuthenticationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +70,25 @@ def verify_table(path: Path, key: SecretKey, card: ResourceCard | None = None) -
         AuthenticationError: if a byte was changed, or the key is another one.
         IntegrityError: if the content is not what the card committed to.
     """
-    with SealedFileReader(path, key) as reader:
+    with _opened(path, key) as reader:
         header = reader.header
         shard = Shard(str(path), key, card)
         check_card_fits(header.total_bytes, header.record_bytes, shard)
         if card is not None and header.is_described:  # a model's card has no schema
             demand_sealed_as(card.schema, "its card", shard, header)
-        reader.verify(leaves_of(card, key))
+        try:
+            reader.verify(leaves_of(card, key))
+        except AuthenticationError as error:
+            raise ShardRefusedError(
+                f"{path.name} was changed",
+                why="a record of it, or its end, does not verify",
+                fix="Copy it again from its owner",
+                code="record-changed",
+            ) from error
+
+
+def _opened(path: Path, key: SecretKey) -> SealedFileReader:
+    try:
+        return SealedFileReader(path, key)
+    except AuthenticationError as error:
+        raise wrong_key(path.name) from error

@@ -284,10 +284,15 @@ def _open_reader(shard: Shard) -> SealedFileReader:
             raise _changed(shard, error.why) from error
         raise
     except AuthenticationError as error:
-        raise ShardRefusedError(
-            f"the key does not open {shard.name}",
-            why="it is another file, sealed with another key, or its header was changed",
-            fix="Put the right file back, or use the key that `sealift data seal` stored "
-            "under its name",
-            code="wrong-data-key",
-        ) from error
+        raise wrong_key(shard.name) from error
+
+
+def wrong_key(shard: str) -> ShardRefusedError:
+    """The error for a file that its key does not open."""
+    return ShardRefusedError(
+        f"the key does not open {shard}",
+        why="it is another file, sealed with another key, or its header was changed",
+        fix="Put the right file back, or use the key that `sealift data seal` stored "
+        "under its name",
+        code="wrong-data-key",
+    )

@@ -148,9 +148,11 @@ def test_while_the_loader_runs(
         running = iter(batches)
         drain([next(running)], seen)
         harm(shards.places[1])
-        with pytest.raises(SealiftError, match=said) as caught:
+        with pytest.raises(SealiftError, match=r"part-1\.sealed was changed") as caught:
             drain(running, seen)
-        assert (caught.value.code, caught.value.exit_code) == ("file-changed", 6)
+        if not num_workers:  # a thread may open it before or after
+            assert said in str(caught.value)
+        assert caught.value.code in ("file-changed", "record-changed")
         assert seen == whole[: len(seen)]
         assert len(seen) < len(whole)
         put_back(shards.places[1])
