@@ -125,6 +125,26 @@ def test_an_offer_with_too_few_descriptors_is_refused(sockets):
     assert isinstance(refusal(sockets[1]), MalformedError)
 
 
+def test_an_offer_with_more_descriptors_leaves_none_of_them(sockets):
+    offer(sockets[0], memory_file(), head=OFFER[:-1], bells=200)
+    assert isinstance(refusal(sockets[1]), MalformedError)
+
+
+def test_what_was_offered_gets_into_no_program_that_is_started(sockets, monkeypatch):
+    offer(sockets[0], memory_file())
+    _, memory, bells = memfdoffer.take_offer(sockets[1], 5)
+    descriptors = [memory, *(bell.fileno() for bell in bells)]
+    assert [os.get_inheritable(each) for each in descriptors] == [False] * 3
+    memfdoffer.close_all([memory])
+    monkeypatch.setattr(memfdoffer, "_WHOLE", socket.MSG_WAITALL)  # the mutant
+    offer(sockets[0], memory_file())
+    _, inherited, others = memfdoffer.take_offer(sockets[1], 5)
+    assert os.get_inheritable(inherited)
+    memfdoffer.close_all([inherited])
+    for bell in (*bells, *others):
+        bell.close()
+
+
 def test_another_user_is_refused_by_both_ends(sockets):
     stranger = os.geteuid() + 1
     for attempt in (MemfdTransport.offer, MemfdTransport.accept):

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+from array import array
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Final
@@ -30,6 +31,9 @@ _ALIGNMENT_BYTES: Final = 64
 _OFFER: Final = struct.Struct(">8sQIQI")
 _OFFER_MAGIC: Final = b"SEALRNG\x05"
 _NUM_DESCRIPTORS: Final = 3
+_ROOM: Final = socket.CMSG_LEN(_NUM_DESCRIPTORS * array("i").itemsize)
+# A program that this process starts gets none of them.
+_WHOLE: Final = socket.MSG_WAITALL | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _SIZE_SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(
     fcntl, "F_SEAL_GROW", 4
 )
@@ -186,18 +190,25 @@ def no_room(nbytes: int, error: OSError) -> UnavailableError:
 
 def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[int]]:
     sock.settimeout(timeout_s)
-    try:
-        offer, descriptors, _, _ = socket.recv_fds(
-            sock, _OFFER.size, _NUM_DESCRIPTORS, socket.MSG_WAITALL
-        )
+    try:  # `socket.recv_fds` does not hand flags on (Python 3.11)
+        offer, sent, _, _ = sock.recvmsg(_OFFER.size, _ROOM, _WHOLE)
     except TimeoutError as error:
         raise peer_timeout() from error
     except OSError as error:
         raise peer_closed(error.strerror or "") from error
+    descriptors = _descriptors_in(sent)
     if not offer:
         close_all(descriptors)
         raise peer_closed("it ended before its offer")
     return offer, descriptors
+
+
+def _descriptors_in(sent: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array("i")
+    for level, kind, numbers in sent:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(numbers)
+    return list(found)
 
 
 def _parse_offer(
