@@ -16,8 +16,9 @@ from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record import StreamOptions
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import AuthenticationError, SealiftError, UsageError
+from sealift.errors import AuthenticationError, PeerError, SealiftError, UsageError
 from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
@@ -193,6 +194,30 @@ def test_a_child_that_is_not_refused_would_send_it(monkeypatch):
     assert world.receiver.receive(world.memory).number == 1
     assert world.content()[: len(BATCHES[0])] == BATCHES[0]
     assert told() == b"forked-stream"  # afterwards, by the keys for the verdict
+    world.close()
+
+
+def test_a_forked_child_takes_nothing_from_its_parent():
+    """Neither a transfer nor the connection, also where a thread held a lock."""
+    world = LinkWorld()
+    held = world.receiver._transport._receive_lock
+    held.acquire()
+    receiving = in_a_child(lambda: world.receiver.receive(world.memory))
+    assert receiving() == b"forked-stream"
+    assert in_a_child(world.receiver.close)() == b"done"
+    assert in_a_child(world.sender.close)() == b"done"
+    held.release()
+    # The parent goes on.
+    assert world.cross(lambda: world.sender.send(bytes(100))).number == 0
+    world.close()
+
+
+def test_a_child_that_closes_as_its_parent_does_would_end_the_link(monkeypatch):
+    monkeypatch.setattr(MemfdTransport, "forked", False)  # the mutant
+    world = LinkWorld()
+    assert in_a_child(world.sender.close)() == b"done"
+    with pytest.raises(PeerError):
+        world.sender.send(bytes(100))
     world.close()
 
 

@@ -26,6 +26,7 @@ from sealift.channel.link.send import (
     VERDICT,
     VERDICT_MAGIC,
 )
+from sealift.channel.record import forked_stream
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.keys import SecretKey
@@ -116,8 +117,12 @@ class LinkReceiver:
         Raises:
             AuthenticationError: if a record is not exactly the next one.
             PeerError: if the sender is gone.
-            UsageError: code ``transfer-too-long``, if it does not fit.
+            UsageError: code ``transfer-too-long``, if it does not fit; code
+                ``forked-stream``, in a forked child, which would take it from its
+                parent.
         """
+        if self._transport.forked:
+            raise forked_stream()
         try:
             with self._life:
                 announcement = self._next()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import socket
 import threading
 from contextlib import ExitStack
@@ -69,6 +70,7 @@ class MemfdTransport:
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
         self._closed = False
+        self._process = os.getpid()
 
     @classmethod
     def offer(
@@ -259,19 +261,32 @@ class MemfdTransport:
         return self._outgoing.place.num_slots
 
     def close(self) -> None:
-        """End the connection; the other end may read what was sent. Idempotent."""
+        """End the connection; the other end may read what was sent. Idempotent.
+
+        In a forked child it lets go of the child's copy, and the parent goes on.
+        """
         if self._closed:
             return
         self._closed = True
-        ends = (self._outgoing, self._incoming)
-        for end in ends:
+        for end in (self._outgoing, self._incoming):
             end.closed = True
-        with contextlib.suppress(OSError):  # wakes this end's threads, and the peer's
-            self._sock.shutdown(socket.SHUT_RDWR)
-        with self._send_lock, self._receive_lock:
-            self._sock.close()
-            for end in ends:
-                end.release()
+        if self.forked:  # no thread of it is here, and who held the locks is not
+            self._let_go()
+        else:
+            with contextlib.suppress(OSError):  # wakes this end's threads, the peer's
+                self._sock.shutdown(socket.SHUT_RDWR)
+            with self._send_lock, self._receive_lock:
+                self._let_go()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child's copy."""
+        return os.getpid() != self._process
+
+    def _let_go(self) -> None:
+        self._sock.close()
+        for end in (self._outgoing, self._incoming):
+            end.release()
         # Views that were lent out keep the mapping alive until they are gone.
         self.memory.release()
         with contextlib.suppress(BufferError):
