@@ -25,7 +25,7 @@ class Life:
         self._lock.acquire()
         if self.dead:
             self._lock.release()
-            raise _dead()
+            raise dead_stream()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         closed_meanwhile = self.dead
@@ -33,10 +33,11 @@ class Life:
             self.dead = True
         self._lock.release()
         if kind is None and closed_meanwhile:
-            raise _dead()
+            raise dead_stream()
 
 
-def _dead() -> UsageError:
+def dead_stream() -> UsageError:
+    """What is told of a stream that is over."""
     return UsageError(
         "this sealed stream is closed, or ended with an error",
         fix="Start again under a fresh header",

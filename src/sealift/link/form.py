@@ -71,9 +71,11 @@ class BatchForm:
             UsageError: code ``batch-differs``.
         """
         wanted = [field.name for field in self.fields]
+        if not isinstance(found, Mapping):
+            raise batch_differs(f"it is a {type(found).__name__}", ", ".join(wanted))
         if set(found) != set(wanted):
             given = ", ".join(sorted(map(str, found)))[:200] or "nothing"
-            raise batch_differs(f"it has {given}", f"{', '.join(wanted)}")
+            raise batch_differs(f"it has {given}", ", ".join(wanted))
 
     def require_same(self, other: BatchForm) -> None:
         """Refuse the form that the other end sends, unless it is this one.
@@ -98,6 +100,8 @@ def form_of(spec: Spec) -> BatchForm:
     Raises:
         UsageError: code ``bad-batch-form``, naming the field; or ``batch-too-large``.
     """
+    if not isinstance(spec, Mapping):
+        raise _bad(f"it is a {type(spec).__name__}")
     if not 1 <= len(spec) <= MAX_FIELDS:
         raise _bad(f"it has 1 to {MAX_FIELDS} fields")
     form = BatchForm(tuple(_field(name, entry) for name, entry in spec.items()))
@@ -146,7 +150,7 @@ def _field(name: str, entry: tuple[str, Sequence[int]]) -> BatchField:
         raise _bad(f"{name} is not (dtype, shape)") from None
     if not _NAME.fullmatch(str(name)):
         raise _bad(f"{name!r} is no name")
-    if dtype not in DTYPES:
+    if type(dtype) is not str or dtype not in DTYPES:
         raise _bad(f"{name} is {dtype!r}, not one of {', '.join(DTYPES)}")
     whole = all(type(each) is int and 1 <= each <= MAX_BATCH_BYTES for each in shape)
     if not whole or len(shape) > MAX_DIMENSIONS:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,7 +104,7 @@ class Connection:
             RefusedError: code ``somebody-between``.
         """
         seen = peer_process(self.sock)
-        if process != seen:
+        if not seen or process != seen:
             raise RefusedError(
                 "another process is between the two ends of the link",
                 why=f"the socket leads to process {seen or 'of another namespace'}, "
@@ -136,6 +138,22 @@ class Connection:
         """End the session and the socket."""
         self.session.close()
         self.sock.close()
+
+
+@contextmanager
+def handshake_with(whom: str) -> Iterator[None]:
+    """Say of somebody who is gone before there is a session what that means here."""
+    try:
+        yield
+    except PeerError as error:
+        if error.code not in ("peer-closed", "peer-timeout"):
+            raise
+        raise PeerError(
+            f"{whom} did not come to the end of the handshake",
+            why=error.what,
+            fix="Its own error line, if it has one, says why",
+            code=error.code,
+        ) from None
 
 
 def choose_mode(name: str, *, development: bool) -> LinkMode:

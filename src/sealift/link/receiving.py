@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -20,6 +20,7 @@ import numpy as np
 from sealift.attest.attester import Attester
 from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.hostdevice import HostMemory
+from sealift.channel.life import dead_stream
 from sealift.channel.link.mode import parse_mode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.select import DeviceSelection, select_device
@@ -36,7 +37,14 @@ from sealift.link.form import (
     form_of,
     require_last_word,
 )
-from sealift.link.handover import HANDSHAKE_S, Connection, take_memory, take_over
+from sealift.link.handover import (
+    HANDSHAKE_S,
+    Connection,
+    handshake_with,
+    take_memory,
+    take_over,
+)
+from sealift.link.onecall import OneCall
 from sealift.link.terms import (
     File,
     device_endpoint,
@@ -78,7 +86,7 @@ class _Device:
 
 
 class Receiver:
-    """Receives batches of one form from one owner; made by ``accept``.
+    """Receives batches of one form from one owner, by one thread; made by ``accept``.
 
     Attributes:
         form: Of every batch.
@@ -105,6 +113,8 @@ class Receiver:
         self._parts = parts
         self._num_received = 0
         self._ended = False  # by a last word: no error any more
+        self._closed = False
+        self._one_call = OneCall()
 
     @property
     def num_received(self) -> int:
@@ -118,12 +128,15 @@ class Receiver:
             AuthenticationError: if it is not exactly what the owner sealed.
             PeerError: code ``feed-truncated``, if the owner is gone before it said that
                 this was all; ``peer-timeout``.
+            UsageError: code ``link-in-use``; ``dead-stream``, if it was closed.
         """
-        if not self._next():
-            return None
-        batch = {name: view.clone() for name, view in self._views()}
-        self._settle()
-        return batch
+        with self._one_call:
+            if not self._next():
+                return None
+            with self._not_closed_meanwhile():
+                batch = {name: view.clone() for name, view in self._views()}
+                self._settle()
+            return batch
 
     def receive_into(self, out: Mapping[str, Any]) -> bool:
         """The next batch into tensors or NumPy arrays that are there; False after all.
@@ -133,22 +146,19 @@ class Receiver:
                 contiguous arrays. They keep what they have unless all of it verified.
 
         Raises:
-            UsageError: code ``batch-differs``, before anything is received.
+            UsageError: code ``batch-differs``, before anything is received; or as
+                ``receive``.
             AuthenticationError, PeerError: as ``receive``.
         """
         self.form.require_names(out)
         for field in self.form.fields:
             _require_room(out[field.name], field)
-        if not self._next():
-            return False
-        arrays = {n: each for n, each in out.items() if isinstance(each, np.ndarray)}
-        for field, start in self.form.places():
-            if field.name in arrays:
-                room = arrays[field.name].reshape(-1).view(np.uint8).data
-                self._engine.download(self._memory, start, room).wait()
-        if len(arrays) < len(out):
-            self._copy_tensors({n: t for n, t in out.items() if n not in arrays})
-        return True
+        with self._one_call:
+            if not self._next():
+                return False
+            with self._not_closed_meanwhile():
+                self._copy_into(out)
+            return True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Batches until the owner says that there are no more; raises as ``receive``."""
@@ -157,6 +167,7 @@ class Receiver:
 
     def close(self) -> None:
         """End the link and overwrite its memory. Idempotent."""
+        self._closed = True
         self._parts.close()
 
     def __enter__(self) -> Self:
@@ -199,6 +210,26 @@ class Receiver:
         for field, start in self.form.places():
             part = flat[start : start + field.nbytes]
             yield field.name, part.view(getattr(torch, field.dtype)).view(field.shape)
+
+    @contextmanager
+    def _not_closed_meanwhile(self) -> Iterator[None]:
+        """Refuse what was copied while another thread overwrote it."""
+        try:
+            yield
+        except Exception:
+            if not self._closed:
+                raise
+        if self._closed:
+            raise dead_stream() from None
+
+    def _copy_into(self, out: Mapping[str, Any]) -> None:
+        arrays = {n: each for n, each in out.items() if isinstance(each, np.ndarray)}
+        for field, start in self.form.places():
+            if field.name in arrays:
+                room = arrays[field.name].reshape(-1).view(np.uint8).data
+                self._engine.download(self._memory, start, room).wait()
+        if len(arrays) < len(out):
+            self._copy_tensors({n: t for n, t in out.items() if n not in arrays})
 
     def _copy_tensors(self, out: Mapping[str, Any]) -> None:
         for name, view in self._views():
@@ -267,7 +298,8 @@ def accept(
         found = _open_device(device, batch_form.batch_bytes, parts)
         sock = _await_owner(Path(path), peer_uid, wait_s)
         transport = TcpTransport(sock)
-        session = accept_session(transport, endpoint, policy, HANDSHAKE_S)
+        with handshake_with(f"who came to {path}"):
+            session = accept_session(transport, endpoint, policy, HANDSHAKE_S)
         name = session.peer.name
         connection = Connection(session, transport, sock)
         with ExitStack() as undo:
@@ -283,6 +315,7 @@ def accept(
             bare = connection.leave_session()
             memory = take_memory(bare, proposal, consent, peer_uid, HANDSHAKE_S)
             undo.callback(memory.close)
+            undo.callback(keys.wipe)
             link = LinkReceiver(
                 memory,
                 keys,
@@ -292,6 +325,7 @@ def accept(
                 timeout_s=timeout_s,
             )
             undo.pop_all()
+            keys.wipe()  # streams were derived from them
         parts.callback(link.close)  # first of all: it writes into the memory
         return Receiver(
             link, form=batch_form, owner=name, device=found, parts=parts.pop_all()

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sealift.channel.link.ahead import DEFAULT_DEPTH, AheadFeeder, SealAhead
+from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender, suggested_record_bytes
 from sealift.channel.quarantine import scrub
@@ -41,8 +42,10 @@ from sealift.link.handover import (
     Proposal,
     choose_mode,
     hand_over,
+    handshake_with,
     offer_memory,
 )
+from sealift.link.onecall import OneCall
 from sealift.link.terms import (
     File,
     load_agreement,
@@ -76,17 +79,21 @@ class Seen:
 
 
 class Sender:
-    """Sends batches of one form to one device; made by ``offer``.
+    """Sends batches of one form to one device, by one thread; made by ``offer``.
 
     Attributes:
         form: Of every batch.
         seen: What the device proved.
     """
 
-    def __init__(self, link: LinkSender, form: BatchForm, seen: Seen) -> None:
+    def __init__(
+        self, link: LinkSender, keys: LinkKeys, form: BatchForm, seen: Seen
+    ) -> None:
         self.form = form
         self.seen = seen
         self._link = link
+        self._keys = keys
+        self._one_call = OneCall()
         self._packed = bytearray(form.batch_bytes)
 
     @property
@@ -101,12 +108,13 @@ class Sender:
             batch: NumPy arrays or torch tensors by name, of the link's form.
 
         Raises:
-            UsageError: code ``batch-differs``; the link goes on.
+            UsageError: code ``batch-differs``, or ``link-in-use``; the link goes on.
             PeerError: code ``device-left``, or ``peer-timeout``.
         """
-        self._pack(batch)
-        with self._told():
-            self._link.send(self._packed)
+        with self._one_call:
+            self._pack(batch)
+            with self._told():
+                self._link.send(self._packed)
 
     def send_ahead(self, batches: Iterable[Batch], depth: int = DEFAULT_DEPTH) -> int:
         """Send batches that are sealed, on a thread, while the device computes.
@@ -114,31 +122,33 @@ class Sender:
         Args:
             batches: Taken one after another on that thread; a device that left is told
                 of when the next one came.
-            depth: How many may wait sealed.
+            depth: How many may wait sealed; at least one.
 
         Returns:
             How many there were; the device verified all of them.
 
         Raises:
             UsageError: if the link is in another mode than ``seal-ahead``; or code
-                ``batch-differs``.
+                ``batch-differs`` or ``link-in-use``.
             PeerError: code ``device-left``, or ``peer-timeout``.
             Exception: whatever ``batches`` raises; those before it were sent.
         """
-        before, failed = self.num_sent, list[BaseException]()
-        source = self._packed_ones(batches, failed)
-        feeder = AheadFeeder(SealAhead(self._link, depth), source)
-        try:
-            with self._told(failed):
-                while feeder.send_next():
-                    pass
-        finally:
-            feeder.close()
-        return self.num_sent - before
+        with self._one_call:
+            before, failed = self.num_sent, list[BaseException]()
+            source = self._packed_ones(batches, failed)
+            feeder = AheadFeeder(SealAhead(self._link, depth), source)
+            try:
+                with self._told(failed):
+                    while feeder.send_next():
+                        pass
+            finally:
+                feeder.close()
+            return self.num_sent - before
 
     def close(self) -> None:
         """End the link without a last word: the device will miss what should follow."""
         self._link.close()
+        self._keys.wipe()
         scrub(self._packed)
 
     def __enter__(self) -> Self:
@@ -147,7 +157,7 @@ class Sender:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:
             if kind is None and not self._link.life.dead:
-                with self._told():
+                with self._one_call, self._told():
                     self._link.send(last_word(self.num_sent))
         finally:
             self.close()
@@ -157,6 +167,8 @@ class Sender:
     ) -> Iterator[bytearray]:
         try:
             for batch in batches:
+                if self._link.life.dead:  # and what was packed is overwritten
+                    return
                 self._pack(batch)
                 yield self._packed  # sealed before the next one is asked for
         except Exception as error:
@@ -232,7 +244,9 @@ def offer(
     endpoint = owner_endpoint(agreement, owner)
     sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
     transport = TcpTransport(sock)
-    session = connect(transport, endpoint, expect_accelerator(agreement), HANDSHAKE_S)
+    policy = expect_accelerator(agreement)
+    with handshake_with(f"who listens at {path}"):
+        session = connect(transport, endpoint, policy, HANDSHAKE_S)
     proposal = Proposal(
         version=VERSION,
         mode=link_mode.value,
@@ -249,6 +263,7 @@ def offer(
         keys = connection.keys(proposal, consent)
         memory = offer_memory(connection.leave_session(), proposal, consent, peer_uid)
         undo.callback(memory.close)
+        undo.callback(keys.wipe)
         link = LinkSender(
             memory,
             keys,
@@ -258,13 +273,17 @@ def offer(
             timeout_s=timeout_s,
         )
         undo.pop_all()
-    return Sender(link, batch_form, seen)
+    return Sender(link, keys, batch_form, seen)
 
 
 def _array(given: Any, field: BatchField) -> NDArray[Any]:
     """An array of exactly that field; torch is looked at by its ways, not imported."""
-    array = given.detach().cpu().numpy() if hasattr(given, "detach") else given
-    array = np.asarray(array)
+    try:
+        array = given.detach().cpu().numpy() if hasattr(given, "detach") else given
+        array = np.asarray(array)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        kind = f"{type(given).__name__} {getattr(given, 'dtype', '')}".strip()
+        raise batch_differs(f"{field.name} is {kind}", str(field)) from error
     if array.dtype != _dtype(field) or array.shape != field.shape:
         found = f"{field.name} is {array.dtype} {array.shape}"
         raise batch_differs(found, str(field))

@@ -41,15 +41,19 @@ class SealAhead:
 
     Args:
         sender: A link in mode ``seal-ahead``; other transfers must not use it meanwhile.
-        depth: Batches that may wait.
+        depth: Batches that may wait; at least one.
 
     Raises:
-        UsageError: if the link is in another mode.
+        UsageError: if the link is in another mode, or nothing may wait.
     """
 
     def __init__(self, sender: LinkSender, depth: int = DEFAULT_DEPTH) -> None:
         if not sender.shape.ahead or not isinstance(sender.sealer, LinkSealer):
             raise UsageError(f"mode {sender.mode} seals nothing ahead")
+        if depth < 1:
+            raise UsageError(
+                f"{depth} batches cannot wait", fix="Let one wait, or more"
+            )
         self._sender = sender
         self._sealer = sender.sealer
         self._depth = depth

@@ -42,6 +42,11 @@ class LinkKeys:
     to_device: SecretKey
     from_device: SecretKey
 
+    def wipe(self) -> None:
+        """Overwrite both, once streams were derived from them."""
+        self.to_device.wipe()
+        self.from_device.wipe()
+
 
 class LinkSealer:
     """The sending end's keys and counters.
