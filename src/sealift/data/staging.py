@@ -25,10 +25,13 @@ from sealift.channel.outputfile import write_failed
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard, read_card
 from sealift.data.urls import local_path
 from sealift.errors import MalformedError, SealiftError, UnavailableError, UsageError
+from sealift.ids import check_name
 
 SCHEMA_SUFFIX: Final = ".schema.toml"
 STAGING_SUFFIX: Final = ".sealing"
 MARK: Final = "placing"
+# Not through a link: what is removed there was not put there by a sealing.
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_ORDER: Final = (SEALED_SUFFIX, SCHEMA_SUFFIX, CARD_SUFFIX)
 
 Kept = Callable[[ResourceCard], bool]
@@ -53,7 +56,8 @@ def sealed_paths(folder: Path, name: str) -> SealedPaths:
 
 
 def staging_folder(out_dir: Path, name: str) -> Path:
-    """Where the files of ``name`` are made."""
+    """Where the files of ``name`` are made, which is a name: all in it is ours."""
+    check_name(name, what="resource name")
     return out_dir / f".{name}{STAGING_SUFFIX}"
 
 
@@ -144,7 +148,10 @@ def demand_all_placed(place: str) -> None:
     wanted = (path.name, path.name.removesuffix(SEALED_SUFFIX) + CARD_SUFFIX)
     for mark in glob.iglob(str(path.parent / f".*{STAGING_SUFFIX}" / MARK)):
         folder = Path(mark).parent
-        names = [each.name for each in folder.iterdir()]
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:  # done meanwhile
+            continue
         if any(fnmatch.filter(names, pattern) for pattern in wanted):
             raise UnavailableError(
                 f"not all files of {_name_of(folder)} are in {folder.parent}",
@@ -219,13 +226,13 @@ def _locked(folder: Path) -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(folder.parent)
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(folder, _FOLDER)
         except FileNotFoundError:
             continue
         try:
             _lock(descriptor, folder)
             with suppress(FileNotFoundError):
-                if os.path.samestat(folder.stat(), os.fstat(descriptor)):
+                if os.path.samestat(folder.lstat(), os.fstat(descriptor)):
                     return descriptor
         except BaseException:
             os.close(descriptor)
