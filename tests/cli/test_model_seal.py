@@ -10,9 +10,13 @@ import pytest
 from safetensors.numpy import save
 
 from sealift.cli import model
+from sealift.cli.datavault import OwnersVault
 from sealift.cli.main import main
 from sealift.crypto.identity import create_identity
+from sealift.crypto.keys import SecretKey
 from sealift.data import staging
+from sealift.data.schema import Field, Schema
+from sealift.data.seal import seal_shards
 from sealift.train.serving import sealedmodel
 from tests.sim.servinghowto import boxes
 
@@ -58,6 +62,10 @@ def killed(monkeypatch: pytest.MonkeyPatch, place: object, step: str) -> None:
             seal()
 
 
+def schema_of_floats() -> Schema:
+    return Schema((Field("x", "float64"),))
+
+
 def left() -> set[str]:
     return {path.name for path in Path("out").iterdir()}
 
@@ -85,3 +93,47 @@ def test_before_it_is_sealed_anew(
     assert seal() == 0
     assert "not read again" not in capsys.readouterr().err
     assert left() == {"m.sealed", "m.resource.json"}
+
+
+@pytest.mark.parametrize("shards", [["m"], ["m-0", "m-1"]])
+def test_a_table_of_that_name_is_no_model(
+    home: Path, capsys: pytest.CaptureFixture[str], shards: list[str]
+) -> None:
+    """`data seal` was stopped under the same name: that is not what is asked for."""
+    np.save("t.npy", np.arange(4.0))
+    keys = {name: SecretKey.generate() for name in shards}
+    vault = OwnersVault(Path("v.db"), IDENTITY)
+    Path("apart").mkdir()
+    seal_shards(
+        "t.npy", schema_of_floats(), name="m", keys=keys, part="train", owner="lab",
+        out_dir=Path("apart"), keep=lambda cards: vault.keep(keys),
+    )  # fmt: skip
+    Path("out").mkdir()
+    Path("apart").rename("out/.m.sealing")
+    code = seal()
+    said = capsys.readouterr()
+    assert "an earlier run had sealed m" in said.err
+    if shards == ["m"]:
+        assert (code, said.out) == (2, "")
+        assert "It is sealed already, in out" in said.err
+    else:  # a model may have the name that no table has
+        assert code == 0
+        assert "not read again" not in said.err
+        assert {"m.sealed", "m-0.sealed"} < left()
+
+
+def test_another_form_is_another_model(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed(monkeypatch, sealedmodel, "place")
+    form = Path("form.toml").read_text()
+    assert "max_rows" in form
+    other = "\n".join(
+        "max_rows = 3" if line.startswith("max_rows") else line
+        for line in form.splitlines()
+    )
+    Path("form.toml").write_text(other)
+    assert seal() == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "It is sealed already, in out" in said.err

@@ -159,10 +159,12 @@ def _finished(
     _say(
         f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
     )
-    paths = [sealed_paths(args.out, name) for name in names]
-    if not all(each.card.exists() for each in paths):
+    paths = [sealed_paths(args.out, name).card for name in names]
+    one_more = sealed_paths(args.out, f"{args.name}-{len(names)}").card
+    fewer = args.shards is not None and one_more.exists()  # than there are
+    if fewer or not all(each.exists() for each in paths):
         return ()
-    cards = tuple(read_card(each.card) for each in paths)
+    cards = tuple(read_card(each) for each in paths)
     if any(card.resource.part != args.part for card in cards) or (
         given is not None and any(card.schema != given for card in cards)
     ):

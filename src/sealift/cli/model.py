@@ -20,6 +20,7 @@ from sealift.release.signed import load_verified
 
 if TYPE_CHECKING:
     from sealift.data.card import ResourceCard
+    from sealift.train.modelform import ModelForm
 
 MAX_MODEL_BYTES = 1 << 40
 
@@ -59,8 +60,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Seal; the exit code."""
-    from sealift.data.card import read_card
-    from sealift.data.staging import finish_interrupted, sealed_paths
     from sealift.train.modelform import load_form
     from sealift.train.serving.sealedmodel import seal_model_file
 
@@ -70,10 +69,8 @@ def run(args: argparse.Namespace) -> int:
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
     vault = OwnersVault(args.vault, owner)
-    if finish_interrupted(args.out, args.name, vault.kept):
-        _say(f"an earlier run had sealed {args.name} when it was stopped")
-        _say(f"it is in place now; {args.source} was not read again")
-        _show(args, read_card(sealed_paths(args.out, args.name).card))
+    if finished := _finished(args, vault, form):
+        _show(args, finished)
         return 0
     vault.demand_free((args.name,), args.out)
     content = _content(args, owner)
@@ -92,6 +89,29 @@ def run(args: argparse.Namespace) -> int:
     key.wipe()
     _show(args, card)
     return 0
+
+
+def _finished(
+    args: argparse.Namespace, vault: OwnersVault, form: ModelForm
+) -> ResourceCard | None:
+    """What an earlier run had sealed when it was stopped, if it is what is asked for."""
+    from sealift.data.card import read_card
+    from sealift.data.staging import finish_interrupted, sealed_paths
+
+    if not finish_interrupted(args.out, args.name, vault.kept):
+        return None
+    _say(
+        f"an earlier run had sealed {args.name} when it was stopped: it is in place now"
+    )
+    path = sealed_paths(args.out, args.name).card
+    card = read_card(path) if path.exists() else None
+    if card is None or (card.resource.part, card.resource.schema) != (
+        "model",
+        form.to_plain(),
+    ):
+        return None
+    _say(f"{args.source} was not read again")
+    return card
 
 
 def _content(args: argparse.Namespace, owner: Identity) -> bytes:
