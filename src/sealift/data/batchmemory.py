@@ -6,7 +6,8 @@ the last tensor, view, numpy array or storage over them is gone, and not before.
 Guarantees: a tensor's memory belongs to it alone for as long as anything refers to it;
 what is idle is bounded, and overwritten when its loader does not iterate; no two loaders
 share memory, so no two owners' datasets do.
-Not promised: raw addresses (``data_ptr``) of a tensor that is gone, as with any tensor.
+Not promised: raw addresses (``data_ptr``) of a tensor that is gone, and numpy arrays of
+one whose storage torch replaced under them (``share_memory_``), as with any tensor.
 """
 
 from __future__ import annotations

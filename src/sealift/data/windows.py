@@ -82,20 +82,22 @@ class WindowStream:
         self._begin(until=1)
         if not self._ahead:
             raise StopIteration
-        window, slot, pending = self._ahead.popleft()
-        self._read = slot
-        self._begin(until=self._memory.num_slots)  # nobody idles while we wait
+        window, slot, pending = self._ahead[0]  # there, until nobody writes to it
         try:
+            self._begin(until=self._memory.num_slots)  # nobody idles while we wait
             places = pending.wait()
         except BaseException:
             self.close()
             raise
+        self._ahead.popleft()
+        self._read = slot
         return LoadedWindow(window, slot, places)
 
     def close(self) -> None:
-        """Wait for what was begun, then scrub. Idempotent."""
+        """Wait for what was begun, then scrub. Idempotent; interrupted, it goes on."""
         while self._ahead:
-            self._ahead.popleft()[2].abandon()
+            self._ahead[0][2].abandon()
+            self._ahead.popleft()
         self._windows = iter(())
         self._memory.scrub()
 
@@ -153,7 +155,13 @@ class _Opening:
     ) -> None:
         self._places = places
         self._pool = pool
-        self._work = [(pool.submit(group), group) for group in groups]
+        self._work: list[tuple[Future[None], Sequence[Extent]]] = []
+        try:
+            for group in groups:
+                self._work.append((pool.submit(group), group))
+        except BaseException:
+            self.abandon()
+            raise
 
     def wait(self) -> Indices:
         """See ``Pending``: all of them end before the first error is raised.

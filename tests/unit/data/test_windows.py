@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sealift.data import windows as windows_module
 from sealift.data.arena import WindowArena
 from sealift.data.opening import Extent, OpenerPool
 from sealift.data.order import Run, Window
@@ -112,3 +115,91 @@ def test_a_window_nobody_wants_is_not_opened_further(arena: WindowArena) -> None
     assert not any(arena.part(0, 1))
     windows.close()
     assert (other.seen, own.seen) == ([0, 1], [])
+
+
+class Writer(Recorder):
+    """Writes ones where it was told to open, when it may."""
+
+    def __init__(self, arena: WindowArena) -> None:
+        super().__init__()
+        self.may.clear()
+        self._arena = arena
+
+    def open(self, extents: Sequence[Extent]) -> None:
+        super().open(extents)
+        for extent in extents:
+            out = self._arena.part(extent.at, extent.end - extent.start)
+            out[:] = bytes([1]) * len(out)
+
+
+def interrupted(
+    writer: Writer, windows: HostWindows, error: type[BaseException]
+) -> None:
+    """Ends while its writer is at the first group."""
+    stream = WindowStream(iter([window(0), window(1)]), windows)
+    late = threading.Timer(0.3, writer.may.set)
+    late.start()
+    with pytest.raises(error):
+        next(stream)
+    stream.close()  # as a loader does
+    late.join()
+    windows.close()
+
+
+def test_an_interrupt_leaves_nobody_writing(
+    arena: WindowArena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while it waits for the last group; a notebook goes on with the loader."""
+    wait, calls = windows_module.wait, [0]
+
+    def once_interrupted(futures: Sequence[Future[None]]) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise KeyboardInterrupt
+        return wait(futures)
+
+    monkeypatch.setattr(windows_module, "wait", once_interrupted)
+    writer = Writer(arena)
+    windows = HostWindows(arena, OpenerPool([writer], None), ROW)
+    scrubs = watched(arena, writer, monkeypatch)
+    interrupted(writer, windows, KeyboardInterrupt)
+    assert writer.seen[:2] == [0, 1]  # it was at that when the stream failed
+    assert scrubs[0] == (writer.seen, False)
+
+
+@pytest.mark.parametrize("group", [0, 2])
+def test_a_window_that_cannot_begin_leaves_nobody_writing(
+    arena: WindowArena, monkeypatch: pytest.MonkeyPatch, group: int
+) -> None:
+    writer = Writer(arena)
+    pool = OpenerPool([writer], None)
+    windows = HostWindows(arena, pool, ROW)
+    submit, calls = pool.submit, [0]
+
+    def no_thread(extents: Sequence[Extent]) -> Future[None]:
+        calls[0] += 1
+        if calls[0] > 5 + group:  # the first window has five groups
+            raise RuntimeError("can't start new thread")
+        return submit(extents)
+
+    monkeypatch.setattr(pool, "submit", no_thread)
+    scrubs = watched(arena, writer, monkeypatch)
+    interrupted(writer, windows, RuntimeError)
+    assert writer.seen[:2] == [0, 1]  # it was at that when the stream failed
+    assert scrubs[0] == (writer.seen, False)
+
+
+def watched(
+    arena: WindowArena, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[list[int], bool]]:
+    """At each scrub: which rows were opened by then, and whether some are left after."""
+    scrubs: list[tuple[list[int], bool]] = []
+    scrub = arena.scrub
+
+    def seen() -> None:
+        scrub()
+        left = any(arena.part(0, arena.total_bytes).tobytes())
+        scrubs.append((list(writer.seen), left))
+
+    monkeypatch.setattr(arena, "scrub", seen)
+    return scrubs
