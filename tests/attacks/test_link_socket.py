@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from sealift.channel.transports import pathsocket
-from sealift.channel.transports.pathsocket import PathListener, dial_path
+from sealift.channel.transports.pathsocket import PathListener, dial_path, peer_process
 from sealift.errors import RefusedError, UnavailableError
 from sealift.link import handover
 from tests.sim.linked import LinkedParties, Other, both
@@ -92,6 +93,32 @@ def test_the_user_is_looked_at_before_the_first_byte(parties: LinkedParties) -> 
                 listener.accept(0.1)
             assert caught.value.code == "wrong-peer-user"
             assert somebody.recv(1) == b""
+
+
+def test_the_number_of_a_process_that_ended_is_nobodys(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody listens, hands the socket on and ends; the number is free for another."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(parties.path))
+        child = os.fork()
+        if child == 0:
+            listening.listen(1)
+            os._exit(0)
+        os.waitpid(child, 0)
+        with dial_path(parties.path, 1) as sock:
+            told = True
+            try:
+                sock.getsockopt(socket.SOL_SOCKET, pathsocket._PEER_PIDFD, 4)
+            except OSError as error:
+                told = error.errno != errno.ENOPROTOOPT
+            assert peer_process(sock) == (0 if told else child)
+            monkeypatch.setattr(pathsocket, "_peer_is_gone", lambda sock: False)
+            assert peer_process(sock) == child  # the mutant
+    parties.path.unlink()
+    monkeypatch.undo()
+    with closing(PathListener(parties.path)), dial_path(parties.path, 1) as sock:
+        assert peer_process(sock) == os.getpid()  # the control
 
 
 def test_a_stranger_does_not_take_the_owners_place(

@@ -107,7 +107,7 @@ class Connection:
         if not seen or process != seen:
             raise RefusedError(
                 "another process is between the two ends of the link",
-                why=f"the socket leads to process {seen or 'of another namespace'}, "
+                why=f"the socket leads to process {seen or 'that has no number here'}, "
                 f"the session to {process}",
                 fix="Let both use the path directly, in one PID namespace",
                 code="somebody-between",

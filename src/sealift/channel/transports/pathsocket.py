@@ -15,6 +15,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import socket
 import stat
 import struct
@@ -29,6 +30,8 @@ from sealift.channel.transports.transport import Deadline, peer_closed, peer_tim
 from sealift.errors import PeerError, RefusedError, UnavailableError
 
 _CREDENTIALS: Final = struct.Struct("3i")
+_INT: Final = struct.Struct("i")
+_PEER_PIDFD: Final = 77  # SO_PEERPIDFD, for which Python has no name
 _PAUSE_S: Final = 0.05
 # EACCES: the file is there, and its permissions come next.
 _NOBODY_YET: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.EACCES)
@@ -117,9 +120,29 @@ def dial_path(
 
 
 def peer_process(sock: socket.socket) -> int:
-    """The process that connected, or listened: its number here; 0 if it is not here."""
+    """The process that connected, or listened: its number here.
+
+    0 if it is not here, or gone: its number is another one's then, or may be.
+    """
+    if _peer_is_gone(sock):
+        return 0
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[0])
+
+
+def _peer_is_gone(sock: socket.socket) -> bool:
+    """Whether that process ended, as far as this kernel can tell (Linux 6.5)."""
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, _PEER_PIDFD, _INT.size)
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    (descriptor,) = _INT.unpack(raw)
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(0))  # readable once the process ended
+    finally:
+        os.close(descriptor)
 
 
 def _bind(sock: socket.socket, path: Path) -> tuple[int, int]:
