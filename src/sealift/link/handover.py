@@ -42,6 +42,7 @@ from sealift.session.session import Session
 VERSION: Final = 1
 HANDSHAKE_S: Final = 10.0
 MAX_SLOTS: Final = 64
+_LEFT: Final = ("peer-closed", "peer-timeout", "session-closed", "session-truncated")
 _BACK: Final = (256, 4)  # slots of what the device says: verdicts
 _TO_DEVICE, _FROM_DEVICE = b"\x01", b"\x02"
 
@@ -142,11 +143,11 @@ class Connection:
 
 @contextmanager
 def handshake_with(whom: str) -> Iterator[None]:
-    """Say of somebody who is gone before there is a session what that means here."""
+    """Say of somebody who is gone before there is a link what that means here."""
     try:
         yield
     except PeerError as error:
-        if error.code not in ("peer-closed", "peer-timeout"):
+        if error.code not in _LEFT:
             raise
         raise PeerError(
             f"{whom} did not come to the end of the handshake",

@@ -297,8 +297,9 @@ def accept(
     with ExitStack() as parts:
         found = _open_device(device, batch_form.batch_bytes, parts)
         sock = _await_owner(Path(path), peer_uid, wait_s)
-        transport = TcpTransport(sock)
-        with handshake_with(f"who came to {path}"):
+        transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
+        whom = f"who came to {path}"
+        with handshake_with(whom):
             session = accept_session(transport, endpoint, policy, HANDSHAKE_S)
         name = session.peer.name
         connection = Connection(session, transport, sock)
@@ -313,7 +314,8 @@ def accept(
             )
             keys = connection.keys(proposal, consent)
             bare = connection.leave_session()
-            memory = take_memory(bare, proposal, consent, peer_uid, HANDSHAKE_S)
+            with handshake_with(whom):
+                memory = take_memory(bare, proposal, consent, peer_uid, HANDSHAKE_S)
             undo.callback(memory.close)
             undo.callback(keys.wipe)
             link = LinkReceiver(

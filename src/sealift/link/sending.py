@@ -120,8 +120,9 @@ class Sender:
         """Send batches that are sealed, on a thread, while the device computes.
 
         Args:
-            batches: Taken one after another on that thread; a device that left is told
-                of when the next one came.
+            batches: Taken one after another on that thread, which is waited for, since
+                it packs what it takes: a device that left is told of when the next one
+                came, and so is an interrupt.
             depth: How many may wait sealed; at least one.
 
         Returns:
@@ -243,9 +244,9 @@ def offer(
     owner = load_key(identity, passphrase, passphrase_file)
     endpoint = owner_endpoint(agreement, owner)
     sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
-    transport = TcpTransport(sock)
-    policy = expect_accelerator(agreement)
-    with handshake_with(f"who listens at {path}"):
+    transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
+    policy, whom = expect_accelerator(agreement), f"who listens at {path}"
+    with handshake_with(whom):
         session = connect(transport, endpoint, policy, HANDSHAKE_S)
     proposal = Proposal(
         version=VERSION,
@@ -259,7 +260,8 @@ def offer(
         undo.callback(connection.close)
         result = require_result(session.peer.result, agreement, owner.name)
         seen = Seen(result.standing, agreement.agreement.code.digest, agreement.digest)
-        consent = hand_over(connection, proposal, HANDSHAKE_S)
+        with handshake_with(whom):
+            consent = hand_over(connection, proposal, HANDSHAKE_S)
         keys = connection.keys(proposal, consent)
         memory = offer_memory(connection.leave_session(), proposal, consent, peer_uid)
         undo.callback(memory.close)

@@ -14,8 +14,8 @@ import torch
 
 from sealift.channel.link.keys import LinkKeys
 from sealift.crypto.keys import TOKEN
-from sealift.errors import PeerError, RefusedError, UsageError
-from sealift.link import handover
+from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
+from sealift.link import handover, receiving, sending
 from sealift.link.handover import Connection
 from sealift.link.onecall import OneCall
 from sealift.link.receiving import Receiver
@@ -198,6 +198,36 @@ def test_whoever_leaves_in_the_handshake_is_told_of(parties: LinkedParties) -> N
                 break
     with pytest.raises(PeerError, match="who came to") as caught:
         waiting.join()
+    assert caught.value.code == "peer-closed"
+
+
+def test_a_device_that_leaves_before_it_consents_is_told_of(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*terms: Any, **more: Any) -> None:
+        raise MalformedError("no proposal")
+
+    monkeypatch.setattr(receiving, "take_over", leave)
+    device = Other(parties.accept_link)
+    with pytest.raises(PeerError, match="who listens at") as caught:
+        parties.offer()
+    assert caught.value.code == "session-closed"
+    with pytest.raises(MalformedError):
+        device.join()
+
+
+def test_an_owner_that_hands_no_memory_over_is_told_of(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*terms: Any) -> None:
+        raise MalformedError("no memory")
+
+    monkeypatch.setattr(sending, "offer_memory", leave)
+    device = Other(parties.accept_link)
+    with pytest.raises(MalformedError):
+        parties.offer()
+    with pytest.raises(PeerError, match="who came to") as caught:
+        device.join()
     assert caught.value.code == "peer-closed"
 
 
