@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
-from sealift.errors import UsageError
+from sealift.errors import PeerError, UsageError
 from sealift.train.modelform import ModelForm
 from sealift.train.serving.client import Client, connect
 from sealift.train.serving.clientpolicy import ClientPolicy, Seen
@@ -89,9 +89,8 @@ class AsyncClient:
         try:
             while step := await self._run(lambda: next(stream, None), abandon):
                 yield step
-        except GeneratorExit:
-            self._aside(stream.close)
-            raise
+        finally:
+            self._aside(stream.close)  # unless it is in its thread: see above
 
     async def renew(self) -> None:
         """Demand fresh evidence; nobody may be waiting. See ``Client.renew``."""
@@ -100,10 +99,15 @@ class AsyncClient:
     async def aclose(self) -> None:
         """End the session; who still waits is told so."""
         found, self._found = self._found, None
-        if found is not None:
-            await asyncio.wrap_future(self._side.submit(found.close))
-        for each in (self._threads, self._side):
-            each.shutdown(wait=False)
+        closer = ThreadPoolExecutor(1, "sealift-closing")  # behind no withdrawal
+        try:
+            if found is not None:
+                closing = closer.submit(found.close)
+                # Cancelled, only the wait is: the session ends all the same.
+                await asyncio.wrap_future(closer.submit(closing.result))
+        finally:
+            for each in (closer, self._threads, self._side):
+                each.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         try:
@@ -127,7 +131,10 @@ class AsyncClient:
         self, work: Callable[[], T], abandon: Callable[[Future[T]], object]
     ) -> T:
         """Its result, from a thread; ``abandon`` if nobody waits for it any more."""
-        future = self._threads.submit(work)
+        try:
+            future = self._threads.submit(work)
+        except RuntimeError:  # closed between two steps
+            raise PeerError("the session is closed", code="session-closed") from None
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:

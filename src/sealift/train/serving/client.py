@@ -190,6 +190,7 @@ class Client:
     ) -> bytes:
         until = time.monotonic() + patience_s
         while True:
+            withdrawal.demand_wanted()
             id_ = self._mail.ask("predict", part, pad=pad)
             withdrawal.asked(self._mail, id_)
             try:
@@ -214,6 +215,7 @@ class Client:
         *,
         pad: bool,
     ) -> Generator[dict[str, Any], None, None]:
+        withdrawal.demand_wanted()
         id_ = self._mail.ask("generate", question, steps, pad=pad)
         withdrawal.asked(self._mail, id_)
         number, final = 0, False

@@ -37,6 +37,15 @@ class Withdrawal:
         self._lock = threading.Lock()
         self._asked: tuple[Mailbox, int] | None = None
 
+    def demand_wanted(self) -> None:
+        """Send nothing that nobody waits for.
+
+        Raises:
+            PeerError: code ``withdrawn``.
+        """
+        if self._over.is_set():
+            raise PeerError("the question was withdrawn", code="withdrawn")
+
     def asked(self, mail: Mailbox, id_: int) -> None:
         """This question is under way now, instead of the one before."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager, suppress
@@ -197,5 +198,104 @@ def test_fresh_evidence() -> None:
     async def body(house: House, model: AsyncClient) -> None:
         await model.renew()
         assert (await model.predict(rows(4.0)))["y"].tolist() == [[8.0, 9.0]]
+
+    in_house(body)
+
+
+@contextmanager
+def server_takes_nothing(model: AsyncClient) -> Iterator[Any]:
+    """Somebody is in the midst of sending, and a cancellation cannot be sent either."""
+    found: Any = model._found
+    with found._mail._sending:
+        yield found
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_closing_waits_for_no_withdrawal(patient: bool) -> None:
+    """Nor is it undone by who does not wait for it."""
+
+    async def body(house: House, model: AsyncClient) -> None:
+        house.model.gate.clear()
+        asked = asyncio.create_task(model.predict(rows(1.0)))
+        await until(house.model.entered.is_set)
+        with server_takes_nothing(model) as found:
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            closing = asyncio.create_task(model.aclose())
+            await asyncio.sleep(0)
+            if not patient:
+                closing.cancel()
+            await until(lambda: found._session._life.over)
+            assert (await asyncio.wait([closing], timeout=20))[0]
+            assert closing.cancelled() != patient
+        await until(lambda: not left_over())
+
+    in_house(body)
+
+
+def left_over() -> list[str]:
+    names = [each.name for each in threading.enumerate()]
+    return [name for name in names if name.startswith("sealift-")]
+
+
+def test_who_goes_on_after_the_end_is_told_so() -> None:
+    async def body(house: House, model: AsyncClient) -> None:
+        steps = model.generate(rows(1.0))
+        assert await anext(steps)
+        await model.aclose()
+        with pytest.raises(PeerError, match="closed"):
+            await anext(steps)
+        with pytest.raises(UsageError, match="not connected"):
+            await model.predict(rows(1.0))
+        await model.aclose()
+
+    in_house(body)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_the_rest_of_a_cancelled_question_is_not_sent(cancelled: bool) -> None:
+    """Its second part would be at the model before the server heard of its end."""
+
+    async def body(house: House, model: AsyncClient) -> None:
+        house.model.gate.clear()
+        asked = asyncio.create_task(model.predict(rows(*map(float, range(20)))))
+        await until(house.model.entered.is_set)
+        if cancelled:
+            asked.cancel()
+            withdrawn: Any = model._found
+            desk: Any = house.server._desk
+            await asyncio.sleep(0.1)  # it is too late for the part that is worked on
+            assert desk.waiting()[0] == 0
+            assert withdrawn._mail._last_id == 1
+        house.model.gate.set()
+        with suppress(asyncio.CancelledError):
+            await asked
+        inbox: Any = model._found._mail._inbox  # type: ignore[union-attr]
+        await until(lambda: not inbox)
+        await asyncio.sleep(0.05)
+        last_id = model._found._mail._last_id  # type: ignore[union-attr]
+        assert last_id == (1 if cancelled else 2)
+        assert house.model.batches == ([[16]] if cancelled else [[16], [4]])
+
+    in_house(body)
+
+
+def test_a_generation_that_is_thrown_at_ends_at_the_server() -> None:
+    async def body(house: House, model: AsyncClient) -> None:
+        steps = model.generate(rows(1.0))
+        assert await anext(steps)
+        threads: list[str] = []
+        cancel = model._found._mail.cancel  # type: ignore[union-attr]
+
+        def seen(id_: int) -> None:
+            threads.append(threading.current_thread().name)
+            cancel(id_)
+
+        model._found._mail.cancel = seen  # type: ignore[union-attr,method-assign]
+        with pytest.raises(ZeroDivisionError):
+            await steps.athrow(ZeroDivisionError())
+        await until(lambda: house.generations == 0)
+        assert [name.split("_")[0] for name in threads] == ["sealift-withdrawal"]
 
     in_house(body)
