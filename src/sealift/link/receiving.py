@@ -11,23 +11,21 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
 from sealift.attest.attester import Attester
-from sealift.channel.device import DeviceEngine, DeviceMemory
+from sealift.channel.device import DeviceEngine
 from sealift.channel.hostdevice import HostMemory
 from sealift.channel.life import dead_stream
 from sealift.channel.link.mode import parse_mode
 from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.select import DeviceSelection, select_device
 from sealift.channel.transports.pathsocket import PathListener
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.identity import Identity
-from sealift.errors import MalformedError, PeerError, UsageError
+from sealift.errors import MalformedError, PeerError
 from sealift.link.form import (
     LAST_WORD,
     BatchField,
@@ -44,6 +42,7 @@ from sealift.link.handover import (
     take_memory,
     take_over,
 )
+from sealift.link.ondevice import ReceivingDevice, open_device
 from sealift.link.onecall import OneCall
 from sealift.link.terms import (
     File,
@@ -57,32 +56,6 @@ from sealift.session.establish import accept as accept_session
 
 WAIT_S: Final = 60.0
 TIMEOUT_S: Final = 600.0
-HOST_SLOTS: Final = 8
-APART_SLOTS: Final = (
-    32  # a device with memory of its own takes half of them by one call
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """Where batches come to.
-
-    Attributes:
-        engine: Opens records.
-        memory: Room for one batch.
-        opened_by: Which engine it is, and why.
-        ordinal: Which GPU, if it is one.
-    """
-
-    engine: DeviceEngine
-    memory: DeviceMemory
-    opened_by: str
-    ordinal: int
-
-    @property
-    def slots(self) -> int:
-        """Records that should wait in the link's memory."""
-        return HOST_SLOTS if isinstance(self.memory, HostMemory) else APART_SLOTS
 
 
 class Receiver:
@@ -100,7 +73,7 @@ class Receiver:
         *,
         form: BatchForm,
         owner: str,
-        device: _Device,
+        device: ReceivingDevice,
         parts: ExitStack,
     ) -> None:
         self.form = form
@@ -295,7 +268,7 @@ def accept(
     endpoint = device_endpoint(agreement, code, identity=key, attester=attester)
     policy = expect_owner(agreement, owner)
     with ExitStack() as parts:
-        found = _open_device(device, batch_form.batch_bytes, parts)
+        found = open_device(device, batch_form.batch_bytes, parts)
         sock = _await_owner(Path(path), peer_uid, wait_s)
         transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
         whom = f"who came to {path}"
@@ -346,30 +319,6 @@ def _await_owner(path: Path, peer_uid: int | None, wait_s: float) -> socket.sock
         ) from None
     finally:
         listener.close()
-
-
-def _open_device(device: str | DeviceEngine, nbytes: int, parts: ExitStack) -> _Device:
-    ordinal = 0
-    if isinstance(device, str):
-        chosen, ordinal = _select(device)
-        parts.callback(chosen.engine.close)
-    else:
-        chosen = DeviceSelection(device, f"{device.name}: given by the caller")
-    memory = chosen.engine.allocate(nbytes)
-    parts.callback(memory.close)
-    return _Device(chosen.engine, memory, chosen.reason, ordinal)
-
-
-def _select(device: str) -> tuple[DeviceSelection, int]:
-    kind, _, number = device.partition(":")
-    known = {"auto": None, "cpu": "host", "cuda": "cuda"}
-    numbered = not number or (kind == "cuda" and number.isdecimal())
-    if kind not in known or not numbered:
-        raise UsageError(
-            f"there is no device {device!r}", fix="There are: auto, cpu, cuda, cuda:1"
-        )
-    ordinal = int(number or 0)
-    return select_device(prefer=known[kind], ordinal=ordinal), ordinal
 
 
 def _require_room(room: Any, field: BatchField) -> None:
