@@ -24,6 +24,7 @@ def seal_resource(
     row_bytes: int,
     record_bytes: int,
     schema: dict[str, Any],
+    description: bytes | None = None,
 ) -> HeldResource:
     """The resource as its file makes it, and the file as its holder has it.
 
@@ -35,6 +36,7 @@ def seal_resource(
         key=key,
         total_bytes=len(plain),
         record_bytes=record_bytes,
+        description=description,
     )
     sealed = replace(
         resource,

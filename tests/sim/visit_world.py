@@ -35,6 +35,7 @@ from sealift.travel.hostsetup import (
     ReleasedResource,
 )
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.load import Columns
 from sealift.travel.messages import BufferOffered, OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.ratchet import Ratchet
@@ -50,6 +51,11 @@ RECORD_BYTES = 96
 OWNERS = ("ada", "bern", "cleo")
 MODES: tuple[Mode, ...] = ("at-rest", "visit", "ratchet")
 SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]}
+
+
+def described_by(schema: object) -> bytes:
+    """What a file of this world says that it is."""
+    return repr(schema).encode()
 
 
 class VisitWorld:
@@ -74,6 +80,7 @@ class VisitWorld:
         self.model = bytearray(self._model)
         self.fails_in_work: Callable[[], None] = lambda: None
         self.checks: Callable[[LoadedCargo], None] = lambda cargo: None
+        self.columns: Columns = lambda resource: described_by(resource.schema)
         self.faults: Sequence[Fault] = ()
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
         self.mode: Mode = "at-rest"
@@ -273,6 +280,7 @@ class VisitWorld:
             ratchet=self.ratchet,
             dock=self.dock,
             sink=self.events.append,
+            columns=self.columns,
         )
 
     def _work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
@@ -308,6 +316,7 @@ class VisitWorld:
             row_bytes=ROW_BYTES,
             record_bytes=RECORD_BYTES,
             schema=SCHEMA,
+            description=described_by(SCHEMA),
         )
         self.held[name] = replace(held, data_key=key)
         return self.held[name].resource

@@ -28,7 +28,7 @@ from sealift.train.openjob import OpenJob
 from sealift.train.progress import JobCheckpoints, NoCheckpoints
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
 from sealift.train.restarts import Restarts
-from sealift.train.workbench import Workbench, check_cargo_rows
+from sealift.train.workbench import Workbench, check_cargo_rows, columns_of
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.capacity import free_memory_bytes
@@ -272,6 +272,7 @@ class Accelerator:
             tell=lambda phase: _tell(control, phase),
             dock=self._dock,
             sink=self._sink,
+            columns=columns_of,
         )
         meet.start()
         return Hosting(

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
-from sealift.channel.commitment import ContentCommitment, verify_leaves
+from sealift.channel.commitment import verify_leaves
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard
+from sealift.data.card import SEALED_SUFFIX, ResourceCard, commitment_of, schema_of
+from sealift.data.sameschema import demand_sealed_as
+from sealift.data.shard import Shard
 from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
@@ -202,6 +204,7 @@ class SealedRows:
 
     Raises:
         IntegrityError: if a file is not the one agreed on.
+        MalformedError: ``schema-mismatch``, if it was sealed with other columns.
     """
 
     def __init__(
@@ -239,11 +242,12 @@ def _verify(
             fix="The local plan reads every resource of the agreement",
             code="missing-resource",
         )
-    commitment = ContentCommitment(
-        resource.content, resource.total_bytes, resource.record_bytes
-    )
-    leaves = verify_leaves(cards[name].leaves, commitment, data_key=keys[name])
-    readers[name].verify(leaves)
+    reader, key = readers[name], keys[name]
+    if reader.header.is_described:  # a model's is not
+        shard = Shard(f"{name}{SEALED_SUFFIX}", key)
+        demand_sealed_as(schema_of(resource), "the agreement", shard, reader.header)
+    leaves = verify_leaves(cards[name].leaves, commitment_of(resource), data_key=key)
+    reader.verify(leaves)
 
 
 def _tell(sink: Sink, stop: Stop, found: Measured) -> None:

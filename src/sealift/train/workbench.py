@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sealift.data.rowcheck import demand_rows
+from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_from_plain
 from sealift.errors import MalformedError
-from sealift.release.agreement import Agreement
+from sealift.release.agreement import Agreement, Resource
 from sealift.train.joint import Cargo, JointTraining, joint_training
 from sealift.train.messages import AcceleratorSettings
 from sealift.train.output import let_out
@@ -77,9 +78,16 @@ def check_cargo_rows(cargo: LoadedCargo) -> None:
     Raises:
         MalformedError: code ``bad-row``, with the field.
     """
-    resource = cargo.resource
-    schema = schema_from_plain(resource.schema, source=resource.name)
-    demand_rows(cargo.view, schema)
+    demand_rows(cargo.view, _schema_of(cargo.resource))
+
+
+def columns_of(resource: Resource) -> bytes:
+    """What a resource's file must have been sealed as, by the agreement."""
+    return _schema_of(resource).columns
+
+
+def _schema_of(resource: Resource) -> Schema:
+    return schema_from_plain(resource.schema, source=resource.name)
 
 
 def _cargo(loaded: LoadedCargo) -> Cargo:

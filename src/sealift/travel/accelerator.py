@@ -230,6 +230,7 @@ class HostedVisit:
             ratchet=self._setup.ratchet,
             dock=self._setup.dock,
             sink=self._setup.sink,
+            columns=self._setup.columns,
         )
 
     def _scrub(self) -> ScrubSummary:

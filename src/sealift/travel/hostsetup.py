@@ -13,7 +13,7 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
 from sealift.travel.dock import Dock
 from sealift.travel.lease import Lease, LeaseTerms
-from sealift.travel.load import Loaded
+from sealift.travel.load import Columns, Loaded
 from sealift.travel.messages import OfferVisit, VisitPhase
 from sealift.travel.paths import VisitSession
 from sealift.travel.pool import Pool
@@ -106,6 +106,8 @@ class HostSetup:
         ratchet: Keys of mode ``ratchet``; one chain per process.
         dock: Where holders may come alongside; None is the relay only.
         sink: Gets ``visit.path``.
+        columns: What a resource's rows are said to be; a file that was sealed as
+            something else is refused.
     """
 
     released: Mapping[str, ReleasedResource]
@@ -122,3 +124,4 @@ class HostSetup:
     ratchet: Ratchet = field(default_factory=Ratchet)
     dock: Dock | None = None
     sink: Sink = discard
+    columns: Columns | None = None

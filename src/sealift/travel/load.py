@@ -19,9 +19,10 @@ from sealift.channel.commitment import (
     verify_leaves,
 )
 from sealift.channel.header import StreamHeader, count_records
+from sealift.channel.record import verify_description
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import IntegrityError, MalformedError
+from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
@@ -53,6 +54,7 @@ from sealift.travel.rows import FrameRows, SealedRows
 from sealift.travel.state import Visit
 from sealift.travel.visitkeys import VisitKeys, keys_of_ratchet, keys_of_session
 
+Columns = Callable[[Resource], bytes]
 ALONGSIDE_S: Final = 5.0  # the holder said that it came; its connection is on the way
 
 
@@ -77,6 +79,7 @@ class CargoLoader:
         ratchet: Keys of mode ``ratchet``.
         dock: Where the holder may come alongside; None is the relay only.
         sink: Gets ``visit.path``.
+        columns: What the rows are said to be, for files that say it themselves.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class CargoLoader:
         ratchet: Ratchet | None = None,
         dock: Dock | None = None,
         sink: Sink = discard,
+        columns: Columns | None = None,
     ) -> None:
         self._visit = visit
         self._resource = resource
@@ -99,6 +103,7 @@ class CargoLoader:
         self._ratchet = ratchet or Ratchet()
         self._dock = dock
         self._sink = sink
+        self._columns = columns
         self._open_berth: Berth | None = None
 
     def stop(self) -> None:
@@ -169,7 +174,16 @@ class CargoLoader:
         if told != (self._resource.total_bytes, self._resource.record_bytes):
             raise _wrong_content("the sealed file has another size")
         opener = keys.opener(present.header, self._data_key)
+        if header.is_described and self._columns is not None:
+            self._demand_columns(header, self._columns(self._resource))
         return SealedRows(opener, leaves, self._pool)
+
+    def _demand_columns(self, header: StreamHeader, columns: bytes) -> None:
+        """Of a file as it was sealed at home: one of this visit describes nothing."""
+        try:
+            verify_description(self._data_key, header, columns)
+        except AuthenticationError as error:
+            raise _wrong_content("it was sealed with other columns") from error
 
     @contextmanager
     def _path(self, session: VisitSession) -> Iterator[tuple[FrameSource, PathName]]:

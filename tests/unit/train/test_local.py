@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sealift import codec
+from sealift.data.card import read_card
 from sealift.demo.tasks.digits import ROW_BYTES
-from sealift.errors import PolicyError
+from sealift.errors import MalformedError, PolicyError
 from sealift.train.joint import mean_over_rows
-from tests.sim.jobworld import RECIPE, Wishes, fresh_world, train_here
+from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
 
 
 def test_means_are_weighted_by_rows() -> None:
@@ -53,3 +56,18 @@ def test_a_model_that_must_be_approved_of_is_not_made_in_the_open(
     with pytest.raises(PolicyError, match="approval of north and lab") as caught:
         train_here(world)
     assert caught.value.code == "output-unapproved"
+
+
+def test_a_file_of_other_columns_is_not_trained_on(tmp_path: Path) -> None:
+    """Its card, which the agreement was made of, was changed in its folder before."""
+    world = fresh_world(tmp_path, Wishes(epochs=1))
+    path = world.home("north").sealed / "north-train.resource.json"
+    card = read_card(path)
+    fields = [dict(each) for each in card.resource.schema["fields"]]
+    other = card.resource.schema | {"fields": fields}
+    fields[0]["name"], fields[1]["name"] = fields[1]["name"], fields[0]["name"]
+    other_card = replace(card, resource=replace(card.resource, schema=other))
+    path.write_bytes(codec.encode(other_card))
+    change(world, Wishes(epochs=1))
+    with pytest.raises(MalformedError, match="not sealed with the columns"):
+        train_here(world)
