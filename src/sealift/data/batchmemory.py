@@ -57,10 +57,11 @@ class BatchMemory:
     def rest(self) -> None:
         """Overwrite what is idle, and from now on whatever comes back."""
         self._resting = True
-        for _ in range(len(self._idle)):
-            memory = self._idle.popleft()
-            overwrite_memory(memory)
-            self._idle.append(memory)
+        with contextlib.suppress(IndexError):  # another thread overwrites the rest
+            for _ in range(len(self._idle)):
+                memory = self._idle.popleft()
+                overwrite_memory(memory)
+                self._idle.append(memory)
 
     def close(self) -> None:
         """As ``rest``, and keep nothing any more. Idempotent."""
@@ -96,11 +97,12 @@ class BatchMemory:
 
     def _taken(self, nbytes: int) -> mmap.mmap | None:
         size_bytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        for _ in range(len(self._idle)):
-            memory = self._idle.pop()  # what came back last is likeliest in the cache
-            if len(memory) == size_bytes:
-                return memory
-            self._idle.appendleft(memory)
+        with contextlib.suppress(IndexError):  # another thread has the last ones
+            for _ in range(len(self._idle)):
+                memory = self._idle.pop()  # the last is likeliest in the cache
+                if len(memory) == size_bytes:
+                    return memory
+                self._idle.appendleft(memory)
         with contextlib.suppress(OSError, ValueError):  # torch says it better
             # Private: a forked child has a copy of what it was handed out.
             memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE)

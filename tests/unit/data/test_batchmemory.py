@@ -9,6 +9,7 @@ import io
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -255,6 +256,24 @@ def test_tensors_that_live_at_once_lie_apart_in_any_thread(memory: BatchMemory) 
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+class Taken(deque[mmap.mmap]):
+    """Another thread takes all of it as soon as it was counted."""
+
+    def __len__(self) -> int:
+        found = super().__len__()
+        self.clear()
+        return found
+
+
+def test_what_another_thread_took_meanwhile_is_not_missed(memory: BatchMemory) -> None:
+    filled(memory, 1)
+    memory._idle = Taken(memory._idle)
+    assert seen(filled(memory, 2)) == {2}
+    memory._idle = Taken([mmap.mmap(-1, 4096)])
+    memory.rest()
+    memory._idle = deque()
 
 
 def test_a_forked_child_has_its_own(memory: BatchMemory) -> None:
