@@ -137,3 +137,16 @@ def test_another_form_is_another_model(
     said = capsys.readouterr()
     assert said.out == ""
     assert "It is sealed already, in out" in said.err
+
+
+def test_what_somebody_else_put_there_is_not_ours(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model of another key, with the mark that says that its key is kept."""
+    killed(monkeypatch, sealedmodel, "place")
+    Path("out/.m.sealing/placing").touch()
+    Path("v.db").unlink()
+    assert seal() == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "exists already" in said.err

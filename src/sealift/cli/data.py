@@ -165,6 +165,8 @@ def _finished(
     if fewer or not all(each.exists() for each in paths):
         return ()
     cards = tuple(read_card(each) for each in paths)
+    if not all(map(vault.kept, cards)):  # whoever writes there put a mark there, too
+        return ()
     if any(card.resource.part != args.part for card in cards) or (
         given is not None and any(card.schema != given for card in cards)
     ):

@@ -105,10 +105,9 @@ def _finished(
     )
     path = sealed_paths(args.out, args.name).card
     card = read_card(path) if path.exists() else None
-    if card is None or (card.resource.part, card.resource.schema) != (
-        "model",
-        form.to_plain(),
-    ):
+    if card is None or not vault.kept(card):
+        return None
+    if (card.resource.part, card.resource.schema) != ("model", form.to_plain()):
         return None
     _say(f"{args.source} was not read again")
     return card

@@ -1,4 +1,4 @@
-"""`sealift data seal` was stopped, and is asked for another number of shards then."""
+"""`sealift data seal` was stopped, and what is there then is not what is asked for."""
 
 from __future__ import annotations
 
@@ -84,3 +84,17 @@ def test_as_many_shards_go_on(
     said = capsys.readouterr()
     assert "t.npz was not read again" in said.err
     assert sum(each["rows"] for each in json.loads(said.out)["shards"]) == 24
+
+
+def test_what_somebody_else_put_there_is_not_ours(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files of another key, with the mark that says that their key is kept."""
+    kill_once_kept(monkeypatch, 1)
+    Path("out/.n.sealing/placing").touch()
+    Path("v.db").unlink()
+    assert seal("--shards", "1") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "exists already" in said.err
+    assert "was not read again" not in said.err
