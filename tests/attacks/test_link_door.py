@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ from sealift.link import sending
 from sealift.link.form import form_of, last_word
 from sealift.link.handover import Connection, Consent, Proposal
 from sealift.link.terms import require_result
-from sealift.release.agreement import ReleaseRule
+from sealift.release.agreement import Agreement, ReleaseRule
 from sealift.session.endpoint import Endpoint
 from tests.sim.linked import FORM, LinkedParties, Other, both, linked
 
@@ -186,6 +186,59 @@ def test_an_owners_own_rule_counts(tmp_path: Path) -> None:
         with pytest.raises(PolicyError) as caught:
             require_result(result, parties.agreement, "north")
         assert caught.value.code == refusal
+
+
+class LaterParties(LinkedParties):
+    """Under an agreement for another time."""
+
+    times: ClassVar[dict[str, int]] = {}
+
+    def document(self) -> Agreement:
+        return replace(super().document(), **self.times)
+
+
+@pytest.mark.parametrize(
+    ("times", "code"),
+    [
+        ({"not_after": 1}, "agreement-expired"),
+        ({"not_before": 1 << 37}, "agreement-not-yet"),
+        ({"not_before": 1, "not_after": 1 << 37}, "peer-"),  # the control: nobody came
+    ],
+)
+def test_an_agreement_must_be_in_force(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: dict[str, int],
+    code: str,
+) -> None:
+    """Also one that was verified before, and is given as it is."""
+    monkeypatch.setattr(LaterParties, "times", times)
+    parties = LaterParties(tmp_path)
+    for end in (parties.offer, parties.accept_link):
+        with pytest.raises((PolicyError, PeerError)) as caught:
+            end(wait_s=0)
+        assert caught.value.code.startswith(code)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (ReleaseRule(not_after=1), "resource-expired"),
+        (ReleaseRule(not_before=1 << 37), "resource-not-yet"),
+        (ReleaseRule(not_before=1, not_after=1 << 37), "peer-unreachable"),  # control
+    ],
+)
+def test_the_time_of_an_owners_own_rule_counts(
+    tmp_path: Path, rule: ReleaseRule, code: str
+) -> None:
+    with pytest.raises((PolicyError, PeerError)) as caught:
+        LinkedParties(tmp_path, rule=rule).offer(wait_s=0)
+    assert caught.value.code == code
+
+
+def test_an_agreement_is_equipped_once(parties: LinkedParties) -> None:
+    with pytest.raises(UsageError, match="judged with already"):
+        parties.offer(references=[parties.folder / "references.json"])
 
 
 def test_the_two_ends_mean_the_same_batches(parties: LinkedParties) -> None:

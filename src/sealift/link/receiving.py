@@ -240,7 +240,7 @@ def accept(
     Args:
         path: Unix socket to listen at; it is gone when somebody came.
         form: Element type and shape of every array of a batch, by name.
-        agreement: The signed agreement.
+        agreement: The signed agreement, in force.
         code: Folder with the code that runs here; the agreement names it by digest.
         identity: Of the development attester: identity file, or unlocked.
         passphrase: Of the file; or
@@ -260,8 +260,7 @@ def accept(
         UsageError, MalformedError, UnavailableError: something is wrong here.
     """
     batch_form = form_of(form)
-    if not isinstance(agreement, VerifiedAgreement):
-        agreement = load_agreement(agreement)
+    agreement = load_agreement(agreement)
     key = None
     if identity is not None:
         key = load_key(identity, passphrase, passphrase_file)

@@ -215,7 +215,7 @@ def offer(
     Args:
         path: Unix socket where ``accept`` listens, or soon will.
         form: Element type and shape of every array of a batch, by name.
-        agreement: The signed agreement; this identity is a data owner of it.
+        agreement: The signed agreement, in force; this identity is a data owner of it.
         identity: The owner's identity file, or an unlocked identity.
         passphrase: Of the file; or
         passphrase_file: a file whose first line it is.
@@ -236,16 +236,13 @@ def offer(
         UsageError, MalformedError, UnavailableError: something is wrong here.
     """
     batch_form, link_mode = form_of(form), choose_mode(mode, development=development)
-    if not isinstance(agreement, VerifiedAgreement):
-        agreement = load_agreement(
-            agreement, collateral=collateral, references=references
-        )
+    agreement = load_agreement(agreement, collateral=collateral, references=references)
     require_possible(agreement, development=development)
     owner = load_key(identity, passphrase, passphrase_file)
-    endpoint = owner_endpoint(agreement, owner)
+    endpoint, policy = owner_endpoint(agreement, owner), expect_accelerator(agreement)
     sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
     transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
-    policy, whom = expect_accelerator(agreement), f"who listens at {path}"
+    whom = f"who listens at {path}"
     with handshake_with(whom):
         session = connect(transport, endpoint, policy, HANDSHAKE_S)
     proposal = Proposal(

@@ -36,21 +36,34 @@ File = str | Path
 
 
 def load_agreement(
-    path: File,
+    agreement: File | VerifiedAgreement,
     *,
     collateral: File | None = None,
     references: Iterable[File] = (),
 ) -> VerifiedAgreement:
     """The signed agreement, in force now, with what evidence is judged with.
 
+    Args:
+        agreement: Its file; or one that was verified and equipped already.
+        collateral: For a file.
+        references: For a file.
+
     Raises:
         SealiftError: if it is not signed by all who must, or its time is over.
     """
+    if isinstance(agreement, VerifiedAgreement):
+        if collateral is not None or tuple(references):
+            raise UsageError(
+                "this agreement has what evidence is judged with already",
+                fix="Give collateral= and references= with an agreement's file",
+            )
+        agreement.agreement.require_time(_wall_clock())
+        return agreement
     sets = [parse_set(read_whole(Path(each), MAX_SET_BYTES)) for each in references]
     bundle = None
     if collateral is not None:
         bundle = parse_bundle(read_whole(Path(collateral), 2 * MAX_BUNDLE_BYTES))
-    verified = load_verified(Path(path))
+    verified = load_verified(Path(agreement))
     verified.agreement.require_time(_wall_clock())
     return equip(verified, clock=_wall_clock, collateral=bundle, sets=sets)
 
@@ -79,16 +92,18 @@ def load_key(
 
 
 def owner_endpoint(agreement: VerifiedAgreement, identity: Identity) -> Endpoint:
-    """The owner's side.
+    """The owner's side; the time that its own rules allow is now.
 
     Raises:
-        PolicyError: ``not-a-party``, ``other-key``, ``owner-unsigned``, ``owner-left``
-            or ``not-a-data-owner``.
+        PolicyError: ``not-a-party``, ``other-key``, ``owner-unsigned``, ``owner-left``,
+            ``not-a-data-owner``, ``resource-not-yet`` or ``resource-expired``.
     """
     agreement.agreement.require_own_key(identity.name, identity.public_key)
     agreement.require_owner_signed(identity.name)
     if identity.name not in agreement.agreement.data_owners:
         raise _no_data(identity.name)
+    for resource in agreement.agreement.resources_of(identity.name):
+        resource.require_time(_wall_clock())
     return Endpoint(
         role=Role.HOLDER,
         name=identity.name,

@@ -211,7 +211,7 @@ def test_a_device_that_leaves_before_it_consents_is_told_of(
     device = Other(parties.accept_link)
     with pytest.raises(PeerError, match="who listens at") as caught:
         parties.offer()
-    assert caught.value.code == "session-closed"
+    assert caught.value.code in ("session-closed", "peer-closed")  # when it heard
     with pytest.raises(MalformedError):
         device.join()
 
