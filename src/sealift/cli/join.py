@@ -24,7 +24,7 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
-from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
     JobError,
@@ -87,9 +87,10 @@ def run(args: argparse.Namespace) -> int:
     require_data_owner(setup, "holder")
     with ExitStack() as stack:
         held = load_held(setup, args.sealed, stack)
-        if setup.job.travel.mode != "at-rest":
+        reseals = setup.job.travel.mode != "at-rest"
+        if reseals:
             held = with_keys(setup, args.vault, held)
-        if not args.holder_only:
+        if reseals or not args.holder_only:
             check_keys(setup, args.vault, held)
         make_folder(args.receipts)
         holder = _Holder(args, setup, held)
@@ -174,19 +175,30 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
     """The sealed files must be those that the vault's keys are for.
 
     Raises:
-        MalformedError: if a file was sealed with another key: it is another file.
+        MalformedError: if a file was sealed with another key: it is another file; or
+            ``schema-mismatch``, with other columns than the agreement says.
         UnavailableError: if the vault cannot be opened, or has no such key.
     """
+    from sealift.data.sameschema import demand_sealed_as
+    from sealift.data.shard import Shard
+
     with closing(Vault.open(vault, setup.identity)) as keys:
         for name, each in held.items():
+            key = keys.fetch(name)
             try:
-                RecordOpener(keys.fetch(name), each.source.header_bytes).close()
+                with closing(RecordOpener(key, each.source.header_bytes)) as opener:
+                    header = opener.header
             except AuthenticationError:
                 raise MalformedError(
                     f"{name}{SEALED_SUFFIX} is not the file that its key is for",
                     fix="Use the files that the agreement was made with",
                     code="other-resource",
                 ) from None
+            if header.is_described:
+                shard = Shard(f"{name}{SEALED_SUFFIX}", key)
+                demand_sealed_as(
+                    schema_of(each.resource), "the agreement", shard, header
+                )
 
 
 def with_keys(
