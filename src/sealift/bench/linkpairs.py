@@ -136,7 +136,10 @@ def _pairs_in_new_memory(
     until = time.monotonic() + MOST_PER_PLACEMENT_S
     while not _enough(found, gauge, until):
         rates = gauge.read()
-        found.append(Pair(timed(peer, arms[0]), timed(peer, arms[1]), rates))
+        order = arms[::-1] if len(found) % 2 else arms  # neither is always second
+        taken = {arm.link: timed(peer, arm) for arm in order}
+        plain_s, sealed_s = (taken[arm.link] for arm in arms)
+        found.append(Pair(plain_s, sealed_s, rates))
     for arm in arms:
         arm.close()
         peer.ask("drop", link=arm.link)
