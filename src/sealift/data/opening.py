@@ -6,11 +6,11 @@ verifies every record before it says that it is done.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Final, Protocol
 
 from sealift.channel.commitment import VerifiedLeaves
@@ -96,8 +96,9 @@ class OpenerPool:
     def __init__(self, openers: Sequence[Opener], own: Opener | None) -> None:
         self._own = own
         self._openers = list(openers)
-        self._idle = list(openers)
-        self._lock = threading.Lock()
+        self._idle = SimpleQueue[Opener]()
+        for opener in openers:
+            self._idle.put(opener)
         self._threads = (
             ThreadPoolExecutor(len(self._openers), thread_name_prefix="sealift-open")
             if openers
@@ -147,13 +148,12 @@ class OpenerPool:
             self._own.close()
 
     def _open(self, extents: Sequence[Extent]) -> None:
-        with self._lock:
-            opener = self._idle.pop()  # as many threads as openers
+        # As many threads as openers; or more: an interrupt makes Python lose count.
+        opener = self._idle.get()
         try:
             opener.open(extents)
         finally:
-            with self._lock:
-                self._idle.append(opener)
+            self._idle.put(opener)
 
 
 def extents_of(runs: Sequence[Run], row_bytes: int, at: int) -> list[Extent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -150,13 +150,13 @@ def test_an_interrupt_leaves_nobody_writing(
     arena: WindowArena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while it waits for the last group; a notebook goes on with the loader."""
-    wait, calls = windows_module.wait, [0]
+    original, calls = windows_module.wait, [0]
 
     def once_interrupted(futures: Sequence[Future[None]]) -> Any:
         calls[0] += 1
         if calls[0] == 1:
             raise KeyboardInterrupt
-        return wait(futures)
+        return original(futures)
 
     monkeypatch.setattr(windows_module, "wait", once_interrupted)
     writer = Writer(arena)
@@ -203,3 +203,19 @@ def watched(
 
     monkeypatch.setattr(arena, "scrub", seen)
     return scrubs
+
+
+def test_a_thread_too_many_waits_for_an_opener(arena: WindowArena) -> None:
+    """Interrupted while it starts one, Python's pool starts another."""
+    other = Recorder()
+    other.may.clear()
+    pool = OpenerPool([other], None)
+    assert pool._threads is not None
+    pool._threads._max_workers = 2
+    both = [pool.submit([Extent(0, row * ROW, (row + 1) * ROW, 0)]) for row in (0, 1)]
+    assert other.began.wait(30)
+    assert wait(both, 0.2).done == set()
+    other.may.set()
+    assert [each.result(30) for each in both] == [None, None]
+    assert sorted(other.seen) == [0, 1]
+    pool.close()
