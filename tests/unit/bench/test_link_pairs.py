@@ -38,7 +38,7 @@ def test_a_ratio_is_that_of_the_pair_in_the_middle() -> None:
 def test_pairs_on_a_disturbed_core_are_counted_apart(slow_core: int) -> None:
     rates = [10.0, 20.0]
     slowed = list(rates)
-    slowed[slow_core] *= 0.9
+    slowed[slow_core] *= 0.89
     gauge = Rates(*slowed, *rates)
     disturbed, quiet = (Pair(1.0, taken, gauge.read()) for taken in (2.0, 1.0))
     row = SizePairs(GIB, [[disturbed] * 3, [quiet]]).row(gauge)
