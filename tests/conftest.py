@@ -83,6 +83,19 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def real_passphrase_cost() -> Iterator[int]:
+    """The cost of a passphrase, which key files that tests make do not ask for.
+
+    Every role of every job would pay it. What commands write costs what it says.
+    """
+    identity = importlib.import_module("sealift.crypto.identity")
+    real: int = identity.SCRYPT_LOG2_N
+    identity.SCRYPT_LOG2_N = 10  # the lowest that a file may ask for
+    yield real
+    identity.SCRYPT_LOG2_N = real
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what the machine cannot run; let process-starting tests run one at a time."""

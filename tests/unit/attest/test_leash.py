@@ -53,6 +53,17 @@ def test_one_that_ignores_the_request_is_ended(tmp_path: Path) -> None:
     assert _is_gone(program)
 
 
+def test_one_that_is_ended_at_once_leaves_nothing(tmp_path: Path) -> None:
+    """The request may come before the shell has set its trap, or the program runs."""
+    for turn in range(25):
+        place = tmp_path / str(turn)
+        process = start_leashed(["sh", "-c", PROGRAM.format(place=place)])
+        time.sleep(turn * 0.0002)
+        end_leashed(process, 5)
+        if place.exists() and (text := place.read_text()):
+            assert _is_gone(int(text)), f"after {turn * 0.2:.1f} ms"
+
+
 def _survives(starter: str, folder: Path) -> bool:
     place = folder / "pid"
     text = starter.format(program=PROGRAM.format(place=place)) + THEN_WAIT

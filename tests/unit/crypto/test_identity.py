@@ -45,12 +45,6 @@ def named(change: dict[str, Any]) -> str:
     return str(change)[:40]
 
 
-@pytest.fixture(autouse=True)
-def cheap_scrypt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lowest cost that a file may ask for; one test takes the real one."""
-    monkeypatch.setattr(identities, "SCRYPT_LOG2_N", 10)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "clinic.identity"
@@ -59,9 +53,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_file_round_trip_at_the_real_cost(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, real_passphrase_cost: int
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr(identities, "SCRYPT_LOG2_N", real_passphrase_cost)
     save_identity(CLINIC, tmp_path / "key", PASSPHRASE)
     assert json.loads((tmp_path / "key").read_bytes())["scrypt_log2_n"] >= 16
     loaded = load_identity(tmp_path / "key", PASSPHRASE)

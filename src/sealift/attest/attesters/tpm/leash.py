@@ -14,9 +14,11 @@ from typing import IO, Any, Final
 
 # The program gets no standard input; the leash is descriptor 3, for the watcher alone.
 _SCRIPT: Final = """\
+asked= program=
 exec 3<&0 </dev/null
+trap 'asked=1; kill $program 2>/dev/null' TERM INT
 "$@" 3<&- & program=$!
-trap 'kill $program 2>/dev/null' TERM INT
+[ -z "$asked" ] || kill $program 2>/dev/null
 { read -r _ <&3; kill -9 $program 2>/dev/null; } >/dev/null 2>&1 & watcher=$!
 exec 3<&-
 while :; do
