@@ -12,7 +12,6 @@ from sealift.cli.passphrase import (
     add_passphrase_argument,
     ask_terminal,
     read_passphrase,
-    read_secret_line,
 )
 from sealift.codec import encode
 from sealift.crypto.identity import (
@@ -24,6 +23,7 @@ from sealift.crypto.identity import (
     save_identity,
 )
 from sealift.errors import UsageError
+from sealift.release.files import read_secret_line
 
 CARD_SUFFIX = ".card.json"
 

@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sealift.errors import MalformedError, UsageError
-from sealift.release.files import read_whole
+from sealift.errors import UsageError
+from sealift.release.files import read_secret_line
 
 VARIABLE: Final = "SEALIFT_PASSPHRASE"
-MAX_PASSPHRASE_BYTES: Final = 1024
 
 
 def add_passphrase_argument(parser: argparse.ArgumentParser) -> None:
@@ -55,24 +54,6 @@ def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> s
             "the two passphrases differ", fix="Try again", code="passphrases-differ"
         )
     return passphrase
-
-
-def read_secret_line(file: Path) -> str:
-    """The first line of a file; raises like ``read_passphrase``."""
-    lines = read_whole(file, MAX_PASSPHRASE_BYTES).splitlines()
-    try:
-        line = lines[0].decode("utf-8") if lines else ""
-    except UnicodeDecodeError:
-        raise MalformedError(
-            f"{file} is not UTF-8", code="bad-passphrase-file"
-        ) from None
-    if not line:
-        raise MalformedError(
-            f"the first line of {file} is empty",
-            fix="Put the passphrase there",
-            code="bad-passphrase-file",
-        )
-    return line
 
 
 def ask_terminal(prompt: str) -> str:

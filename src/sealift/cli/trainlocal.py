@@ -14,7 +14,6 @@ from typing import Any
 
 from sealift.attest.level import Level
 from sealift.channel.sealedfile import SealedFileReader
-from sealift.cli.passphrase import read_secret_line
 from sealift.cli.roles import say_sandbox
 from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
@@ -24,6 +23,7 @@ from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard, read_car
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.bundle import load_bundle
+from sealift.release.files import read_secret_line
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
 from sealift.train.local import LocalRun, SealedRows, train_local

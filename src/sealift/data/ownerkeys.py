@@ -7,11 +7,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sealift.crypto.identity import load_identity
-from sealift.errors import MalformedError, UsageError
-from sealift.release.files import read_whole
+from sealift.errors import UsageError
+from sealift.release.files import read_secret_line
 from sealift.release.vault import Vault
-
-_MAX_PASSPHRASE_BYTES = 4096
 
 
 @contextmanager
@@ -38,17 +36,7 @@ def owner_keys(
     if (passphrase is None) == (passphrase_file is None):
         raise UsageError("give passphrase= or passphrase_file=")
     if passphrase_file is not None:
-        passphrase = _first_line(Path(passphrase_file))
+        passphrase = read_secret_line(Path(passphrase_file))
     owner = load_identity(Path(identity), passphrase or "")
     with closing(Vault.open(Path(vault), owner)) as opened:
         yield opened
-
-
-def _first_line(file: Path) -> str:
-    line = read_whole(file, _MAX_PASSPHRASE_BYTES).partition(b"\n")[0]
-    try:
-        return line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError:
-        raise MalformedError(
-            f"{file} is not UTF-8", code="bad-passphrase-file"
-        ) from None

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from sealift import __version__
 from sealift.attest.attester import Attester
@@ -22,16 +21,15 @@ from sealift.attest.level import Level
 from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
 from sealift.attest.result import AttestationResult
 from sealift.crypto.identity import Identity, load_identity
-from sealift.errors import MalformedError, PolicyError, UnavailableError, UsageError
+from sealift.errors import PolicyError, UnavailableError, UsageError
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.release.equip import equip
-from sealift.release.files import read_whole
+from sealift.release.files import read_secret_line, read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.travel.peers import ACCELERATOR, expect_data_owner
 
-_MAX_PASSPHRASE_BYTES: Final = 4096
 File = str | Path
 
 
@@ -87,7 +85,7 @@ def load_key(
     if given != 1:
         raise UsageError("give passphrase= or passphrase_file=")
     if passphrase_file is not None:
-        passphrase = _first_line(Path(passphrase_file))
+        passphrase = read_secret_line(Path(passphrase_file))
     return load_identity(Path(identity), passphrase or "")
 
 
@@ -226,16 +224,6 @@ def _no_data(name: str) -> PolicyError:
         fix="Use the identity, or the name, of a data owner",
         code="not-a-data-owner",
     )
-
-
-def _first_line(file: Path) -> str:
-    line = read_whole(file, _MAX_PASSPHRASE_BYTES).partition(b"\n")[0]
-    try:
-        return line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError:
-        raise MalformedError(
-            f"{file} is not UTF-8", code="bad-passphrase-file"
-        ) from None
 
 
 def _wall_clock() -> float:

@@ -19,11 +19,12 @@ from sealift.errors import (
 )
 
 __all__ = [
-    "is_about_peer", "locked", "make_folder", "read_whole", "unreadable", "write_failed", "write_whole",
+    "is_about_peer", "locked", "make_folder", "read_secret_line", "read_whole", "unreadable", "write_failed", "write_whole",
 ]  # fmt: skip
 
 
 STEP_BYTES: Final = 1 << 20
+MAX_PASSPHRASE_BYTES: Final = 1024  # of its whole file
 # Errors about files of this machine, whose lines name places on it.
 _OWN_FILES: Final = frozenset({"bad-database", "log-damaged", "vault-locked"})
 
@@ -51,6 +52,29 @@ def read_whole(path: Path, max_bytes: int) -> bytes:
     if len(raw) > max_bytes:
         raise _too_large(path, max_bytes)
     return raw
+
+
+def read_secret_line(file: Path) -> str:
+    """The first line of a file, without its end: a passphrase.
+
+    Raises:
+        UnavailableError: if the file cannot be read.
+        MalformedError: code ``bad-passphrase-file``: the line is empty or not UTF-8.
+    """
+    lines = read_whole(file, MAX_PASSPHRASE_BYTES).splitlines()
+    try:
+        line = lines[0].decode("utf-8") if lines else ""
+    except UnicodeDecodeError:
+        raise MalformedError(
+            f"{file} is not UTF-8", code="bad-passphrase-file"
+        ) from None
+    if not line:
+        raise MalformedError(
+            f"the first line of {file} is empty",
+            fix="Put the passphrase there",
+            code="bad-passphrase-file",
+        )
+    return line
 
 
 def _too_large(path: Path, max_bytes: int) -> MalformedError:
