@@ -8,7 +8,6 @@ at home)``, the way data at rest goes.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import time
@@ -29,6 +28,7 @@ from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
+from sealift.data.arena import use_huge_pages
 
 DEFAULT_SLOTS: Final = 4
 APART_SLOTS: Final = (
@@ -222,8 +222,7 @@ def touched_memory(nbytes: int) -> memoryview:
     """Random bytes in private memory of large pages, as NumPy takes for its arrays."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, nbytes, flags=flags)
-    with contextlib.suppress(OSError):  # a wish
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    use_huge_pages(memory)
     view = memoryview(memory)
     for start in range(0, nbytes, _RANDOM_BYTES):
         part = view[start : start + _RANDOM_BYTES]

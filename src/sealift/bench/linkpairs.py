@@ -41,7 +41,7 @@ class Pair:
 
     plain_s: float
     sealed_s: float
-    rates: tuple[float, ...] = ()
+    rates: tuple[float, ...]
 
     @property
     def ratio(self) -> float:
@@ -86,16 +86,16 @@ class CoreGauge:
         return _GAUGE_CALLS * _GAUGE_BYTES / (time.perf_counter() - start)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SizePairs:
-    """All pairs of one size, by placement."""
+    """All pairs of one size."""
 
     size: int
-    placed: list[list[Pair]] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
 
     def row(self, gauge: CoreGauge) -> Row:
         """The size's row; made when the gauge knows the whole run's best."""
-        pairs = [pair for found in self.placed for pair in found]
+        pairs = self.pairs
         quiet = [pair.ratio for pair in pairs if gauge.undisturbed(pair)]
         quartiles = statistics.quantiles((pair.ratio for pair in pairs), n=4)
         return {
@@ -120,7 +120,7 @@ def measure_pairs(
     """Several placements' pairs of one size."""
     found = SizePairs(size)
     for _ in range(PLACEMENTS):
-        found.placed.append(_pairs_in_new_memory(peer, size, gauge, slots))
+        found.pairs.extend(_pairs_in_new_memory(peer, size, gauge, slots))
     return found
 
 
