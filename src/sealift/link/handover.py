@@ -33,7 +33,6 @@ from sealift.errors import (
     PolicyError,
     RefusedError,
     SealiftError,
-    UnavailableError,
     UsageError,
 )
 from sealift.link.form import BatchForm
@@ -211,7 +210,7 @@ def take_over(
     """The device's side of the exchange; whatever it refuses, it says.
 
     Raises:
-        PolicyError: ``form-differs`` or ``weak-link-mode``.
+        PolicyError: ``form-differs``, ``weak-link-mode`` or ``link-version``.
         RefusedError: code ``somebody-between``.
         PeerError: if the owner is gone, or did not want to go on.
     """
@@ -275,7 +274,7 @@ def _slot_bytes(proposal: Proposal) -> int:
 
 def _require_version(found: int) -> None:
     if found != VERSION:
-        raise UnavailableError(
+        raise PolicyError(
             "the other end of the link speaks another version",
             why=f"{found}; this is {VERSION}",
             fix="Use one version of Sealift at both ends",
