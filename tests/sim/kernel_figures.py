@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 
 from sealift.channel.cuda.compilers import Compiler, installed_compilers
-from sealift.channel.cuda.kernels import cache_name, compile_module
+from sealift.channel.cuda.kernels import compile_module, source_digest
+from sealift.crypto.hash import sha256
 from tests.sim.gcc_kernels import ROOT, built_once
 
 _KERNEL = re.compile(r"Compiling entry function '(?P<name>\w+)' for '(?P<arch>\w+)'")
@@ -38,7 +39,9 @@ class Figures:
 def compiled(architecture: str) -> tuple[bytes, str]:
     """The module and the compiler's log; kept under ``build/`` by digest."""
     compiler: Compiler = installed_compilers()[0]
-    kept = ROOT / "build/cuda-kernels" / cache_name(architecture, compiler.version)
+    made_of = f"{source_digest()} {compiler.version}".encode()
+    name = f"{architecture}-{sha256(made_of).hex()[:32]}.cubin"
+    kept = ROOT / "build/cuda-kernels" / name
     log = kept.with_suffix(".json")
     with built_once(log) as half:  # the log last: where it is, the module is
         if half:

@@ -19,6 +19,7 @@ from sealift.channel.cuda.door import nvrtc_bindings
 from sealift.errors import UnavailableError
 
 _OPTIONS: Final = ("--std=c++17",)
+_CACHING: Final = (12, 9)  # NVRTC's first version with a cache on disk
 _SECONDS: Final = 300
 _TOOLKIT_NVCC: Final = "/usr/local/cuda/bin/nvcc"
 
@@ -40,7 +41,10 @@ class Compiler(Protocol):
     """Compiles one source with headers beside it."""
 
     version: str
-    """Name and version; modules of different versions are kept apart."""
+    """Name and version."""
+
+    def __hash__(self) -> int:
+        """What it made is kept for the process."""
 
     def architectures(self) -> frozenset[str]:
         """The architectures it knows."""
@@ -67,6 +71,7 @@ class NvrtcCompiler:
         self._nvrtc = nvrtc
         major, minor = self._ask("nvrtcVersion")
         self.version = f"NVRTC {major}.{minor}"
+        self._keeps = (major, minor) >= _CACHING
 
     def architectures(self) -> frozenset[str]:
         """The architectures it knows."""
@@ -75,7 +80,10 @@ class NvrtcCompiler:
     def compile(
         self, name: str, sources: Mapping[str, bytes], architecture: str
     ) -> Compiled:
-        """Compile in this process; nothing is read from or written to disk."""
+        """Compile in this process; nothing is read from or written to disk.
+
+        Since 12.9 the library keeps what it made in a folder of the user, unasked.
+        """
         headers = [other for other in sources if other != name]
         program = self._ask(
             "nvrtcCreateProgram", sources[name], name.encode(), len(headers),
@@ -89,6 +97,7 @@ class NvrtcCompiler:
 
     def _compile(self, program: Any, architecture: str) -> Compiled:
         options = [*_OPTIONS, f"--gpu-architecture={architecture}", "-Xptxas", "-v"]
+        options += ["--no-cache"] if self._keeps else []
         encoded = [option.encode() for option in options]
         (code,) = self._nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
         log = self._bytes_of("nvrtcGetProgramLog", program).decode("utf-8", "replace")

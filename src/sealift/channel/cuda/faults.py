@@ -44,7 +44,7 @@ _MEANINGS: Final[tuple[tuple[set[int], Meaning], ...]] = (
         (
             "gpu-kernels-refused",
             "the driver does not load the kernels made for this GPU",
-            "Clear the kernel cache, and update driver and compiler together",
+            "Update driver and compiler together",
         ),
     ),
     (

@@ -1,44 +1,27 @@
 """The kernels as the engine wants them: sources found, compiled once, kept.
 
-Compiled at first use for the GPU at hand by NVRTC (a wheel; no toolkit needed) or, where
-that is missing, by nvcc. What was compiled is kept in the user's cache folder under the
-digest of sources, architecture and compiler. A kept module is used only if its own digest
-fits and nobody else may write to the folder; otherwise it is compiled again.
+Compiled at first use in each process for the GPU at hand by NVRTC (a wheel; no toolkit
+needed) or, where that is missing, by nvcc. Nothing compiled is kept on a disk: whoever can
+write to a cache of the same user would write what opens the records.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from importlib import resources
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.channel.cuda import geometry
 from sealift.channel.cuda.compilers import Compiled, Compiler, installed_compilers
 from sealift.channel.cuda.driver import GpuFacts
 from sealift.channel.cuda.plan import BatchShape, Plan
 from sealift.crypto.aead import Suite
-from sealift.crypto.hash import HASH_BYTES, sha256
+from sealift.crypto.hash import sha256
 from sealift.errors import UnavailableError
 
 MODULE: Final = "module.cu"
 OLDEST: Final = (8, 0)  # of those that tests compile for
-_MAGIC: Final = b"SEALIFT cubin 1\n"
-
-
-class ModuleCache(Protocol):
-    """Where modules are kept."""
-
-    def load(self, name: str) -> bytes | None:
-        """The module, if it is there and whole."""
-
-    def store(self, name: str, code: bytes) -> None:
-        """Keep it, if that is possible."""
 
 
 class CudaKernels:
@@ -46,20 +29,14 @@ class CudaKernels:
 
     Args:
         compilers: Tried in this order; those of this machine by default.
-        cached: Where modules are kept; the user's cache folder by default.
     """
 
-    def __init__(
-        self,
-        compilers: Sequence[Compiler] | None = None,
-        cached: ModuleCache | None = None,
-    ) -> None:
+    def __init__(self, compilers: Sequence[Compiler] | None = None) -> None:
         self._compilers = compilers
-        self._cache = cached or FolderCache(user_cache())
         self.origin = f"sources {source_digest()[:16]}"
 
     def code(self, gpu: GpuFacts) -> bytes:
-        """What the driver loads for this GPU; compiles for some seconds at first use.
+        """What the driver loads for this GPU; a process compiles it once, for seconds.
 
         Raises:
             UnavailableError: code ``no-kernel-compiler`` without a compiler, code
@@ -67,12 +44,7 @@ class CudaKernels:
         """
         compiler, architecture = self._compiler(), architecture_of(gpu)
         self.origin = f"sources {source_digest()[:16]}, {compiler.version}"
-        name = cache_name(architecture, compiler.version)
-        code = self._cache.load(name)
-        if code is None:
-            code = compile_module(compiler, architecture).code
-            self._cache.store(name, code)
-        return code
+        return compile_module(compiler, architecture).code
 
     def suites(self) -> tuple[Suite, ...]:
         """Both; ChaCha20-Poly1305 first, for GPUs have no AES instructions."""
@@ -100,7 +72,7 @@ class CudaKernels:
 
     def _compiler(self) -> Compiler:
         if self._compilers is None:
-            self._compilers = installed_compilers()
+            self._compilers = _of_this_machine()
         if not self._compilers:
             raise UnavailableError(
                 "the GPU's kernels cannot be compiled here",
@@ -148,6 +120,12 @@ def source_digest() -> str:
     return sha256(*parts).hex()
 
 
+@cache
+def _of_this_machine() -> tuple[Compiler, ...]:
+    return tuple(installed_compilers())
+
+
+@cache
 def compile_module(compiler: Compiler, architecture: str) -> Compiled:
     """Compile all kernels for one architecture.
 
@@ -155,60 +133,3 @@ def compile_module(compiler: Compiler, architecture: str) -> Compiled:
         UnavailableError: code ``kernels-not-compiled``, with the compiler's first line.
     """
     return compiler.compile(MODULE, sources(), architecture)
-
-
-def cache_name(architecture: str, version: str) -> str:
-    """The file of a module: what it was made of and by, hashed."""
-    made_of = f"{source_digest()} {architecture} {version}".encode()
-    return f"{architecture}-{sha256(made_of).hex()[:32]}.cubin"
-
-
-def user_cache() -> Path:
-    """Where this user's modules are kept."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "sealift" / "kernels"
-
-
-class FolderCache:
-    """Modules in a folder that only this user may enter.
-
-    The digest in each file tells damaged files from whole ones. It is no protection from
-    someone who may write there: the folder's owner and mode are.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def load(self, name: str) -> bytes | None:
-        """The module, if it is there, whole, and of nobody else."""
-        try:
-            self._folder_is_ours()
-            kept = (self._folder / name).read_bytes()
-        except OSError:
-            return None
-        start = len(_MAGIC) + HASH_BYTES
-        code = kept[start:]
-        return code if kept[:start] == _MAGIC + sha256(code) else None
-
-    def store(self, name: str, code: bytes) -> None:
-        """Keep it; a folder that cannot be written only costs time later."""
-        with suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._folder_is_ours()
-            self._write(name, _MAGIC + sha256(code) + code)
-
-    def _write(self, name: str, content: bytes) -> None:
-        descriptor, half = tempfile.mkstemp(dir=self._folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(half, self._folder / name)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(half)
-            raise
-
-    def _folder_is_ours(self) -> None:
-        found = os.stat(self._folder)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise PermissionError(f"{self._folder} is open to others")

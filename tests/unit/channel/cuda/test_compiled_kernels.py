@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,73 +109,74 @@ class Recording:
         return Compiled(b"code of " + architecture.encode(), "")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "kernels"
-
-
-def test_a_module_is_compiled_once(folder: Path) -> None:
+def test_a_module_is_compiled_once_a_process() -> None:
+    compiler = Recording()
     for _ in range(2):
-        compiler = Recording()
-        made = kernels.CudaKernels([compiler], kernels.FolderCache(folder))
+        made = kernels.CudaKernels([compiler])
         assert made.code(GPU) == made.code(GPU) == b"code of sm_90"
         assert "recording 1" in made.origin
-    assert compiler.compiled == []
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert len([*folder.iterdir()]) == 1
+    assert compiler.compiled == ["sm_90"]
 
 
-def test_another_compiler_or_gpu_compiles_again(folder: Path) -> None:
+def test_another_compiler_or_gpu_compiles_again() -> None:
     first, second = Recording(), Recording()
-    second.version = "recording 2"
-    kept = kernels.FolderCache(folder)
-    kernels.CudaKernels([first], kept).code(GPU)
-    kernels.CudaKernels([second], kept).code(GPU)
+    kernels.CudaKernels([first]).code(GPU)
+    kernels.CudaKernels([second]).code(GPU)
     older = GpuFacts("an A100", (8, 0), 108, 80 << 30, 13000, 3)
-    kernels.CudaKernels([second], kept).code(older)
+    kernels.CudaKernels([second]).code(older)
     assert second.compiled == ["sm_90", "sm_80"]
 
 
-@pytest.mark.parametrize("at", [0, 20, 50, -1])
-def test_a_damaged_module_is_compiled_again(folder: Path, at: int) -> None:
-    compiler = Recording()
-    made = kernels.CudaKernels([compiler], kernels.FolderCache(folder))
-    made.code(GPU)
-    (file,) = folder.iterdir()
-    content = bytearray(file.read_bytes())
-    content[at] ^= 1
-    file.write_bytes(content)
-    assert made.code(GPU) == b"code of sm_90"
-    assert len(compiler.compiled) == 2
+def test_nothing_compiled_is_read_from_or_left_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "sealift" / "kernels"
+    planted.mkdir(mode=0o700, parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    opened: list[str] = []
+    watching = True  # a hook stays for good
+
+    def record(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and event in ("open", "os.mkdir", "os.listdir"):
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(record)
+    (planted / "control").write_bytes(b"")  # the hook sees what it is to see
+    kernels.CudaKernels([Recording()]).code(GPU)
+    watching = False
+    found = [each for each in opened if each.startswith(str(tmp_path))]
+    assert found == [str(planted / "control")]
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o755])
-def test_a_folder_that_others_may_enter_is_not_used(folder: Path, mode: int) -> None:
-    compiler = Recording()
-    made = kernels.CudaKernels([compiler], kernels.FolderCache(folder))
-    made.code(GPU)
-    folder.chmod(mode)
-    made.code(GPU)
-    assert len(compiler.compiled) == 2
+@pytest.mark.parametrize(("version", "told"), [((13, 0), True), ((12, 8), False)])
+def test_nvrtc_is_told_to_keep_nothing(version: tuple[int, int], told: bool) -> None:
+    options: list[bytes] = []
+    calls = {
+        "Version": (0, *version),
+        "CreateProgram": (0, object()),
+        "DestroyProgram": (0,),
+    }
+    library = SimpleNamespace(
+        nvrtcCompileProgram=lambda _program, _count, given: options.extend(given) or (0,),
+        **{f"nvrtc{name}": lambda *_, made=made: made for name, made in calls.items()},
+        **{f"nvrtcGet{what}Size": lambda _: (0, 4) for what in ("ProgramLog", "CUBIN")},
+        **{f"nvrtcGet{what}": lambda *_: (0,) for what in ("ProgramLog", "CUBIN")},
+    )  # fmt: skip
+    kernels.CudaKernels([NvrtcCompiler(library)]).code(GPU)
+    assert (b"--no-cache" in options) == told  # unknown before 12.9
 
 
-def test_a_folder_that_cannot_be_made_costs_only_time(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    compiler = Recording()
-    cache = kernels.FolderCache(tmp_path / "file" / "kernels")
-    assert kernels.CudaKernels([compiler], cache).code(GPU) == b"code of sm_90"
-
-
-def test_without_a_compiler(folder: Path) -> None:
+def test_without_a_compiler() -> None:
     with pytest.raises(UnavailableError) as raised:
-        kernels.CudaKernels([], kernels.FolderCache(folder)).code(GPU)
+        kernels.CudaKernels([]).code(GPU)
     assert raised.value.code == "no-kernel-compiler"
 
 
-def test_an_old_gpu(folder: Path) -> None:
+def test_an_old_gpu() -> None:
     old = GpuFacts("a V100", (7, 0), 80, 16 << 30, 13000, 3)
     with pytest.raises(UnavailableError) as raised:
-        kernels.CudaKernels([Recording()], kernels.FolderCache(folder)).code(old)
+        kernels.CudaKernels([Recording()]).code(old)
     assert raised.value.code == "gpu-too-old"
 
 
