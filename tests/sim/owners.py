@@ -39,7 +39,6 @@ from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.brokerserver import Broker
 from sealift.release.bundle import measure_bundle
 from sealift.release.line import SignedLink
-from sealift.release.regopolicy import OwnerPolicies
 from sealift.release.signed import (
     SignedAgreement,
     VerifiedAgreement,
@@ -280,7 +279,6 @@ def make_broker(
     consortium: Consortium,
     owner: str,
     folder: Path,
-    policies: OwnerPolicies | None = None,
 ) -> BrokerBox:
     identity = consortium.identities[owner]
     vault = Vault.create(folder / f"{owner}.vault", identity)
@@ -289,7 +287,7 @@ def make_broker(
             vault.store(name, data_key)
     log = AuditLog.create(folder / f"{owner}.log", identity, lambda: NOW_S)
     try:
-        broker = start_broker(consortium, owner, vault, log, policies)
+        broker = start_broker(consortium, owner, vault, log)
     except BaseException:
         vault.close()
         log.close()
@@ -302,7 +300,6 @@ def start_broker(
     owner: str,
     vault: Vault,
     log: AuditLog,
-    policies: OwnerPolicies | None = None,
 ) -> Broker:
     return Broker(
         consortium.verified(),
@@ -310,7 +307,6 @@ def start_broker(
         vault=vault,
         log=log,
         clock=lambda: NOW_S,
-        policies=policies,
     )
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sealift.attest.attesters.tpm.client import TpmClient
-from sealift.attest.attesters.tpm.link import open_link
 from sealift.cli.brokerhttp import add_http_arguments, http_rim, make_metrics
 from sealift.cli.judging import equip_from, wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
@@ -22,12 +20,8 @@ from sealift.cli.roles import (
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
-from sealift.release.files import read_whole
 from sealift.release.heads import HeadStore
-from sealift.release.regopolicy import MAX_POLICY_BYTES, OwnerPolicies, OwnerPolicy
-from sealift.release.rollback import require_counter
 from sealift.release.statementdesk import StatementDesk
-from sealift.release.tpmcounter import TpmVersionCounter
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
@@ -59,20 +53,6 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="made if it is not there",
     )
-    parser.add_argument(
-        "--policy",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="this owner's own policy in Rego, which the agreement names by its digest",
-    )
-    parser.add_argument(
-        "--version-counter",
-        metavar="PLACE",
-        help="a TPM (/dev/tpmrm0) that remembers the agreement's number: a backup of the "
-        "vault cannot bring an older agreement back",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,
     ):
-        require_version(args.version_counter, setup, vault)
         agreement = equip_from(
             args,
             setup.agreement,
@@ -99,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
             log=log,
             clock=wall_clock,
             sink=metrics.sink(setup.sink) if metrics else setup.sink,
-            policies=load_policies(args.policy),
             statements=StatementDesk(setup.agreement, statements_folder(setup)),
         )
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
@@ -132,23 +110,6 @@ def _serve(
 def statements_folder(setup: RoleSetup) -> Path:
     """Beside the agreement: where statements about it count."""
     return Path(setup.job.agreement).parent
-
-
-def require_version(place: str | None, setup: RoleSetup, vault: Vault) -> None:
-    """Refuse an agreement that this machine's TPM has gone beyond."""
-    if place is None:
-        return
-    agreement = setup.agreement.agreement
-    with closing(TpmClient(open_link(place))) as client:
-        client.begin()
-        counter = TpmVersionCounter(client, vault.ledger, agreement.name)
-        require_counter(agreement, counter)
-
-
-def load_policies(paths: list[Path]) -> OwnerPolicies:
-    """The owner's policies, each tried once."""
-    sources = (read_whole(path, MAX_POLICY_BYTES) for path in paths)
-    return OwnerPolicies(OwnerPolicy(each) for each in sources)
 
 
 def open_log(path: Path, setup: RoleSetup) -> AuditLog:

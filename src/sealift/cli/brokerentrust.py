@@ -26,8 +26,7 @@ from sealift.ids import Role
 from sealift.release.appointment import SignedAppointment
 from sealift.release.entrust import Terms, broker_appraiser, entrust, require_proven
 from sealift.release.explain import say_time
-from sealift.release.files import read_whole, write_whole
-from sealift.release.regopolicy import MAX_POLICY_BYTES
+from sealift.release.files import write_whole
 from sealift.release.vault import Vault
 from sealift.release.visible import visible
 from sealift.session.endpoint import Endpoint
@@ -60,10 +59,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--until", metavar="TIME", help="RFC 3339; default: in 24 hours"
     )
-    parser.add_argument(
-        "--policy", type=Path, action="append", default=[], metavar="FILE",
-        help="this owner's own policy in Rego, which the agreement names by its digest",
-    )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="keep the appointment here"
     )
@@ -139,8 +134,7 @@ def _show(session: Session, setup: RoleSetup) -> None:
 
 def _terms(args: argparse.Namespace) -> Terms:
     until = parse_until(args.until) if args.until else int(wall_clock()) + LASTS_S
-    policies = tuple(read_whole(path, MAX_POLICY_BYTES) for path in args.policy)
-    return Terms(args.uses, until, policies)
+    return Terms(args.uses, until)
 
 
 def _print(signed: SignedAppointment) -> None:

@@ -54,7 +54,6 @@ from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
 from sealift.release.refusals import RefusalCount
-from sealift.release.regopolicy import OwnerPolicies
 from sealift.release.releasedesk import Asked, ReleaseDesk
 from sealift.release.rollback import Sighting
 from sealift.release.rollbackgate import RollbackGate
@@ -88,7 +87,6 @@ class Broker:
         clock: Seconds since 1970: for validity that was agreed on, and for people.
         monotonic: Seconds that never go back: for leases (rule H5).
         sink: Where events go.
-        policies: Of the owner, in Rego; all that the agreement names must be there.
         statements: What parties say of the agreement meanwhile.
         appointment: Verified; of a shared broker only.
 
@@ -101,7 +99,6 @@ class Broker:
         PolicyError: if the owner did not sign the agreement.
         StaleError: if a later agreement was in force here.
         IntegrityError: if a key in the vault is not the one that was agreed on.
-        UnavailableError: ``owner-policy-absent``.
     """
 
     def __init__(
@@ -114,7 +111,6 @@ class Broker:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
-        policies: OwnerPolicies | None = None,
         statements: StatementDesk | None = None,
         appointment: SignedAppointment | None = None,
     ) -> None:
@@ -127,8 +123,6 @@ class Broker:
         self._monotonic = monotonic
         self._sink = unfailing(sink)
         self._refusals = RefusalCount()
-        policies = policies or OwnerPolicies()
-        policies.require_present(verified.agreement.resources_of(identity.name))
         bring_into_force(verified, self._owner, vault)
         began = appointment.digest if appointment else None
         self._served = self._append("agreement", info=began)
@@ -147,7 +141,7 @@ class Broker:
         self._enrolling = EnrolDesk(
             verified, identity, record=self._record_enrolment, clock=clock
         )
-        self._releases = self._open_releases(policies)
+        self._releases = self._open_releases()
         self._desk = self._open_checkpoints()
 
     def _open_leases(self) -> LeaseDesk:
@@ -160,7 +154,7 @@ class Broker:
             monotonic=self._monotonic,
         )
 
-    def _open_releases(self, policies: OwnerPolicies) -> ReleaseDesk:
+    def _open_releases(self) -> ReleaseDesk:
         return ReleaseDesk(
             self._verified,
             self._owner,
@@ -170,7 +164,6 @@ class Broker:
             tell=self._tell,
             refusals=self._refusals,
             clock=self._clock,
-            policies=policies,
         )
 
     def _open_checkpoints(self) -> CheckpointDesk:

@@ -41,7 +41,6 @@ from sealift.release.entrustmessages import (
     Entrustment,
     verify_entrusted,
 )
-from sealift.release.regopolicy import OwnerPolicies, OwnerPolicy
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.speaking import foreign, require_in_force, verify_appointment
 from sealift.release.statement import SignedStatement
@@ -156,7 +155,7 @@ class Custody:
                 ``appointment-withdrawn``.
             RefusedError: ``release-unsigned``.
             IntegrityError: ``other-key``.
-            UnavailableError: if the log cannot be written, or a policy is missing.
+            UnavailableError: if the log cannot be written.
         """
         owner = self._require_owner(meeting.peer)
         self._require_appointed(given, meeting)
@@ -322,7 +321,6 @@ class Custody:
             clock=self._clock,
             monotonic=self._monotonic,
             sink=self._sink,
-            policies=OwnerPolicies(OwnerPolicy(each) for each in given.policies),
             statements=self.statements,
             appointment=given.appointment,
         )

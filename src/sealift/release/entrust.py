@@ -66,12 +66,10 @@ class Terms:
     Attributes:
         uses: Of each key; None takes ``USES`` or what the rule leaves.
         not_after: Seconds since 1970.
-        policies: Its own policies, as they are named in its rules.
     """
 
     uses: int | None
     not_after: int
-    policies: tuple[bytes, ...] = ()
 
 
 def require_shared_broker(verified: VerifiedAgreement, owner: str) -> SharedBroker:
@@ -188,7 +186,7 @@ def entrust(
     )
     signed = sign_appointment(said, owner)
     keys = tuple(_seal(vault, each, session, challenge, owner) for each in resources)
-    given = Entrustment(signed, keys, terms.policies)
+    given = Entrustment(signed, keys)
     head = _require(_ask(session, EntrustRequest(keys=given)).head)
     _require_begun(head, signed, verified)
     return signed

@@ -17,7 +17,6 @@ from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import SignedTreeHead
 from sealift.release.broker import CHALLENGE_BYTES, EXPIRY_S
 from sealift.release.brokermessages import Refusal
-from sealift.release.regopolicy import MAX_POLICY_BYTES
 from sealift.release.statement import SignedStatement
 
 
@@ -49,16 +48,10 @@ class Entrustment:
 
     Attributes:
         keys: One for each of its resources, in the agreement's order.
-        policies: Its own policies in Rego, where its rules name some.
     """
 
     appointment: SignedAppointment
     keys: tuple[EntrustedKey, ...]
-    policies: tuple[bytes, ...] = ()
-
-    def __post_init__(self) -> None:
-        if any(len(each) > MAX_POLICY_BYTES for each in self.policies):
-            raise MalformedError("a policy is too long", field="policies")
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,8 +319,6 @@ def _rule(resource: Resource, agreement: Agreement) -> str:
             f"for {rule.lease_s:g} seconds at a time, with fresh evidence every "
             f"{rule.heartbeat_s:g}"
         ]
-    if rule.policy is not None:
-        parts += [f"if its own policy {rule.policy.short} allows"]
     return ", ".join(parts)
 
 

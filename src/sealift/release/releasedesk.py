@@ -27,7 +27,6 @@ from sealift.release.broker import (
 )
 from sealift.release.grant import info_digest
 from sealift.release.refusals import RefusalCount
-from sealift.release.regopolicy import OwnerPolicies, Question
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vault import Vault
 
@@ -75,7 +74,6 @@ class ReleaseDesk:
         tell: Emits an event.
         refusals: Says which refusals are logged.
         clock: Seconds since 1970.
-        policies: What the owner's own policies are.
     """
 
     def __init__(
@@ -89,7 +87,6 @@ class ReleaseDesk:
         tell: Tell,
         refusals: RefusalCount,
         clock: Callable[[], float],
-        policies: OwnerPolicies,
     ) -> None:
         self._verified = verified
         self._owner = owner
@@ -100,7 +97,6 @@ class ReleaseDesk:
         self._tell = tell
         self._refusals = refusals
         self._clock = clock
-        self._policies = policies
 
     def release(
         self,
@@ -148,22 +144,7 @@ class ReleaseDesk:
         resource = self._verified.resource(info.resource)
         asked.opens(resource)
         self._admit(info.challenge)
-        self._consult(asked, resource)
         return info
-
-    def _consult(self, asked: Asked, resource: Resource) -> None:
-        """(9) The owner's own policy, where it has one; it can only refuse."""
-        assert asked.peer.result is not None, "nobody is authorized without evidence"
-        question = Question(
-            result=asked.peer.result,
-            line=self._verified.agreement.name,
-            agreement=self._verified.digest,
-            resource=resource,
-            challenge=asked.request.challenge,
-            bound=Digest.of(asked.th2),
-            at_s=int(self._clock()),
-        )
-        self._policies.require_allowed(question)
 
     def _seal(
         self, info: ReleaseInfo, seal: Callable[[SecretKey, ReleaseInfo], S]

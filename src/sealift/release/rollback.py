@@ -1,17 +1,16 @@
-"""Is this the last agreement of its line? What owners saw, and a counter, say so.
+"""Is this the last agreement of its line? What owners saw says so.
 
 A database comes back with its backup; what other owners saw does not. Of n owners, q
 must say which number they saw: any two such sets share more than f owners, so that one
 honest owner was in both (``2 q > n + f``, rule H6). An owner shows the entry of its own
 log in which its broker began to serve the agreement, under a signed head that others
-keep. Pure, but for the counter. Source: spec/release.md section Rollback.
+keep. Pure. Source: spec/release.md section Rollback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
@@ -24,22 +23,6 @@ from sealift.release.audit import (
     verify_entry,
     verify_head,
 )
-
-
-class VersionCounter(Protocol):
-    """A number that only grows, kept where no backup brings an older one back.
-
-    A TPM's NV counter, for one: rule H6 uses it for agreements, not for each release.
-    A virtual or software TPM rolls back with its state, and is no such place.
-    """
-
-    def read(self) -> int:
-        """The number, 0 at first."""
-        ...
-
-    def advance(self, to: int) -> None:
-        """Raise it; raises UnavailableError if it cannot be raised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +108,6 @@ def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
             fix="Start their brokers, or wait for them",
             code="quorum-missing",
         )
-
-
-def require_counter(agreement: Agreement, counter: VersionCounter) -> None:
-    """Refuse what the counter has passed; raise it to what is served now.
-
-    Raises:
-        StaleError: ``agreement-rolled-back``.
-        UnavailableError: if the counter cannot be raised.
-    """
-    passed = counter.read()
-    if passed > agreement.number:
-        raise _rolled_back(agreement, "the counter of this machine", passed)
-    if passed < agreement.number:
-        counter.advance(agreement.number)
 
 
 def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:

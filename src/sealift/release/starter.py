@@ -183,7 +183,6 @@ not_after = {_text(self._not_after)}
 {purposes}# lease_s = 30.0          # fresh evidence is needed to go on; heartbeat_s as well:
 # heartbeat_s = 5.0       # how often it is asked for
 # kbs = false             # also by the KBS protocol
-# policy = "sha256:..."   # of a Rego policy of the owner
 """
 
     def _code(self) -> str:

@@ -14,13 +14,7 @@ import pytest
 from sealift.attest.attesters.tpm import TpmAttester, keys
 from sealift.attest.attesters.tpm.client import Command, TpmClient, TpmError
 from sealift.attest.attesters.tpm.link import DeviceLink, SocketLink, open_link
-from sealift.attest.attesters.tpm.nonvolatile import (
-    define_counter,
-    increment,
-    read_counter,
-    read_index,
-    remove_index,
-)
+from sealift.attest.attesters.tpm.nonvolatile import read_index
 from sealift.attest.attesters.tpm.registers import extend, read_registers
 from sealift.attest.enrolment import check_answer, make_challenge
 from sealift.attest.runtimelog import RuntimeEvent
@@ -31,7 +25,6 @@ from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim.swtpm import manufactured, software_tpm
 from tests.sim.tpmhost import enrol, examine, failed, sources, tpm_host
 
-COUNTER = 0x01800123
 SUCCESS = bytes.fromhex("8001 0000000a 00000000")
 RETRY = bytes.fromhex("8001 0000000a 00000922")
 
@@ -125,19 +118,6 @@ def test_what_a_crashed_user_left_is_flushed() -> None:
             for _ in range(2):
                 keys.create_primary(client, keys.OWNER, keys.STORAGE_TEMPLATE)
             client.close()
-
-
-@pytest.mark.swtpm
-def test_counter_only_counts_up(client: TpmClient) -> None:
-    assert read_index(client, COUNTER) is None
-    define_counter(client, COUNTER)
-    first = read_counter(client, COUNTER)
-    assert increment(client, COUNTER) == first + 1
-    define_counter(client, COUNTER)
-    assert read_counter(client, COUNTER) == first + 1
-    remove_index(client, COUNTER)
-    define_counter(client, COUNTER)
-    assert read_counter(client, COUNTER) > first + 1
 
 
 @pytest.mark.swtpm

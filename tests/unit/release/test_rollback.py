@@ -18,7 +18,6 @@ from sealift.release.auditlog import AuditLog
 from sealift.release.rollback import (
     Sighting,
     read_sighting,
-    require_counter,
     require_latest,
     seen_by_quorum,
 )
@@ -140,28 +139,3 @@ def test_an_entry_about_something_else(tmp_path: Path) -> None:
         read_sighting(
             found.entry, found.inclusion, found.head, owner=ADA, agreement=SECOND
         )
-
-
-class Counter:
-    """A counter as a TPM keeps it."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def read(self) -> int:
-        return self.number
-
-    def advance(self, to: int) -> None:
-        assert to > self.number
-        self.number = to
-
-
-def test_a_counter_never_goes_back() -> None:
-    counter = Counter()
-    require_counter(FIRST.agreement, counter)
-    require_counter(FIRST.agreement, counter)
-    require_counter(SECOND, counter)
-    assert counter.number == 2
-    with pytest.raises(StaleError) as caught:
-        require_counter(FIRST.agreement, counter)
-    assert caught.value.code == "agreement-rolled-back"

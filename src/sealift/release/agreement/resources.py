@@ -45,7 +45,6 @@ class ReleaseRule:
         not_before: Seconds since 1970 from which it may be released, or None.
         not_after: Seconds since 1970 until which it may be released, or None.
         kbs: Whether it may be fetched by the KBS protocol (rule M5).
-        policy: Digest of a Rego policy of the owner that must allow as well, or None.
         lease_s: How long a released key may be used before fresh evidence is needed,
             in seconds; None releases without a lease.
         heartbeat_s: How often evidence is renewed within a lease, in seconds.
@@ -57,7 +56,6 @@ class ReleaseRule:
     not_before: int | None = None
     not_after: int | None = None
     kbs: bool = False
-    policy: Digest | None = None
     lease_s: float | None = None
     heartbeat_s: float | None = None
 

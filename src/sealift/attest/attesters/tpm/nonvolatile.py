@@ -1,7 +1,5 @@
-"""Non-volatile memory of a TPM: certificates, and counters that only go up.
+"""Non-volatile memory of a TPM: certificates, and what a paravisor leaves there.
 
-A counter can hold the version of the agreement that this host last worked under. In a
-real TPM nobody turns it back; a software TPM's goes back with its state (rule H6).
 Source: TPM 2.0 Library part 2, section 13; part 3, section 31.
 """
 
@@ -23,8 +21,6 @@ _OWNER: Final = 0x40000001
 _CHUNK_BYTES: Final = 512
 # Written and read by the owner, and by who knows the index's (empty) password.
 _OWNERS: Final = 0x00000002 | 0x00000004 | 0x00020000 | 0x00040000
-# A counter; written and read by who knows its (empty) password; no lockout.
-_COUNTER: Final = 0x00000004 | 0x10 | 0x00040000 | 0x02000000
 
 
 def read_index(client: TpmClient, index: int, *, owner: bool = False) -> bytes | None:
@@ -57,29 +53,6 @@ def write_index(client: TpmClient, index: int, content: bytes) -> None:
         part = content[offset : offset + _CHUNK_BYTES]
         parameters = sized(part) + struct.pack(">H", offset)
         client.run(Command.NV_WRITE, (_OWNER, index), parameters, sessions=(PASSWORD,))
-
-
-def define_counter(client: TpmClient, index: int) -> None:
-    """Make a counter at ``index``, with its first value; nothing if it is there.
-
-    Raises:
-        TpmError: if the owner set a password, or the memory is full.
-    """
-    if _index_bytes(client, index) is not None:
-        return
-    _define(client, index, _COUNTER, 8)
-    increment(client, index)
-
-
-def increment(client: TpmClient, index: int) -> int:
-    """Count one further; return the new value."""
-    client.run(Command.NV_INCREMENT, (index, index), sessions=(PASSWORD,))
-    return read_counter(client, index)
-
-
-def read_counter(client: TpmClient, index: int) -> int:
-    """The value of a counter; a new one begins above every one that was deleted."""
-    return int.from_bytes(_read_part(client, index, 8, 0), "big")
 
 
 def remove_index(client: TpmClient, index: int) -> None:
