@@ -140,7 +140,6 @@ def with_content(agreement: Agreement) -> Agreement:
 OWN: dict[str, Callable[[Agreement], Agreement]] = {
     "more uses": lambda a: with_rule(a, max_uses=1000),
     "a later end": lambda a: with_rule(a, not_after=2_000_000_000),
-    "the KBS protocol": lambda a: with_rule(a, kbs=True),
     "other purposes": lambda a: with_rule(a, purposes=("prepare",)),
     "a lease": lambda a: with_rule(a, lease_s=9.0, heartbeat_s=3.0),
     "other rows": with_content,

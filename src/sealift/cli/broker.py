@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sealift.cli.brokerhttp import add_http_arguments, http_rim, make_metrics
 from sealift.cli.judging import equip_from, wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
@@ -40,7 +39,6 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
     add_role_arguments(parser)
     add_store_arguments(parser)
-    add_http_arguments(parser)
 
 
 def add_store_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve until the job has ended."""
     setup = set_up_role(args, ("travel", "serve"))
     require_data_owner(setup, "broker")
-    metrics = make_metrics(args)
     with (
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,
@@ -77,15 +74,14 @@ def run(args: argparse.Namespace) -> int:
             vault=vault,
             log=log,
             clock=wall_clock,
-            sink=metrics.sink(setup.sink) if metrics else setup.sink,
+            sink=setup.sink,
             statements=StatementDesk(setup.agreement, statements_folder(setup)),
         )
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
-        with http_rim(args, broker, metrics):
-            rejoining.run(
-                lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)
-            )
+        rejoining.run(
+            lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)
+        )
     return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from sealift.attest.enrolment import Enrolment
 from sealift.codec import encode
@@ -51,7 +51,6 @@ from sealift.release.checkpointdesk import Asker, CheckpointDesk
 from sealift.release.enroldesk import EnrolDesk
 from sealift.release.files import is_about_peer
 from sealift.release.grant import KeyRelease, SealedKey, seal_key
-from sealift.release.kbs import KbsAsker, require_kbs
 from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
 from sealift.release.refusals import RefusalCount
 from sealift.release.releasedesk import Asked, ReleaseDesk
@@ -73,7 +72,6 @@ ENDS: Final = frozenset(
         "appointment-withdrawn",
     }
 )
-S = TypeVar("S")
 
 
 class Broker:
@@ -232,23 +230,6 @@ class Broker:
                 self._append("refusal", role=role, peer=name[:63], rule=error.code)
             except UnavailableError as failure:
                 self._tell("broker.failed", rule=failure.code, peer=name)
-
-    def release_by_kbs(
-        self, request: ReleaseRequest, asker: KbsAsker, seal: Callable[[SecretKey], S]
-    ) -> S:
-        """Release by the KBS protocol, where the owner's rule opens it (rule M5).
-
-        Args:
-            request: What is asked for.
-            asker: Who asks, its evidence appraised.
-            seal: Encrypts the key to the one that the evidence bound.
-
-        Raises:
-            RefusedError, UnavailableError: see ``ReleaseDesk.release``.
-        """
-        asked = Asked(request, asker, asker.binder, opens=require_kbs)
-        sealed, _, _ = self._releases.release(asked, lambda key, info: seal(key))
-        return sealed
 
     def obey_statements(self) -> None:
         """End every lease once a statement, or its time, ended what keys go by."""

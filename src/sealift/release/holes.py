@@ -199,12 +199,6 @@ def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
             f"the key of {resource.name} goes out without a lease: a host that turns "
             "bad later keeps it, and nothing is revoked",
         )
-    if rule.kbs:
-        yield Hole(
-            "kbs",
-            f"the key of {resource.name} may be fetched by the KBS protocol, whose "
-            "clients check less than ours (rule M5)",
-        )
 
 
 def _shared_broker(agreement: Agreement) -> Iterator[Hole]:

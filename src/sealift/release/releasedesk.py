@@ -1,7 +1,6 @@
 """The one way out for a key: decide, seal, count, log and sync; then it may leave.
 
-Every door of a broker goes through it, so that none can be laxer than another: the
-session (``release/brokerserver.py``) and the KBS protocol (``release/kbs.py``). What a
+Every door of a broker goes through it, so that none can be laxer than another. What a
 door adds can only refuse.
 Source: spec/release.md section Release, rules R1 and R3.
 """

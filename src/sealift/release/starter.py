@@ -182,7 +182,6 @@ not_after = {_text(self._not_after)}
 # accept = ["gpu-tee"]    # fewer levels than the agreement's
 {purposes}# lease_s = 30.0          # fresh evidence is needed to go on; heartbeat_s as well:
 # heartbeat_s = 5.0       # how often it is asked for
-# kbs = false             # also by the KBS protocol
 """
 
     def _code(self) -> str:

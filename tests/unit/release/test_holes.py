@@ -165,7 +165,6 @@ HOLES: dict[str, tuple[str, Change]] = {
             replace(a, accept=(Level.ATTESTED_HOST,))
         ),
     ),
-    "kbs": ("kbs", rule(kbs=True)),
     "no end": ("no-expiry", lambda a: replace(a, not_after=None)),
     "one row": ("few-rows", output(min_rows=1)),
     "one row of an owner": ("few-rows", output(min_owner_rows=1)),

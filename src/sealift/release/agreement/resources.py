@@ -44,7 +44,6 @@ class ReleaseRule:
         max_uses: How often its key may be released in all; 0 for any number.
         not_before: Seconds since 1970 from which it may be released, or None.
         not_after: Seconds since 1970 until which it may be released, or None.
-        kbs: Whether it may be fetched by the KBS protocol (rule M5).
         lease_s: How long a released key may be used before fresh evidence is needed,
             in seconds; None releases without a lease.
         heartbeat_s: How often evidence is renewed within a lease, in seconds.
@@ -55,7 +54,6 @@ class ReleaseRule:
     max_uses: int = 0
     not_before: int | None = None
     not_after: int | None = None
-    kbs: bool = False
     lease_s: float | None = None
     heartbeat_s: float | None = None
 

@@ -1,1 +1,0 @@
-"""The HTTP rim of a broker: the KBS protocol, health and metrics."""
