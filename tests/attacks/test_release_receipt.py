@@ -147,8 +147,6 @@ CLAIMS: dict[str, tuple[Callable[[Receipt], Receipt], str]] = {
     "too many rows": (lambda r: replace(r, rows=41), "bad-rows"),
     "negative row": (lambda r: replace(r, first_row=-1), "bad-rows"),
     "other bytes": (lambda r: replace(r, cargo_bytes=1), "bad-rows"),
-    "a mode nobody agreed to": (lambda r: replace(r, mode="visit"), "mode-not-agreed"),
-    "the rehearsal": (lambda r: replace(r, mode="ratchet"), "mode-not-agreed"),
     "two buffers": (lambda r: replace(r, buffers=2), "cargo-not-agreed"),
     "mixed cargo": (lambda r: replace(r, mixed=True), "cargo-not-agreed"),
     "a scrub that failed": (

@@ -36,7 +36,7 @@ from tests.sim.visit_world import SCHEMA, Outcome, VisitWorld
 Say = Callable[[Hand], None]
 WINDOW_BYTES = 12
 FROM_HOLDERS = {"Failed", "Present", "Leaves", "PathTaken", "Cargo"}
-TO_HOLDERS = {"Failed", "RatchetKey", "Ready", "Credit", "VisitPhase", "Receipted"}
+TO_HOLDERS = {"Failed", "Ready", "Credit", "VisitPhase", "Receipted"}
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 A holder that signed an agreement changes its rows afterwards: it swaps, repeats, edits or
 shortens them and seals them again under the same data key, with the agreed leaves or with
-leaves that fit. Nothing of it is trained on, and there is no receipt, in any mode of
-crossing. What a holder committed to before it signed nobody can check; but the receipts
+leaves that fit. Nothing of it is trained on, and there is no receipt. What a holder committed to before it signed nobody can check; but the receipts
 of a run name exactly the rows that were trained on, under the commitment of their owner.
 """
 
@@ -20,7 +19,6 @@ from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.sealedfile import write_sealed_file
 from sealift.errors import PolicyError
 from sealift.ids import Digest
-from sealift.release.agreement import Mode
 from sealift.release.receipt import (
     Receipt,
     SignedReceipt,
@@ -29,7 +27,7 @@ from sealift.release.receipt import (
 )
 from sealift.travel import load
 from sealift.travel.holder import HeldResource
-from tests.sim.visit_world import MODES, RECORD_BYTES, ROW_BYTES, VisitWorld
+from tests.sim.visit_world import RECORD_BYTES, ROW_BYTES, VisitWorld
 
 Change = Callable[[bytes], bytes]
 
@@ -93,12 +91,10 @@ def assert_not_trained(world: VisitWorld, code: str = "content-mismatch") -> Non
     assert world.pools[-1].scrubbed
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_rows_changed_after_signing_are_not_trained_on(
-    world: VisitWorld, monkeypatch: pytest.MonkeyPatch, mode: Mode, change: Change
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
-    world.mode = mode
     world.held["ada-train"] = poisoned(world, change)
     assert_not_trained(world)
     monkeypatch.setattr(VerifiedLeaves, "verify", lambda *_: None)  # the mutant
@@ -106,11 +102,9 @@ def test_rows_changed_after_signing_are_not_trained_on(
     assert world.trained[-1][1] == change(world.plain["ada-train"])
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_nor_with_leaves_that_fit_them(
-    world: VisitWorld, monkeypatch: pytest.MonkeyPatch, mode: Mode
+    world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.mode = mode
     world.held["ada-train"] = poisoned(world, swapped, own_leaves=True)
     assert_not_trained(world)
 

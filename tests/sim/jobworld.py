@@ -76,7 +76,6 @@ seed = {seed}
 
 [travel]
 order = "{order}"
-mode = "{mode}"
 buffer_bytes = {buffer_bytes}
 lease_s = {lease_s}
 meet_s = {meet_s}
@@ -103,7 +102,6 @@ class Wishes:
     prepare: str = "false"
     seed: int = 7
     order: str = "round-robin"
-    mode: str = "at-rest"
     buffer_bytes: int = 1 << 20
     lease_s: float = 20.0
     meet_s: float = 5.0

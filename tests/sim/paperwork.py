@@ -67,7 +67,6 @@ def draft_receipt(
         cargo_bytes=resource.total_bytes,
         sealed_bytes=resource.total_bytes + 16 * resource.num_records,
         phases_s={"load": 0.25, "train": 1.5},
-        mode="at-rest",
         buffers=1,
         mixed=False,
         sandbox="none",

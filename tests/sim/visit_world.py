@@ -21,7 +21,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.events import Event
 from sealift.ids import Role, VisitId
-from sealift.release.agreement import Mode, Resource
+from sealift.release.agreement import Resource
 from sealift.session import Endpoint, Session, accept, connect
 from sealift.session.frames import FrameKind
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
@@ -38,7 +38,6 @@ from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.load import Columns
 from sealift.travel.messages import BufferOffered, OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
-from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
@@ -49,7 +48,6 @@ from tests.sim.visit_parts import FakeClock, GuardedPool, TappedTransport
 ROW_BYTES = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES = 96
 OWNERS = ("ada", "bern", "cleo")
-MODES: tuple[Mode, ...] = ("at-rest", "visit", "ratchet")
 SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]}
 
 
@@ -83,8 +81,6 @@ class VisitWorld:
         self.columns: Columns = lambda resource: described_by(resource.schema)
         self.faults: Sequence[Fault] = ()
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
-        self.mode: Mode = "at-rest"
-        self.ratchet = Ratchet()
         self.visits = 0
         self.dock: Dock | None = None
         self.events: list[Event] = []
@@ -165,7 +161,6 @@ class VisitWorld:
             mode="write-only",
             lease_s=self.lease_s,
             content=self.resource(offer.resource).content,
-            crossing=self.mode,
         )
         operator = self.consortium.identities[self.consortium.agreement.operator]
         return sign_lease(self.change_lease(lease), operator)
@@ -261,7 +256,6 @@ class VisitWorld:
                 agreement=agreement.digest,
                 accelerator=self.endpoint.instance.public_key,
                 longest_s=agreement.travel.lease_s,
-                modes=agreement.travel.modes,
             ),
             heads=tuple,
             rules=self.rules,
@@ -277,7 +271,6 @@ class VisitWorld:
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda phase: None,
-            ratchet=self.ratchet,
             dock=self.dock,
             sink=self.events.append,
             columns=self.columns,
@@ -300,14 +293,13 @@ class VisitWorld:
             self._seal_one(resource, consortium.keys[resource.name])
             for resource in consortium.agreement.resources
         )
-        travel = replace(consortium.agreement.travel, modes=MODES)
-        agreement = replace(consortium.agreement, resources=resources, travel=travel)
+        agreement = replace(consortium.agreement, resources=resources)
         return replace(consortium, agreement=agreement)
 
     def _seal_one(self, resource: Resource, key: SecretKey) -> Resource:
         name = resource.name
         self.plain[name] = secrets.token_bytes(self.rows * ROW_BYTES)
-        held = seal_resource(
+        self.held[name] = seal_resource(
             resource,
             self.plain[name],
             key=key,
@@ -318,5 +310,4 @@ class VisitWorld:
             schema=SCHEMA,
             description=described_by(SCHEMA),
         )
-        self.held[name] = replace(held, data_key=key)
         return self.held[name].resource

@@ -10,10 +10,8 @@ from typing import TextIO
 
 from sealift.errors import UnavailableError
 from sealift.events import Event, Sink
-from sealift.release.agreement import Mode
 from sealift.release.visible import visible
 from sealift.train.eventlines import EventLines
-from sealift.travel.ratchet import REHEARSAL
 
 
 def add_events_argument(parser: argparse.ArgumentParser) -> None:
@@ -42,17 +40,6 @@ def open_events(place: str) -> Sink:
         raise UnavailableError(
             f"cannot write {place}", why=error.strerror or "", code="disk"
         ) from None
-
-
-def marked(sink: Sink, mode: Mode) -> Sink:
-    """In a rehearsal every event says so: whatever shows it, shows that (rule M8)."""
-    if mode != "ratchet":
-        return sink
-
-    def say(event: Event) -> None:
-        sink(Event(event.kind, {**event.fields, "mode": REHEARSAL}))
-
-    return say
 
 
 class _Talk:

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +86,7 @@ def run(args: argparse.Namespace) -> int:
     require_data_owner(setup, "holder")
     with ExitStack() as stack:
         held = load_held(setup, args.sealed, stack)
-        reseals = setup.job.travel.mode != "at-rest"
-        if reseals:
-            held = with_keys(setup, args.vault, held)
-        if reseals or not args.holder_only:
+        if not args.holder_only:
             check_keys(setup, args.vault, held)
         make_folder(args.receipts)
         holder = _Holder(args, setup, held)
@@ -201,21 +197,6 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
                 )
 
 
-def with_keys(
-    setup: RoleSetup, vault: Path, held: dict[str, HeldResource]
-) -> dict[str, HeldResource]:
-    """The same with their data keys, for modes that seal records again at home.
-
-    Raises:
-        UnavailableError: if the vault cannot be opened, or has no such key.
-    """
-    with closing(Vault.open(vault, setup.identity)) as keys:
-        return {
-            name: replace(each, data_key=keys.fetch(name))
-            for name, each in held.items()
-        }
-
-
 def load_held(
     setup: RoleSetup, folder: Path, stack: ExitStack
 ) -> dict[str, HeldResource]:
@@ -277,7 +258,6 @@ def make_attendance(
         receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
         pathfinder=pathfinder(args),
         sink=setup.sink,
-        mode=setup.job.travel.mode,
         statements=StatementDesk(setup.agreement, statements_folder(setup)),
     )
 

@@ -149,7 +149,6 @@ def _start(setup: RoleSetup) -> StartJob:
         work_s=travel.work_s,
         buffers=wishes.buffers,
         mixed=wishes.mixed,
-        mode=wishes.mode,
         prepare=training.prepare,
         buffer_bytes=wishes.buffer_bytes,
         digest_every=training.digest_every,

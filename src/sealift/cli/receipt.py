@@ -83,7 +83,6 @@ def _print(receipt: Receipt, statement: str) -> None:
         "content": receipt.content,
         "bytes": f"{receipt.cargo_bytes} opened, {receipt.sealed_bytes} sealed",
         "seconds": phases,
-        "mode": receipt.mode,
         "cargo": cargo_promise(receipt.buffers, receipt.mixed),
         "level": receipt.level,
         "scrub": f"{scrub.scrubbed_bytes} bytes in {count(len(scrub.regions), 'region')}, "

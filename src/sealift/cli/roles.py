@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sealift.cli.eventlog import add_events_argument, marked, open_events
+from sealift.cli.eventlog import add_events_argument, open_events
 from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
@@ -86,7 +86,7 @@ def set_up_role(
     identity = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
-    sink = marked(open_events(args.events), job.travel.mode)
+    sink = open_events(args.events)
     agreement = equip_role(args, agreement, identity)
     return RoleSetup(job, agreement, identity, sink, address)
 
@@ -111,8 +111,8 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
         PolicyError: ``other-purpose``: training under an agreement about serving, or
             the other way round.
         UsageError: code ``buffer-too-small``, if a row does not fit the buffer.
-        PolicyError: if it asks for longer leases, more buffers, mixed cargo or another
-            mode than agreed, or reads what an owner has not signed for.
+        PolicyError: if it asks for longer leases, more buffers or mixed cargo than
+            agreed, or reads what an owner has not signed for.
     """
     agreement.require_owners_signed()
     _check_plan(job, agreement)

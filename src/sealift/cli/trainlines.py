@@ -11,7 +11,6 @@ from sealift.train.eventlines import RoleEvent
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable
 from sealift.travel.peers import say_role
-from sealift.travel.ratchet import REHEARSAL
 from sealift.travel.sizing import say_bytes
 
 
@@ -39,7 +38,6 @@ class TrainLines:
     ) -> None:
         self._owners = agreement.data_owners
         self._epochs = job.training.epochs
-        self._who = f"sealift [{REHEARSAL}]" if _rehearses(job) else "sealift"
         self._watch = watch
         self._stream = stream
         self._epoch = _Epoch(-1)
@@ -124,8 +122,4 @@ class TrainLines:
 
     def say(self, line: str) -> None:
         """One line for people."""
-        print(visible(f"{self._who}: {line}"), file=self._stream, flush=True)
-
-
-def _rehearses(job: JobTable) -> bool:
-    return job.travel.mode == "ratchet"
+        print(visible(f"sealift: {line}"), file=self._stream, flush=True)

@@ -16,7 +16,6 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
 from sealift.train.settings import JobTable
-from sealift.travel.ratchet import REHEARSAL
 
 MAX_RESTARTS: Final = 5  # of each role
 GRACE_S: Final = 2.0  # the roles end together; who ends first is a race
@@ -52,8 +51,7 @@ def train_travelling(
     lines.say_epoch()  # of the last one, which nothing follows
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
-    said = {"mode": REHEARSAL} if job.travel.mode == "ratchet" else {}
-    return {**said, **result}
+    return dict(result)
 
 
 def _require_keys(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ import hmac
 from enum import StrEnum
 from typing import Final
 
-from sealift.crypto.hash import HASH_BYTES, sha256
+from sealift.crypto.hash import HASH_BYTES
 from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
 
 _NO_SALT: Final = bytes(HASH_BYTES)
@@ -49,8 +49,6 @@ class Label(StrEnum):
     SESSION_EXPORT = "sealift v1 session export"
     # visits (spec/visit.md)
     VISIT_FRAME = "sealift v1 visit frame"
-    VISIT_RECORD = "sealift v1 visit record"
-    RATCHET = "sealift v1 vendor ratchet"  # rehearsal only (rule M8)
     DIRECT_PATH = "sealift v1 direct path"
     # links (spec/link.md)
     LINK = "sealift v1 link"
@@ -92,15 +90,6 @@ def derive(
 ) -> SecretKey:
     """Derive a secret key of ``length`` bytes for one purpose and one context."""
     return SecretKey(derive_bytes(key, label, context, length=length))
-
-
-def expand(key: SecretKey, label: Label) -> SecretKey:
-    """HKDF-Expand(SHA-256(key), label): the step of a vendor's key ratchet, 32 bytes.
-
-    Only ``travel.ratchet`` uses it, to show what such a step does not protect.
-    """
-    step = sha256(key.reveal(TOKEN))
-    return SecretKey(_expand(step, label.value.encode(), KEY_BYTES))
 
 
 def _expand(key: bytes, info: bytes, length: int) -> bytes:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.release.agreement import Agreement, Audience, Mode, Party, Resource
+from sealift.release.agreement import Agreement, Audience, Party, Resource
 from sealift.release.holes import Hole, find_holes
 from sealift.release.receipt import cargo_promise
 
@@ -25,14 +25,6 @@ KEPT_OUT: Final = {
     Level.DEVELOPMENT: "keeps NOBODY out: software keys stand in for hardware, and "
     "whoever runs the machine can read keys and rows",
 }
-MODE_IN_WORDS: Final[dict[Mode, str]] = {
-    "at-rest": "records cross as they were sealed at home",
-    "visit": "holders may seal their rows again for a visit, so their processes open "
-    "them at home",
-    "ratchet": "WARNING: mode ratchet lets whoever once held a visit key open every "
-    "later visit; it exists to show that weakness and protects nobody",
-}
-
 _SEEN_BY: Final[dict[Audience, str]] = {
     "everyone": "every party, the operator included",
     "owner": "only the owner of the rows they were measured on",
@@ -117,7 +109,6 @@ def _trained(agreement: Agreement) -> Iterator[str]:
     travel, output = agreement.travel, agreement.output
     yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
     yield "the scrub after a visit is reported by the accelerator, not proven"
-    yield from (MODE_IN_WORDS[mode] for mode in travel.modes if mode != "at-rest")
     yield f"a lease lasts at most {agreement.travel.lease_s:g} seconds"
     yield from _validity(agreement)
     yield from _outputs(agreement)

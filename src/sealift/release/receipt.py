@@ -27,7 +27,7 @@ from sealift.errors import (
     RefusedError,
 )
 from sealift.ids import Digest, Role, VisitId
-from sealift.release.agreement import Mode, Purpose, TravelRule, part_for
+from sealift.release.agreement import Purpose, TravelRule, part_for
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.files import read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
@@ -114,8 +114,6 @@ class Receipt:
         cargo_bytes: Plaintext bytes placed in the buffer.
         sealed_bytes: Ciphertext bytes that crossed.
         phases_s: Seconds by phase.
-        mode: ``at-rest``: records sealed at home crossed unopened; ``visit``: sealed
-            for this visit (rule C6); ``ratchet``: for rehearsal only.
         buffers: As the run had it; ``cargo_promise`` says what that guarantees.
         mixed: Whether batches were drawn across several owners' rows.
         sandbox: What kept the recipe in.
@@ -138,7 +136,6 @@ class Receipt:
     cargo_bytes: int
     sealed_bytes: int
     phases_s: dict[str, float]
-    mode: Mode
     buffers: Literal[1, 2]
     mixed: bool
     sandbox: str
@@ -278,12 +275,7 @@ def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
 
 def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
     resource = verified.resource(receipt.resource)
-    travel = verified.agreement.travel
-    require_agreed_cargo(receipt.buffers, receipt.mixed, travel)
-    if receipt.mode not in travel.modes:
-        raise PolicyError(
-            f"the agreement does not allow mode {receipt.mode}", code="mode-not-agreed"
-        )
+    require_agreed_cargo(receipt.buffers, receipt.mixed, verified.agreement.travel)
     told = (receipt.holder, part_for(receipt.purpose), receipt.content)
     if told != (resource.owner, resource.part, resource.content):
         raise PolicyError(

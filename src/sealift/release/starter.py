@@ -236,7 +236,6 @@ statistics_rows = 16      # fewest rows that such a sum is made of
 buffers = 1               # rows of one owner are gone before the next is met; or 2:
                           # the next owner's rows load while these are trained on
 mixed = false             # or true: batches are drawn across several owners' rows
-modes = ["at-rest"]       # records cross as sealed at home; or "visit": sealed again
 lease_s = {LEASE_S}           # longest time that a holder has for its cargo
 """
 

@@ -301,7 +301,6 @@ class Accelerator:
             agreement=agreement.digest,
             accelerator=self._endpoint.instance.public_key,
             longest_s=agreement.travel.lease_s,
-            modes=agreement.travel.modes,
         )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift.ids import DIGEST_BYTES, Digest
-from sealift.release.agreement import Mode
 
 UNKNOWN_SHAPE: Final = Digest(bytes(DIGEST_BYTES))
 
@@ -24,7 +23,6 @@ class AcceleratorSettings:
         work_s: How long loaded cargo may wait to be worked on.
         buffers: Most groups of visits in the accelerator at one time.
         mixed: Whether batches are drawn across several owners' rows.
-        mode: How records cross.
         prepare: Whether sums are made before the model is built.
         buffer_bytes: Largest cargo of one visit; 0 to choose.
         digest_every: Steps between two digests of the state within a slice; 0 is never.
@@ -40,7 +38,6 @@ class AcceleratorSettings:
     work_s: float = 3600.0
     buffers: Literal[1, 2] = 1
     mixed: bool = False
-    mode: Mode = "at-rest"
     prepare: bool = False
     buffer_bytes: int = 0
     digest_every: int = 0

@@ -101,7 +101,6 @@ class ReceiptWriter:
             cargo_bytes=lease.cargo_bytes,
             sealed_bytes=account.loaded.sealed_bytes,
             phases_s=dict(account.phases_s),
-            mode=lease.crossing,
             buffers=self._terms.buffers,
             mixed=self._terms.mixed,
             sandbox=self._terms.sandbox,

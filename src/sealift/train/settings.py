@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from sealift.codec import encode
 from sealift.errors import MalformedError
 from sealift.ids import Digest
-from sealift.release.agreement import Mode
 from sealift.release.files import read_whole
 from sealift.travel.settings import TravelSettings
 
@@ -50,7 +49,6 @@ class TravelTable(_Strict):
     order: Literal["round-robin", "by-size"] = "round-robin"
     buffers: Literal[1, 2] = 1
     mixed: bool = False
-    mode: Mode = "at-rest"
     buffer_bytes: BufferBytes = "auto"
     checkpoint_every: int = Field(default=8, ge=0)
     rejoin_s: float = Field(default=60.0, ge=0, le=7 * 86_400)
@@ -119,7 +117,6 @@ class JobTable(_Strict):
             buffer_bytes=0 if table.buffer_bytes == "auto" else table.buffer_bytes,
             buffers=table.buffers,
             mixed=table.mixed,
-            mode=table.mode,
             prepare=self.training.prepare,
             lease_s=table.lease_s,
             work_s=table.work_s,

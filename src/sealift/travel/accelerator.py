@@ -227,7 +227,6 @@ class HostedVisit:
             self._released.data_key,
             pool=self._pool,
             heads=self._setup.heads(),
-            ratchet=self._setup.ratchet,
             dock=self._setup.dock,
             sink=self._setup.sink,
             columns=self._setup.columns,

@@ -19,7 +19,6 @@ from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.release.agreement import Mode
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
 from sealift.release.files import write_whole
@@ -108,7 +107,6 @@ class Attendance:
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         pathfinder: Pathfinder | None = None,
         sink: Sink = discard,
-        mode: Mode = "at-rest",
         statements: StatementDesk | None = None,
         between: Between = _nothing_between,
     ) -> None:
@@ -123,7 +121,6 @@ class Attendance:
         self._clock = clock
         self._pathfinder = pathfinder
         self._sink = sink
-        self._mode = mode
         self._statements = statements or StatementDesk(agreement)
         self._between = between
         self.kept = 0
@@ -251,7 +248,6 @@ class Attendance:
             agreement=agreement.digest,
             accelerator=signed.lease.accelerator,
             longest_s=agreement.travel.lease_s,
-            modes=tuple(mode for mode in agreement.travel.modes if mode == self._mode),
         )
 
     def _check_heads(self, heads: tuple[SignedTreeHead, ...]) -> None:

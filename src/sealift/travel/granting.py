@@ -153,7 +153,6 @@ class Granting:
             mode="write-only",
             lease_s=self._settings.lease_s,
             content=resource.content,
-            crossing=self._settings.mode,
         )
 
 

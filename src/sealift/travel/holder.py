@@ -1,7 +1,6 @@
 """The holder: brings its sealed records to the accelerator, and nothing else.
 
-It needs neither torch nor, in the default mode, the data key: the records stay as they
-were sealed at home. Where they are sealed again, ``reseal`` does it.
+It needs neither torch nor the data key: the records stay as they were sealed at home.
 It dials out, checks whom it meets (evidence, instance key, agreement), checks every
 log's head against the last one that it kept, stops sending when its own count of the
 lease has run out, and keeps the signed receipt.
@@ -14,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.channel.rawfile import RawSealedFile
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
@@ -47,7 +47,6 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.paths import DirectSink, FrameSink, RelayedSink, VisitSession
-from sealift.travel.reseal import Departure, SealedSource, departing
 from sealift.travel.state import Clock
 
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
@@ -65,13 +64,11 @@ class HeldResource:
         resource: As the agreement binds it.
         source: The sealed file.
         leaves: Keyed hashes of its plaintext records, from ``data seal``.
-        data_key: Opens the file at home, where records are sealed again for a visit.
     """
 
     resource: Resource
-    source: SealedSource
+    source: RawSealedFile
     leaves: tuple[bytes, ...]
-    data_key: SecretKey | None = None
 
 
 class Provisioning:
@@ -128,24 +125,22 @@ class Provisioning:
         return self._receive_receipt(session)
 
     def _bring(self, session: VisitSession) -> None:
-        held, left_s = self._held, self._remaining_s()
-        with departing(
-            held.source, held.data_key, self._lease, session, timeout_s=left_s
-        ) as departure:
-            self._introduce(session, departure)
+        with ExitStack() as stack:
+            visit_key = session.export(Label.VISIT_FRAME, self._lease.digest.raw)
+            stack.callback(visit_key.wipe)
+            self._introduce(session)
             ready = receive_message(session, Ready, timeout_s=self._remaining_s())
             self._check_heads(ready.heads)
-            with ExitStack() as stack:
-                sink = self._way(session, ready, stack)
-                frames = self._send_frames(sink, departure)
-                departure.source.check_unchanged()
-                # The accelerator waits for this; to unmap a ring takes milliseconds.
-                send_message(session, Cargo(frames, self._lease.cargo_bytes))
+            sink = self._way(session, ready, stack)
+            frames = self._send_frames(sink, visit_key)
+            self._held.source.check_unchanged()
+            # The accelerator waits for this; to unmap a ring takes milliseconds.
+            send_message(session, Cargo(frames, self._lease.cargo_bytes))
 
-    def _introduce(self, session: VisitSession, departure: Departure) -> None:
+    def _introduce(self, session: VisitSession) -> None:
         leaves = self._held.leaves
-        departure.source.check_unchanged()
-        header = departure.source.header_bytes
+        self._held.source.check_unchanged()
+        header = self._held.source.header_bytes
         send_message(session, Present(self._signed, header, len(leaves)))
         for start in range(0, len(leaves), LEAVES_PER_MESSAGE):
             batch = Leaves(b"".join(leaves[start : start + LEAVES_PER_MESSAGE]))
@@ -165,26 +160,26 @@ class Provisioning:
             return RelayedSink(session, ready.window, self._remaining_s)
         return DirectSink(taken.transport, session, self._remaining_s)
 
-    def _send_frames(self, sink: FrameSink, departure: Departure) -> int:
+    def _send_frames(self, sink: FrameSink, visit_key: SecretKey) -> int:
         record_bytes = self._held.resource.record_bytes
         total = len(record_range(self._lease, record_bytes))
         for sequence in range(total):
             self._remaining_s()
             place = placement(self._lease, sequence, record_bytes)
-            length = self._build(sink, place, departure)
+            length = self._build(sink, place, visit_key)
             sink.send()
             emit(self._sink, "holder.frame", sealed_bytes=length)
         sink.finish()
         return total
 
-    def _build(self, sink: FrameSink, place: Placement, departure: Departure) -> int:
+    def _build(self, sink: FrameSink, place: Placement, visit_key: SecretKey) -> int:
         """One frame, read from the file straight to where it is sent from."""
-        source = departure.source
+        source = self._held.source
         length = source.record_length(place.record)
         room = sink.room(HEADER_BYTES + length)
         source.record_into(place.record, room[HEADER_BYTES:])
         room[:HEADER_BYTES] = frame_head(
-            departure.frame_key, self._lease, place, room[-TAG_BYTES:]
+            visit_key, self._lease, place, room[-TAG_BYTES:]
         )
         return length
 
@@ -202,8 +197,7 @@ class Provisioning:
         lease = self._lease
         expected = (lease.visit, lease.accelerator, lease.content, lease.agreement)
         told = (receipt.visit, receipt.instance, receipt.content, receipt.agreement)
-        same = told == expected and receipt.mode == lease.crossing
-        if not same or receipt.cargo_bytes != lease.cargo_bytes:
+        if told != expected or receipt.cargo_bytes != lease.cargo_bytes:
             raise PolicyError(
                 "the receipt is for another visit", code="foreign-receipt"
             )

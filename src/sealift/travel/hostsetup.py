@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError
@@ -17,7 +17,6 @@ from sealift.travel.load import Columns, Loaded
 from sealift.travel.messages import OfferVisit, VisitPhase
 from sealift.travel.paths import VisitSession
 from sealift.travel.pool import Pool
-from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
 from sealift.travel.state import Clock
 
@@ -103,7 +102,6 @@ class HostSetup:
         make_pool: Makes a pool of (buffer bytes, quarantine bytes).
         clock: Seconds that also count while the machine sleeps.
         tell: Progress, to the orchestrator.
-        ratchet: Keys of mode ``ratchet``; one chain per process.
         dock: Where holders may come alongside; None is the relay only.
         sink: Gets ``visit.path``.
         columns: What a resource's rows are said to be; a file that was sealed as
@@ -121,7 +119,6 @@ class HostSetup:
     make_pool: MakePool
     clock: Clock
     tell: Callable[[VisitPhase], None]
-    ratchet: Ratchet = field(default_factory=Ratchet)
     dock: Dock | None = None
     sink: Sink = discard
     columns: Columns | None = None

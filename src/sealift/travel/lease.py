@@ -17,7 +17,7 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest, Handle, VisitId
-from sealift.release.agreement import Mode, Purpose
+from sealift.release.agreement import Purpose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,6 @@ class Lease:
         first_row: First row of the holder's resource that is in the cargo.
         lease_s: Seconds from acceptance until frames are refused.
         content: The resource's content commitment in the agreement.
-        crossing: How the records cross, as the job asks and the agreement allows.
     """
 
     job: str
@@ -51,7 +50,6 @@ class Lease:
     mode: Literal["write-only"]
     lease_s: float
     content: Digest
-    crossing: Mode = "at-rest"
 
     def __post_init__(self) -> None:
         rows, row_bytes = self.shape
@@ -94,7 +92,6 @@ class LeaseTerms:
 
     Attributes:
         longest_s: Most seconds that the agreement lets a lease last.
-        modes: How records may cross: what the agreement lists, or less.
     """
 
     orchestrator: PublicKey
@@ -102,7 +99,6 @@ class LeaseTerms:
     agreement: Digest
     accelerator: PublicKey
     longest_s: float
-    modes: tuple[Mode, ...] = ("at-rest",)
 
 
 def sign_lease(lease: Lease, signer: Signer) -> SignedLease:
@@ -115,8 +111,8 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
 
     Raises:
         AuthenticationError: if the signature does not verify.
-        PolicyError: if it is for another job, agreement or accelerator, lasts longer
-            than agreed, or lets records cross in a mode that is not agreed.
+        PolicyError: if it is for another job, agreement or accelerator, or lasts longer
+            than agreed.
     """
     lease = signed.lease
     terms.orchestrator.verify(Label.LEASE, encode(lease), signed.signature)
@@ -124,23 +120,7 @@ def verify_lease(signed: SignedLease, terms: LeaseTerms) -> Lease:
         if getattr(lease, name) != getattr(terms, name):
             raise PolicyError(f"the lease is for another {name}", code="foreign-lease")
     check_seconds(lease.lease_s, terms.longest_s)
-    check_mode(lease.crossing, terms.modes)
     return lease
-
-
-def check_mode(mode: Mode, modes: tuple[Mode, ...]) -> None:
-    """Nobody but the parties together lowers what protects the records (rule M8).
-
-    Raises:
-        PolicyError: if the mode is none of those.
-    """
-    if mode not in modes:
-        raise PolicyError(
-            f"records would cross in mode {mode}",
-            why=f"agreed is {' or '.join(modes) or 'another one'}",
-            fix="Ask for an agreed mode in the job",
-            code="mode-not-agreed",
-        )
 
 
 def check_seconds(lease_s: float, longest_s: float) -> None:

@@ -19,9 +19,10 @@ from sealift.channel.commitment import (
     verify_leaves,
 )
 from sealift.channel.header import StreamHeader, count_records
+from sealift.channel.opener import RecordOpener
 from sealift.channel.record import verify_description
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
@@ -36,7 +37,6 @@ from sealift.travel.messages import (
     Leaves,
     PathTaken,
     Present,
-    RatchetKey,
     Ready,
     receive_message,
     send_message,
@@ -49,10 +49,8 @@ from sealift.travel.paths import (
     VisitSession,
 )
 from sealift.travel.pool import Pool
-from sealift.travel.ratchet import Ratchet
-from sealift.travel.rows import FrameRows, SealedRows
+from sealift.travel.rows import SealedRows
 from sealift.travel.state import Visit
-from sealift.travel.visitkeys import VisitKeys, keys_of_ratchet, keys_of_session
 
 Columns = Callable[[Resource], bytes]
 ALONGSIDE_S: Final = 5.0  # the holder said that it came; its connection is on the way
@@ -76,7 +74,6 @@ class CargoLoader:
         data_key: Released by the owner's broker.
         pool: This visit's memory.
         heads: Signed tree heads to show to the holder.
-        ratchet: Keys of mode ``ratchet``.
         dock: Where the holder may come alongside; None is the relay only.
         sink: Gets ``visit.path``.
         columns: What the rows are said to be, for files that say it themselves.
@@ -90,7 +87,6 @@ class CargoLoader:
         *,
         pool: Pool,
         heads: tuple[SignedTreeHead, ...],
-        ratchet: Ratchet | None = None,
         dock: Dock | None = None,
         sink: Sink = discard,
         columns: Columns | None = None,
@@ -100,7 +96,6 @@ class CargoLoader:
         self._data_key = data_key
         self._pool = pool
         self._heads = heads
-        self._ratchet = ratchet or Ratchet()
         self._dock = dock
         self._sink = sink
         self._columns = columns
@@ -119,36 +114,25 @@ class CargoLoader:
             RefusedError: for any frame that is not exactly the next one.
             PeerError: if the holder is gone or too slow.
         """
-        keys = self._keys(session)
+        key = session.export(Label.VISIT_FRAME, self._visit.lease.digest.raw)
         try:
-            return self._load(session, keys)
+            return self._load(session, key)
         finally:
-            keys.wipe()
+            key.wipe()
 
-    def _load(self, session: VisitSession, keys: VisitKeys) -> Loaded:
+    def _load(self, session: VisitSession, visit_key: SecretKey) -> Loaded:
         left_s = self._visit.remaining_s()
         present = receive_message(session, Present, timeout_s=left_s)
         check_presented(present, self._visit.lease)
         leaves = self._receive_leaves(session, present)
-        rows = self._make_rows(present, keys, leaves)
+        rows = self._make_rows(present, leaves)
         try:
             with self._path(session) as (source, path):
-                sealed = self._take_frames(source, keys.frame, rows)
+                sealed = self._take_frames(source, visit_key, rows)
                 self._seal(session, rows.finish)
         finally:
             rows.close()
         return Loaded(self._visit.expected_frames, sealed, path)
-
-    def _keys(self, session: VisitSession) -> VisitKeys:
-        lease = self._visit.lease
-        if lease.crossing != "ratchet":
-            return keys_of_session(session, lease)
-        key = self._ratchet.take()
-        try:
-            send_message(session, RatchetKey(key.reveal(TOKEN)))
-            return keys_of_ratchet(key, lease)
-        finally:
-            key.wipe()
 
     def _receive_leaves(
         self, session: VisitSession, present: Present
@@ -166,20 +150,17 @@ class CargoLoader:
         )
         return verify_leaves(leaves, commitment, data_key=self._data_key)
 
-    def _make_rows(
-        self, present: Present, keys: VisitKeys, leaves: VerifiedLeaves
-    ) -> FrameRows:
+    def _make_rows(self, present: Present, leaves: VerifiedLeaves) -> SealedRows:
         header = StreamHeader.parse(present.header)
         told = (header.total_bytes, header.record_bytes)
         if told != (self._resource.total_bytes, self._resource.record_bytes):
             raise _wrong_content("the sealed file has another size")
-        opener = keys.opener(present.header, self._data_key)
+        opener = RecordOpener(self._data_key, present.header)
         if header.is_described and self._columns is not None:
             self._demand_columns(header, self._columns(self._resource))
         return SealedRows(opener, leaves, self._pool)
 
     def _demand_columns(self, header: StreamHeader, columns: bytes) -> None:
-        """Of a file as it was sealed at home: one of this visit describes nothing."""
         try:
             verify_description(self._data_key, header, columns)
         except AuthenticationError as error:
@@ -217,7 +198,7 @@ class CargoLoader:
         return DirectSource(transport, session, remaining_s)
 
     def _take_frames(
-        self, source: FrameSource, visit_key: SecretKey, rows: FrameRows
+        self, source: FrameSource, visit_key: SecretKey, rows: SealedRows
     ) -> int:
         sealed, expected = 0, self._visit.expected_frames
         for count in range(1, expected + 1):
@@ -225,7 +206,7 @@ class CargoLoader:
             source.took(last=count == expected)
         return sealed
 
-    def _place(self, raw: memoryview, visit_key: SecretKey, rows: FrameRows) -> int:
+    def _place(self, raw: memoryview, visit_key: SecretKey, rows: SealedRows) -> int:
         frame = parse_frame(raw)
         frame.authenticate(visit_key, self._visit.lease.digest)
         rows.place(self._visit.admit(frame), frame.record)

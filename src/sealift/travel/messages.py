@@ -264,13 +264,6 @@ class PathTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class RatchetKey:
-    """Mode ``ratchet`` only: the chain's key for this visit, as the vendor hands it out."""
-
-    key: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Credit:
     """Frames opened, checked and placed so far."""
 
@@ -307,7 +300,7 @@ class Finished:
 ANY: Final[tuple[type, ...]] = (
     Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
     WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, OutputKept, Present,
-    Leaves, Ready, PathTaken, RatchetKey, Credit, Cargo, Receipted, Finished,
+    Leaves, Ready, PathTaken, Credit, Cargo, Receipted, Finished,
 )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """How the payload of a frame becomes rows in the visit's buffer.
 
-``SealedRows`` is the mode ``at-rest``: the payload is a record of the owner's sealed
-file. A record that lies wholly inside the lease is opened straight into its place:
+The payload is a record of the owner's sealed file. A record that lies wholly inside the lease is opened straight into its place:
 nobody reads the buffer before the visit is sealed, and a visit that fails scrubs it.
 A record at the lease's edge is opened in the quarantine slot, and the leased part of
 it placed. Content is hashed by threads beside the opening, from the visit's private
@@ -13,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.channel.commitment import VerifiedLeaves
 from sealift.channel.opener import Place, RecordOpener
@@ -23,30 +22,6 @@ from sealift.travel.pool import Pool
 
 MAX_HASHING_THREADS: Final = 3
 MAX_QUEUED: Final = 2  # more would leave the cache before they are hashed
-
-
-class FrameRows(Protocol):
-    """Opens payloads of one visit, in the order of its frames."""
-
-    def place(self, place: Placement, payload: memoryview) -> None:
-        """Open one payload and place its rows.
-
-        Raises:
-            RefusedError: if it is not what belongs there.
-        """
-        ...
-
-    def finish(self) -> None:
-        """Wait until everything placed has been checked.
-
-        Raises:
-            RefusedError: for the first row that is not what was agreed on.
-        """
-        ...
-
-    def close(self) -> None:
-        """End every thread, forget every key. Idempotent; then scrub the pool."""
-        ...
 
 
 class SealedRows:

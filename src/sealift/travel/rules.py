@@ -14,7 +14,6 @@ from threading import Lock
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose, TravelRule
-from sealift.travel.lease import check_mode
 from sealift.travel.messages import OfferVisit
 from sealift.travel.settings import CargoWishes
 
@@ -228,7 +227,7 @@ def check_cargo(settings: CargoWishes, agreed: TravelRule) -> None:
     """What keeps one owner's rows from the next is the parties' decision (rule H2).
 
     Raises:
-        PolicyError: ``cargo-not-agreed`` or ``mode-not-agreed``.
+        PolicyError: ``cargo-not-agreed``.
     """
     if settings.buffers > agreed.buffers or settings.mixed > agreed.mixed:
         raise PolicyError(
@@ -238,7 +237,6 @@ def check_cargo(settings: CargoWishes, agreed: TravelRule) -> None:
             fix="Lower travel.buffers or travel.mixed in the job",
             code="cargo-not-agreed",
         )
-    check_mode(settings.mode, agreed.modes)
 
 
 def _rows(offer: OfferVisit) -> Rows:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from sealift.release.agreement import Mode
-
 Order = Literal["round-robin", "by-size"]
 
 
@@ -21,11 +19,6 @@ class CargoWishes(Protocol):
     @property
     def mixed(self) -> bool:
         """Whether batches are drawn across several holders' rows."""
-        ...
-
-    @property
-    def mode(self) -> Mode:
-        """How records cross."""
         ...
 
     @property
@@ -52,7 +45,6 @@ class TravelSettings:
         evaluate_every: Evaluate after every so many epochs; 0 means at the end.
         buffers: Most groups of visits that are in the accelerator at one time.
         mixed: Draw batches across several holders' rows.
-        mode: How records cross.
         prepare: Make one pass of sums before training.
         rejoin_s: How long to wait for an accelerator that was lost; 0 ends the job.
     """
@@ -70,7 +62,6 @@ class TravelSettings:
     evaluate_every: int = 0
     buffers: Literal[1, 2] = 1
     mixed: bool = False
-    mode: Mode = "at-rest"
     prepare: bool = False
     rejoin_s: float = 0.0
 

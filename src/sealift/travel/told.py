@@ -33,7 +33,6 @@ _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "state-changed": JobError,
     "buffer-too-large": UnavailableError,
     "cargo-not-agreed": PolicyError,
-    "mode-not-agreed": PolicyError,
     "checkpoint-stale": StaleError,
     "checkpoint-rolled-back": StaleError,
     "checkpoint-damaged": IntegrityError,

@@ -190,7 +190,6 @@ def test_a_recipe_that_fails_is_not_run_by_another() -> None:
     [
         (replace(ASKED, buffers=2), "cargo-not-agreed"),
         (replace(ASKED, mixed=True), "cargo-not-agreed"),
-        (replace(ASKED, mode="visit"), "mode-not-agreed"),
         (replace(ASKED, lease_s=1e5), "lease-exceeds-agreement"),
     ],
 )

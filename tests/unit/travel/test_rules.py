@@ -197,7 +197,6 @@ def test_progress_is_all_there_is(
     [
         (TravelSettings(buffers=2), TravelRule(1, 60), "cargo-not-agreed"),
         (TravelSettings(mixed=True), TravelRule(2, 60), "cargo-not-agreed"),
-        (TravelSettings(mode="visit"), TravelRule(2, 60), "mode-not-agreed"),
     ],
 )
 def test_a_job_asks_for_no_more_than_agreed(
@@ -209,6 +208,6 @@ def test_a_job_asks_for_no_more_than_agreed(
 
 
 def test_a_job_may_ask_for_less() -> None:
-    agreed = TravelRule(2, 60, mixed=True, modes=("at-rest", "visit"))
+    agreed = TravelRule(2, 60, mixed=True)
     check_cargo(TravelSettings(), agreed)
-    check_cargo(TravelSettings(buffers=2, mixed=True, mode="visit"), agreed)
+    check_cargo(TravelSettings(buffers=2, mixed=True), agreed)

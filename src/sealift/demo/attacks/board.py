@@ -55,12 +55,8 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         visits.next_visit, visits.right_key, "the visit's own key fits its frames",
     ),
     Scenario(
-        "T3", _NEXT, "follows the keys of records sealed again", "authentication",
-        visits.follow_sealed_again, visits.follow_ratchet, _FOLLOWED,
-    ),
-    Scenario(
-        "T3", _NEXT, "follows the keys of records sealed at home", "authentication",
-        visits.follow_at_rest, visits.follow_ratchet, _FOLLOWED,
+        "T3", _NEXT, "opens the records with what it had", "authentication",
+        visits.follow_records, visits.follow_ratchet, _FOLLOWED,
     ),
     Scenario(
         "T4", _WHOLE, "sends a frame twice", "frame-order",

@@ -1,91 +1,75 @@
-"""A past holder that follows the keys (T3): everything it has, tried on later frames.
+"""A past holder that follows the keys (T3): everything it has, tried on later records.
 
-It keeps every key of its own visit, takes each some steps along the vendor's ratchet, and
-with each tries to open the recorded frames of a later visit as records. Lease and stream
-header of that visit it is given, though they cross inside a session: an attack that
-fails with them fails without them.
+It keeps every key of its own visit, takes each some steps along a vendor's ratchet, and
+with each tries to open the records of a later visit. Their stream header it is given,
+though it crosses inside a session: an attack that fails with it fails without it.
+
+The ratchet is that of the driver of today's GPUs, which rotates its transfer keys by a
+public one-way function: whoever held one key computes every later one. ``under_ratchet``
+is a visit whose records were sealed so; on it the same attack reads the rows.
+Source: ``confComputeKeyStoreUpdateKey`` of the open GPU kernel modules:
+key' = HKDF-Expand(SHA-256(key), label).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hmac
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.opener import Place, RecordOpener
 from sealift.channel.quarantine import Slot
-from sealift.channel.record import make_header
-from sealift.crypto.kdf import Label, derive
-from sealift.crypto.keys import SecretKey
+from sealift.channel.sealer import StreamSealer
+from sealift.crypto.hash import sha256
+from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError
-from sealift.release.agreement import Resource
-from sealift.travel.frame import parse_frame
-from sealift.travel.lease import Lease
-from sealift.travel.ratchet import advance
-from sealift.travel.visitkeys import VENDOR_OPTIONS
 
 STEPS: Final = 3
+_BLOCK: Final = b"sealift v1 vendor ratchet\x01"  # HKDF-Expand of one block
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A visit as the line shows it, and what its attacker is given besides.
+    """What crossed in a visit: sealed records by index, and their stream's header."""
 
-    Attributes:
-        resource: As the agreement has it: sizes are public.
-        frames: Raw.
-        header: The stream header that the holder presented.
-    """
-
-    lease: Lease
-    resource: Resource
-    frames: tuple[bytes, ...]
     header: bytes
+    records: Mapping[int, bytes]
+
+
+def advance(key: SecretKey) -> SecretKey:
+    """The ratchet's next key; anybody who has this one can do it."""
+    step = sha256(key.reveal(TOKEN))
+    return SecretKey.from_bytes(hmac.digest(step, _BLOCK, "sha256"))
 
 
 def follow(keys: Iterable[SecretKey], target: Recorded) -> bytes:
     """The rows that these keys, or what the ratchet makes of them, open; or nothing."""
     for key in keys:
         for _ in range(STEPS):
-            for opener in _openers(key, target):
-                with suppress(AuthenticationError):
-                    return _open_all(opener, target)
+            with suppress(AuthenticationError):
+                return b"".join(_opened(key, target))
             key = advance(key)
     return b""
 
 
-def _openers(key: SecretKey, target: Recorded) -> Iterator[RecordOpener]:
-    """What this key may open, in every mode; a header commits to its key."""
-    lease = target.lease.digest.raw
-    for base in (key, derive(key, Label.VISIT_RECORD, lease)):
-        for context in (lease, b""):
-            with suppress(AuthenticationError):
-                yield RecordOpener(base, target.header, context=context)
-    yield _vendor_opener(derive(key, Label.VISIT_RECORD), target)
-
-
-def _vendor_opener(key: SecretKey, target: Recorded) -> RecordOpener:
-    """In mode ``ratchet`` everybody can compute the header."""
-    header = make_header(
-        key,
-        total_bytes=target.resource.total_bytes,
-        record_bytes=target.resource.record_bytes,
-        options=VENDOR_OPTIONS,
+def under_ratchet(target: Recorded, data_key: SecretKey, former: SecretKey) -> Recorded:
+    """The same whole visit, sealed under the key that the ratchet makes of a former one."""
+    plain = _opened(data_key, target)
+    sealer = StreamSealer(
+        advance(former),
+        total_bytes=sum(map(len, plain)),
+        record_bytes=len(plain[0]),
     )
-    return RecordOpener(key, header.encode())
+    records = {index: sealer.seal(record) for index, record in enumerate(plain)}
+    return Recorded(sealer.header_bytes, records)
 
 
-def _open_all(opener: RecordOpener, target: Recorded) -> bytes:
-    records = [_open_one(opener, raw) for raw in target.frames]
-    first = parse_frame(target.frames[0]).record_index * target.resource.record_bytes
-    start = target.lease.start_byte - first
-    return b"".join(records)[start : start + target.lease.cargo_bytes]
-
-
-def _open_one(opener: RecordOpener, raw: bytes) -> bytes:
-    frame = parse_frame(raw)
-    index = frame.record_index
-    where = Place(index, index, opener.header.is_final(index))
+def _opened(key: SecretKey, target: Recorded) -> list[bytes]:
+    opener = RecordOpener(key, target.header)
     slot = Slot(opener.header.record_bytes)
-    return bytes(opener.open_in(slot, where, bytes(frame.record)))
+    return [
+        bytes(opener.open_in(slot, Place(at, at, opener.header.is_final(at)), record))
+        for at, record in sorted(target.records.items())
+    ]

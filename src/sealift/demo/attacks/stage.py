@@ -30,7 +30,6 @@ from sealift.errors import SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import (
     Agreement,
-    Mode,
     Party,
     PartyRole,
     References,
@@ -57,7 +56,6 @@ from sealift.travel.messages import OfferVisit, VisitEnded
 from sealift.travel.paths import VisitSession
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
-from sealift.travel.ratchet import Ratchet
 from sealift.travel.rules import VisitRules
 
 OWNERS: Final = ("ada", "bern")
@@ -66,7 +64,6 @@ ROW_BYTES: Final = 40
 RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
 CANARY: Final = b"canary: these rows are private!!"
 LEASE_S: Final = 30.0
-MODES: Final[tuple[Mode, ...]] = ("at-rest", "visit", "ratchet")
 Between = Callable[[VisitSession, Lease], VisitSession]
 
 
@@ -132,7 +129,6 @@ class Stage:
         self.agreement = verify(self._sign())
         self._endpoint = self._start_accelerator()
         self._rules = VisitRules(max_visits=RULE.max_visits)
-        self._ratchet = Ratchet()
         self._memory = b""
         self._pools: list[KeptPool] = []
         self._office: Office | None = None
@@ -162,6 +158,10 @@ class Stage:
     def instance(self) -> PublicKey:
         """The accelerator's instance key."""
         return self._endpoint.instance.public_key
+
+    def data_key(self, owner: str) -> SecretKey:
+        """What opens an owner's sealed file."""
+        return self._keys[f"{owner}-train"]
 
     def _start_accelerator(self) -> Endpoint:
         return Endpoint(
@@ -293,7 +293,6 @@ class Stage:
                 agreement=self.agreement.digest,
                 accelerator=self._endpoint.instance.public_key,
                 longest_s=LEASE_S,
-                modes=MODES,
             ),
             heads=tuple,
             rules=self._rules,
@@ -309,7 +308,6 @@ class Stage:
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda _phase: None,
-            ratchet=self._ratchet,
         )
 
     def _make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
@@ -344,7 +342,7 @@ class Stage:
             key=key_commitment(self._keys[name], name),
         )
         source = self._files.enter_context(RawSealedFile(card.path))
-        return HeldResource(resource, source, card.leaves, self._keys[name])
+        return HeldResource(resource, source, card.leaves)
 
     def _sign(self) -> SignedAgreement:
         agreement = Agreement(
@@ -359,7 +357,7 @@ class Stage:
             model_owner=OWNERS[-1],
             operator=OWNERS[-1],
             output=RULE,
-            travel=TravelRule(1, LEASE_S, modes=MODES),
+            travel=TravelRule(1, LEASE_S),
         )
         signed = SignedAgreement(agreement)
         for identity in self._identities.values():

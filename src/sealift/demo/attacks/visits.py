@@ -11,22 +11,25 @@ from typing import Final
 from sealift.codec import encode
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
-from sealift.demo.attacks.follower import Recorded, follow
+from sealift.demo.attacks.follower import (
+    STEPS,
+    Recorded,
+    advance,
+    follow,
+    under_ratchet,
+)
 from sealift.demo.attacks.stage import CANARY, LEASE_S, OWNERS, Stage
 from sealift.demo.hostile import BEYOND_LEASE, REPLAY, HostileSession
 from sealift.demo.passing import PassingSession, copy_key
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Buffer, Digest, Handle
-from sealift.release.agreement import Mode, Resource
 from sealift.travel.frame import Frame, Placement, build_frame, parse_frame
 from sealift.travel.lease import Lease
-from sealift.travel.messages import Present, RatchetKey, parse_message
+from sealift.travel.messages import Present, parse_message
 from sealift.travel.paths import VisitSession
-from sealift.travel.ratchet import advance
 
 Spoil = Callable[[PassingSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3
-RATCHET_STEPS: Final = 3
 
 
 class SpoilingSession(PassingSession):
@@ -67,17 +70,12 @@ class RecordingSession(PassingSession):
             told = parse_message(message, (Present,))
             self.header = told.header if isinstance(told, Present) else b""
 
-    def receive(self, timeout_s: float | None = None) -> bytes:
-        """The message as it is."""
-        message = super().receive(timeout_s)
-        with suppress(MalformedError):
-            told = parse_message(message, (RatchetKey,))
-            self.keys += [SecretKey(told.key)] if isinstance(told, RatchetKey) else []
-        return message
-
-    def recorded(self, resource: Resource) -> Recorded:
+    def recorded(self) -> Recorded:
         """The visit, for an attack on it."""
-        return Recorded(self.lease, resource, tuple(self.frames), self.header)
+        frames = map(parse_frame, self.frames)
+        return Recorded(
+            self.header, {each.record_index: bytes(each.record) for each in frames}
+        )
 
     def send_raw(self, frame: Buffer) -> None:
         """The frame as it is."""
@@ -154,7 +152,7 @@ def next_visit(stage: Stage) -> str:
     former, later = _record(stage), _record(stage, OWNERS[1])
     assert former.visit_key is not None, "the visit was verified"
     key = copy_key(former.visit_key)
-    for _ in range(RATCHET_STEPS + 1):
+    for _ in range(STEPS + 1):
         if _authenticates(key, later):
             return ""
         key = advance(key)
@@ -169,24 +167,19 @@ def right_key(stage: Stage) -> bool:
     )
 
 
-def follow_sealed_again(stage: Stage) -> str:
-    """A past holder's keys, ratcheted forward, on the rows of the next visit."""
-    return "" if _follow(stage, "visit") else AuthenticationError.default_code
-
-
-def follow_at_rest(stage: Stage) -> str:
-    """The same, where records cross as they were sealed at home."""
-    return "" if _follow(stage, "at-rest") else AuthenticationError.default_code
+def follow_records(stage: Stage) -> str:
+    """A past holder's keys, ratcheted forward, on the records of the next visit."""
+    former, later = _record(stage), _record(stage, OWNERS[1])
+    read = follow(former.keys, later.recorded())
+    return "" if read else AuthenticationError.default_code
 
 
 def follow_ratchet(stage: Stage) -> bool:
     """Where keys are ratcheted forward, the same attack reads the next holder's rows."""
-    return CANARY in _follow(stage, "ratchet")
-
-
-def _follow(stage: Stage, mode: Mode) -> bytes:
-    former, later = _record(stage, OWNERS[0], mode), _record(stage, OWNERS[1], mode)
-    return follow(former.keys, later.recorded(stage.held[OWNERS[1]].resource))
+    former, later = _record(stage), _record(stage, OWNERS[1])
+    data_key = stage.data_key(OWNERS[1])
+    ratcheted = under_ratchet(later.recorded(), data_key, former.keys[-1])
+    return CANARY in follow(former.keys, ratcheted)
 
 
 def changed_rows(stage: Stage) -> str:
@@ -275,18 +268,14 @@ def _spoiled(stage: Stage, spoil: Spoil) -> str:
     return stage.visit(between=between).refusal
 
 
-def _record(
-    stage: Stage, owner: str = OWNERS[0], mode: Mode = "at-rest"
-) -> RecordingSession:
+def _record(stage: Stage, owner: str = OWNERS[0]) -> RecordingSession:
     found: list[RecordingSession] = []
 
     def between(session: VisitSession, lease: Lease) -> VisitSession:
         found.append(RecordingSession(session, lease))
         return found[0]
 
-    stage.visit(
-        owner, between=between, lease=lambda lease: replace(lease, crossing=mode)
-    )
+    stage.visit(owner, between=between)
     return found[0]
 
 

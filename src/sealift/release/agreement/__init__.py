@@ -20,7 +20,6 @@ from sealift.release.agreement.rules import (
     MAX_DIGITS,
     NO_OUTPUT,
     Audience,
-    Mode,
     OutputRule,
     TravelRule,
 )
@@ -28,7 +27,7 @@ from sealift.release.agreement.whole import MAX_PARTIES, Agreement
 
 __all__ = [
     "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "Agreement", "Audience", "Board",
-    "CodeBundle", "Mode", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
+    "CodeBundle", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule", "SharedBroker",
     "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

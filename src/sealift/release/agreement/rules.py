@@ -8,13 +8,11 @@ from typing import Final, Literal
 from sealift.codec import MAX_INTEGER
 from sealift.ids import check_name
 from sealift.release.agreement.consistency import (
-    inconsistent,
     require_distinct,
     require_within,
 )
 from sealift.release.agreement.resources import MAX_LEASE_S, require_positive
 
-Mode = Literal["at-rest", "visit", "ratchet"]
 Audience = Literal["everyone", "owner"]
 MAX_DIGITS: Final = 6
 
@@ -112,18 +110,11 @@ class TravelRule:
             owner's rows load while these are trained on (rule H2).
         lease_s: Longest lease, in seconds.
         mixed: Whether batches may be drawn across several owners' rows.
-        modes: How records may cross: ``at-rest`` as sealed at home, ``visit`` sealed
-            again for the visit, ``ratchet`` under the vendor's forward ratchet, which
-            past holders can follow: for rehearsal only (rule M8).
     """
 
     buffers: Literal[1, 2]
     lease_s: float
     mixed: bool = False
-    modes: tuple[Mode, ...] = ("at-rest",)
 
     def __post_init__(self) -> None:
         require_positive(self.lease_s, MAX_LEASE_S, "lease_s")
-        require_distinct(self.modes, "travel.modes")
-        if not self.modes:
-            raise inconsistent("at least one is needed", "travel.modes")

@@ -199,10 +199,6 @@ class Agreement:
         rehearsal = self.accept == (Level.DEVELOPMENT,)
         if rehearsal and self.rehearse is None:
             self._require_attester()
-        if "ratchet" in self.travel.modes and not rehearsal:
-            raise inconsistent(
-                "ratchet protects nobody: development only", "travel.modes"
-            )
         if self.rehearse is not None and not rehearsal:
             raise inconsistent('only accept = ["development"] rehearses', "rehearse")
         if self.rehearse is Level.DEVELOPMENT:
