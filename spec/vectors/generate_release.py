@@ -28,7 +28,7 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
-from sealift.release.audit import LogEntry, TreeHead, sign_head, store_head
+from sealift.release.audit import LogEntry, TreeHead, sign_head
 from sealift.release.broker import ReleaseInfo
 from sealift.release.bundle import measure_bundle
 from sealift.release.grant import info_digest
@@ -122,7 +122,7 @@ def log(agreed: Agreement, info: ReleaseInfo) -> dict[str, Any]:
     )
     return {
         "entries": [raw.decode() for raw in raws],
-        "head": store_head(sign_head(head, OWNER)).decode(),
+        "head": encode(sign_head(head, OWNER)).decode(),
     }
 
 

@@ -25,7 +25,6 @@ from sealift.release.audit import (
     LogEntry,
     SignedTreeHead,
     sign_head,
-    store_head,
     verify_head,
 )
 from sealift.release.auditlog import AuditLog
@@ -315,7 +314,7 @@ def rewrite_log(path: Path) -> None:
     connection.execute("DELETE FROM entries")
     connection.execute("DELETE FROM heads")
     connection.execute("INSERT INTO entries VALUES (0, ?)", (entry,))
-    raw = store_head(SignedTreeHead(head, old.signature))
+    raw = encode(SignedTreeHead(head, old.signature))
     connection.execute("INSERT INTO heads VALUES (1, ?)", (raw,))
     connection.commit()
     connection.close()

@@ -45,6 +45,7 @@ from sealift.release.signed import (
     add_signature,
     verify,
 )
+from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 
 T = TypeVar("T")
@@ -279,6 +280,7 @@ def make_broker(
     consortium: Consortium,
     owner: str,
     folder: Path,
+    statements: Path | None = None,
 ) -> BrokerBox:
     identity = consortium.identities[owner]
     vault = Vault.create(folder / f"{owner}.vault", identity)
@@ -287,7 +289,7 @@ def make_broker(
             vault.store(name, data_key)
     log = AuditLog.create(folder / f"{owner}.log", identity, lambda: NOW_S)
     try:
-        broker = start_broker(consortium, owner, vault, log)
+        broker = start_broker(consortium, owner, vault, log, statements)
     except BaseException:
         vault.close()
         log.close()
@@ -300,13 +302,16 @@ def start_broker(
     owner: str,
     vault: Vault,
     log: AuditLog,
+    statements: Path | None = None,
 ) -> Broker:
+    verified = consortium.verified()
     return Broker(
-        consortium.verified(),
+        verified,
         consortium.identities[owner],
         vault=vault,
         log=log,
         clock=lambda: NOW_S,
+        statements=StatementDesk(verified, statements),
     )
 
 

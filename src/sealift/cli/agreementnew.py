@@ -14,12 +14,10 @@ from sealift.attest.level import Level
 from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
 from sealift.channel.outputfile import open_output
 from sealift.cli.ask import ask_line, ask_words, has_terminal
-from sealift.cli.owncode import own_code
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
-from sealift.release.agreement import SharedBroker
 from sealift.release.bundle import measure_bundle, read_bundle
 from sealift.release.files import read_whole
 from sealift.release.signed import load_signed
@@ -66,11 +64,6 @@ def add_starter_parser(verbs: Any) -> None:
         metavar="FILE",
         help="signed reference sets of the hosts that are accepted",
     )
-    parser.add_argument(
-        "--shared-broker", metavar="PARTY",
-        help="runs one broker for all owners who entrust their keys to it, with this "
-        "version of Sealift; default: each runs its own",
-    )  # fmt: skip
     _add_rule_arguments(parser)
     parser.add_argument("-o", "--out", type=Path, default=Path("agreement.toml"))
 
@@ -209,17 +202,7 @@ def _starter(args: argparse.Namespace) -> Starter:
         not_after_s=parse_until(args.until) if args.until else None,
         max_uses=args.max_uses,
         serves=any(card.resource.part == "model" for _, card in cards),
-        shared_broker=_shared_broker(args, names, [owner for _, owner in owners]),
     )
-
-
-def _shared_broker(
-    args: argparse.Namespace, names: list[str], owners: list[str]
-) -> SharedBroker | None:
-    if args.shared_broker is None:
-        return None
-    _require_party(args.shared_broker, names)
-    return SharedBroker(args.shared_broker, own_code(), tuple(dict.fromkeys(owners)))
 
 
 def _train_rows(cards: list[ResourceCard]) -> dict[str, int]:

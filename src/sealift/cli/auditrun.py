@@ -13,9 +13,9 @@ from sealift.cli.judging import equip_from
 from sealift.codec import decode
 from sealift.errors import UsageError
 from sealift.release.files import read_whole
+from sealift.release.heads import log_owner
 from sealift.release.logcheck import read_entries, read_head, verify_log
 from sealift.release.signed import VerifiedAgreement, load_verified
-from sealift.release.speaking import log_owner
 from sealift.train.levelproof import ShownRelease, head_of, prove_releases
 from sealift.train.manifest import (
     MANIFEST_NAME,

@@ -55,8 +55,6 @@ class Label(StrEnum):
     # release (spec/release.md)
     AGREEMENT = "sealift v1 agreement"
     STATEMENT = "sealift v1 agreement statement"
-    APPOINTMENT = "sealift v1 broker appointment"
-    ENTRUST = "sealift v1 entrusted key"
     RELEASE = "sealift v1 key release"
     CHECKPOINT_SHARE = "sealift v1 checkpoint share"
     TREE_HEAD = "sealift v1 audit tree head"

@@ -2,22 +2,17 @@
 
 Every release and every request about a checkpoint passes here. What may change while a
 broker runs is looked at each time: a successor in the vault, a statement that a party
-made meanwhile, the end of an appointment.
+made meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
-from sealift.crypto.identity import Identity
 from sealift.errors import IntegrityError, PolicyError, StaleError
-from sealift.ids import Role
-from sealift.release.appointment import SignedAppointment
-from sealift.release.broker import Owner, Peer, may_read_heads
+from sealift.release.broker import Owner
 from sealift.release.rollbackgate import RollbackGate
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.speaking import foreign, require_in_force, verify_appointment
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 
@@ -31,7 +26,6 @@ class Admission:
         vault: Remembers which agreement is in force.
         gate: Asks the owners which one was the last.
         statements: What parties said of it.
-        clock: Seconds since 1970.
     """
 
     def __init__(
@@ -42,14 +36,12 @@ class Admission:
         *,
         gate: RollbackGate,
         statements: StatementDesk,
-        clock: Callable[[], float],
     ) -> None:
         self._verified = verified
         self._owner = owner
         self._vault = vault
         self._gate = gate
         self._statements = statements
-        self._clock = clock
         self._lock = threading.Lock()
         self._challenges: set[bytes] = set()
 
@@ -58,7 +50,6 @@ class Admission:
 
         Raises:
             StaleError: ``agreement-superseded``, ``agreement-rolled-back``,
-                ``appointment-expired``, ``appointment-withdrawn``,
                 ``challenge-replayed``.
             PolicyError: ``agreement-vetoed``, ``agreement-cancelled``, ``owner-left``,
                 ``quorum-missing``.
@@ -72,8 +63,6 @@ class Admission:
         """A successor, or a statement, may have come while this broker runs."""
         known = self._statements.verified()
         known.require_owner_signed(self._owner.name)
-        if self._owner.appointment is not None:
-            require_in_force(self._owner.appointment, known, self._clock())
         line = self._verified.agreement.name
         if self._vault.in_force(line) != self._verified.digest:
             raise StaleError(
@@ -81,21 +70,6 @@ class Admission:
                 fix="Start the job again under the successor",
                 code="agreement-superseded",
             )
-
-    def may_read(self, peer: Peer, speaks: SignedAppointment | None) -> None:
-        """Heads, proofs and statements are for parties, and who they appointed.
-
-        Raises:
-            PolicyError: for anybody else.
-            StaleError: the appointment is good no more.
-        """
-        if speaks is None or peer.role is not Role.BROKER:
-            may_read_heads(peer, self._verified)
-            return
-        said = verify_appointment(speaks, self._verified)
-        require_in_force(said, self._statements.verified(), self._clock())
-        if (peer.identity, peer.agreement) != (said.key, said.agreement):
-            raise foreign("for another broker")
 
     def _spend(self, challenge: bytes) -> None:
         with self._lock:
@@ -106,25 +80,6 @@ class Admission:
                     code="challenge-replayed",
                 )
             self._challenges.add(challenge)
-
-
-def owner_of(
-    verified: VerifiedAgreement,
-    identity: Identity,
-    appointment: SignedAppointment | None,
-) -> Owner:
-    """For whom a broker decides that runs with this identity.
-
-    Raises:
-        PolicyError: ``appointment-foreign``: it appoints another key; and what
-            ``verify_appointment`` finds.
-    """
-    if appointment is None:
-        return Owner(identity.name, identity.public_key)
-    said = verify_appointment(appointment, verified)
-    if (said.owner, said.key) != (identity.name, identity.public_key):
-        raise foreign("for another instance of a broker")
-    return Owner(said.owner, verified.party(said.owner).sign, said)
 
 
 def bring_into_force(verified: VerifiedAgreement, owner: Owner, vault: Vault) -> None:

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sealift.codec import decode, encode, from_plain, parse
+from sealift.codec import encode, from_plain, parse
 from sealift.crypto import merkle
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.ids import Digest
-from sealift.release.appointment import SignedAppointment
 
 EntryKind = Literal["agreement", "release", "refusal", "revocation", "enrolment"]
 CheckpointKind = Literal[
@@ -45,7 +44,6 @@ class LogEntry:
         evidence: Digest of its evidence.
         rule: Refusals and revocations: stable name of the rule that failed.
         info: Releases: digest of the HPKE info. Enrolments: digest of the enrolment.
-            Agreements: digest of the appointment, of a shared broker.
         use: Releases: which use of the key it was, from 1.
         epoch: Key epoch of this log's owner: how many instances were revoked before.
     """
@@ -140,15 +138,10 @@ class TreeHead:
 
 @dataclass(frozen=True, slots=True)
 class SignedTreeHead:
-    """A tree head and its signature, not verified yet.
-
-    Attributes:
-        appointment: Of a log whose key its owner appointed; else None.
-    """
+    """A tree head and its signature, not verified yet."""
 
     head: TreeHead
     signature: bytes
-    appointment: SignedAppointment | None = None
 
     @property
     def log(self) -> PublicKey:
@@ -174,33 +167,9 @@ class Inclusion:
     path: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredHead:
-    """A signed head as files keep it: whose log it is, the file's reader knows."""
-
-    head: TreeHead
-    signature: bytes
-
-
-def store_head(signed: SignedTreeHead) -> bytes:
-    """Canonical bytes for a file."""
-    return encode(StoredHead(signed.head, signed.signature))
-
-
-def read_stored_head(
-    raw: bytes, appointment: SignedAppointment | None = None
-) -> SignedTreeHead:
-    """What ``store_head`` wrote; raises MalformedError if it is something else."""
-    stored = decode(StoredHead, raw)
-    return SignedTreeHead(stored.head, stored.signature, appointment)
-
-
-def sign_head(
-    head: TreeHead, signer: Signer, appointment: SignedAppointment | None = None
-) -> SignedTreeHead:
-    """Sign a tree head as the log's owner, or as appointed by it."""
-    signature = signer.sign(Label.TREE_HEAD, encode(head))
-    return SignedTreeHead(head, signature, appointment)
+def sign_head(head: TreeHead, signer: Signer) -> SignedTreeHead:
+    """Sign a tree head as the log's owner."""
+    return SignedTreeHead(head, signer.sign(Label.TREE_HEAD, encode(head)))
 
 
 def verify_head(signed: SignedTreeHead) -> TreeHead:

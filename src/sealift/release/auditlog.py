@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sealift.codec import encode
@@ -20,14 +20,12 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import Signer
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
-from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import (
     Entry,
     Inclusion,
     SignedTreeHead,
     TreeHead,
     sign_head,
-    store_head,
     verify_head,
 )
 from sealift.release.database import (
@@ -70,13 +68,11 @@ class AuditLog:
         path: Path,
         signer: Signer,
         clock: Clock,
-        appointment: SignedAppointment | None = None,
     ) -> None:
         self._connection = connection
         self._path = path
         self._signer = signer
         self._clock = clock
-        self.appointment = appointment
         self._lock = threading.Lock()
         self._tree = LogTree(
             leaf_hash(entry) for entry in stored_entries(connection, path)
@@ -84,20 +80,13 @@ class AuditLog:
         self._appending = GroupCommit(self._append)
 
     @classmethod
-    def create(
-        cls,
-        path: Path,
-        signer: Signer,
-        clock: Clock,
-        appointment: SignedAppointment | None = None,
-    ) -> AuditLog:
+    def create(cls, path: Path, signer: Signer, clock: Clock) -> AuditLog:
         """An empty log.
 
         Args:
             path: The file.
-            signer: The owner, or the key that it appointed.
+            signer: The owner.
             clock: Gives seconds since 1970.
-            appointment: Goes with every head, where the signer is appointed.
 
         Raises:
             UsageError: if the file exists.
@@ -109,7 +98,7 @@ class AuditLog:
             log._store_head(log._sign(0, log._tree.root()))
 
         connection = create_database(path, SCHEMA, APPLICATION_ID, fill)
-        return cls(connection, path, signer, clock, appointment)
+        return cls(connection, path, signer, clock)
 
     @classmethod
     def open(cls, path: Path, signer: Signer, clock: Clock) -> AuditLog:
@@ -151,9 +140,7 @@ class AuditLog:
         """The latest signed head that is on the disk."""
         # Under the lock: an append under way shows its head on this connection.
         with self._lock:
-            return replace(
-                last_head(self._connection, self._path), appointment=self.appointment
-            )
+            return last_head(self._connection, self._path)
 
     def consistency(self, first: int, second: int) -> tuple[bytes, ...]:
         """Proof that the first ``first`` entries are a prefix of the first ``second``.
@@ -204,9 +191,9 @@ class AuditLog:
     def _sign(self, size: int, root: bytes) -> SignedTreeHead:
         key = self._signer.public_key
         head = TreeHead(key, size, Digest(root), int(self._clock()))
-        return sign_head(head, self._signer, self.appointment)
+        return sign_head(head, self._signer)
 
     def _store_head(self, head: SignedTreeHead) -> None:
         self._connection.execute(
-            "INSERT INTO heads VALUES (?, ?)", (head.size, store_head(head))
+            "INSERT INTO heads VALUES (?, ?)", (head.size, encode(head))
         )

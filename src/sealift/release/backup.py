@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sealift.codec import encode
 from sealift.errors import IntegrityError, UsageError
 from sealift.release import logfile, vault
-from sealift.release.audit import LogEntry, SignedTreeHead, store_head
+from sealift.release.audit import LogEntry, SignedTreeHead
 from sealift.release.database import copy_database, database_errors, open_database
 from sealift.release.files import unreadable, write_failed, write_whole
 from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
@@ -56,7 +57,7 @@ def back_up(vault_path: Path, log_path: Path, folder: Path) -> Copy:
     _make_new(folder)
     copy_database(log_path, folder / LOG, logfile.APPLICATION_ID)
     copy_database(vault_path, folder / VAULT, vault.APPLICATION_ID)
-    write_whole(folder / HEAD, store_head(read_head(folder / LOG)))
+    write_whole(folder / HEAD, encode(read_head(folder / LOG)))
     return check_copy(folder)
 
 

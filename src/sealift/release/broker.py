@@ -18,7 +18,6 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import Part, Resource
-from sealift.release.appointment import Appointment
 from sealift.release.signed import VerifiedAgreement
 
 CHALLENGE_BYTES: Final = 32
@@ -110,21 +109,10 @@ class ReleaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """For whom the broker decides: its name and its own key, not the agreement's.
-
-    Attributes:
-        appointment: By which it appointed a shared broker; None for its own broker.
-    """
+    """For whom the broker decides: its name and its own key, not the agreement's."""
 
     name: str
     key: PublicKey
-    appointment: Appointment | None = None
-
-    def most_uses(self, resource: Resource) -> int:
-        """How often this broker may release a key; 0 for any number."""
-        if self.appointment is not None:
-            return self.appointment.uses(resource.name)
-        return resource.rule.max_uses
 
 
 def authorize(

@@ -9,7 +9,6 @@ from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
-from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import Inclusion, SignedTreeHead
 from sealift.release.broker import Peer, ReleaseRequest
 from sealift.release.checkpoint import (
@@ -92,7 +91,6 @@ class BrokerRequest:
         sighting: From another owner's broker: which agreement is served here?
         statement: From a party: obey this from now on. The answer shows all.
         statements: What has been said of the agreement?
-        speaks: Beside any of these, from a shared broker: by whose leave it asks.
     """
 
     release: ReleaseRequest | None = None
@@ -104,7 +102,6 @@ class BrokerRequest:
     sighting: bool = False
     statement: SignedStatement | None = None
     statements: bool = False
-    speaks: SignedAppointment | None = None
 
     def __post_init__(self) -> None:
         asked = (

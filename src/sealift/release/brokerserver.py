@@ -24,15 +24,16 @@ from sealift.errors import (
 )
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Digest
-from sealift.release.admission import Admission, bring_into_force, owner_of
+from sealift.release.admission import Admission, bring_into_force
 from sealift.release.agreement import Resource
-from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import LogEntry, SignedTreeHead
 from sealift.release.auditlog import Appended, AuditLog
 from sealift.release.broker import (
+    Owner,
     Peer,
     ReleaseInfo,
     ReleaseRequest,
+    may_read_heads,
 )
 from sealift.release.brokermessages import (
     BrokerAnswer,
@@ -68,8 +69,6 @@ ENDS: Final = frozenset(
         "agreement-vetoed",
         "agreement-cancelled",
         "owner-left",
-        "appointment-expired",
-        "appointment-withdrawn",
     }
 )
 
@@ -79,14 +78,13 @@ class Broker:
 
     Args:
         verified: The agreement that everybody signed.
-        identity: The owner's; of a shared broker, the one that the owner appointed.
+        identity: The owner's.
         vault: Its keys; remembers the agreement in force.
         log: Its audit log.
         clock: Seconds since 1970: for validity that was agreed on, and for people.
         monotonic: Seconds that never go back: for leases (rule H5).
         sink: Where events go.
         statements: What parties say of the agreement meanwhile.
-        appointment: Verified; of a shared broker only.
 
     Attributes:
         gate: Asks the owners which agreement was the last.
@@ -110,11 +108,10 @@ class Broker:
         monotonic: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
         statements: StatementDesk | None = None,
-        appointment: SignedAppointment | None = None,
     ) -> None:
         self._verified = verified
         self._identity = identity
-        self._owner = owner_of(verified, identity, appointment)
+        self._owner = Owner(identity.name, identity.public_key)
         self._vault = vault
         self._log = log
         self._clock = clock
@@ -122,8 +119,7 @@ class Broker:
         self._sink = unfailing(sink)
         self._refusals = RefusalCount()
         bring_into_force(verified, self._owner, vault)
-        began = appointment.digest if appointment else None
-        self._served = self._append("agreement", info=began)
+        self._served = self._append("agreement")
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
         self.statements = statements or StatementDesk(verified)
@@ -133,7 +129,6 @@ class Broker:
             vault,
             gate=self.gate,
             statements=self.statements,
-            clock=clock,
         )
         self.leases = self._open_leases()
         self._enrolling = EnrolDesk(
@@ -274,7 +269,7 @@ class Broker:
             return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
         if request.checkpoint is not None:
             return self._answer_checkpoint(request.checkpoint, session)
-        self._admission.may_read(session.peer, request.speaks)
+        may_read_heads(session.peer, self._verified)
         if request.statement is not None:
             self.statements.admit(request.statement)
             self.obey_statements()

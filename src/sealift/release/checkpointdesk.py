@@ -55,7 +55,7 @@ class CheckpointDesk:
 
     Args:
         verified: The agreement that everybody signed.
-        identity: Signs: the owner's, or the one that it appointed.
+        identity: The owner's; signs.
         owner: For whom.
         store: The shares in its vault.
         log: Its audit log.

@@ -17,7 +17,6 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PolicyError, StaleError
 from sealift.ids import Role
 from sealift.release.agreement import Party, Resource
-from sealift.release.appointment import SignedAppointment
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.broker import (
     CHALLENGE_BYTES,
@@ -36,7 +35,6 @@ from sealift.release.grant import KeyRelease, open_release
 from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting, read_sighting
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.speaking import log_owner, require_in_force
 from sealift.release.visible import visible
 
 T = TypeVar("T")
@@ -102,13 +100,10 @@ def collect_release(
 
 
 def request_head(
-    session: BrokerSession,
-    timeout_s: float = RELEASE_TIMEOUT_S,
-    *,
-    speaks: SignedAppointment | None = None,
+    session: BrokerSession, timeout_s: float = RELEASE_TIMEOUT_S
 ) -> SignedTreeHead:
     """The latest head of the broker's log, its signature verified."""
-    answer = ask_broker(session, BrokerRequest(head=True, speaks=speaks), timeout_s)
+    answer = ask_broker(session, BrokerRequest(head=True), timeout_s)
     signed = require_answer(answer.head, answer)
     verify_head(signed)
     return signed
@@ -120,7 +115,6 @@ def request_sighting(
     verified: VerifiedAgreement,
     timeout_s: float = RELEASE_TIMEOUT_S,
     *,
-    speaks: SignedAppointment | None = None,
     heads: HeadStore | None = None,
 ) -> Sighting:
     """Which agreement another owner's broker serves, shown by its log.
@@ -130,38 +124,33 @@ def request_sighting(
         owner: Whose it is.
         verified: The agreement.
         timeout_s: Longest wait for each answer.
-        speaks: Of a shared broker that asks: by whose leave.
         heads: What this side remembers of logs: the one that is shown must continue
             what was seen of it before, and is remembered.
 
     Raises:
         IntegrityError, MalformedError: as ``read_sighting`` and ``HeadStore.admit``.
     """
-    speaker = require_owners_broker(
-        session, verified.party(owner), verified, speaks=speaks
-    )
-    answer = ask_broker(session, BrokerRequest(sighting=True, speaks=speaks), timeout_s)
+    party = require_owners_broker(session, verified.party(owner), verified)
+    answer = ask_broker(session, BrokerRequest(sighting=True), timeout_s)
     served = require_answer(answer.served, answer)
     found = read_sighting(
         served.entry,
         served.inclusion,
         served.head,
-        owner=speaker,
+        owner=party,
         agreement=verified.agreement,
     )
     if heads is not None:
-        _remember(session, speaker, served.head, heads, timeout_s, speaks=speaks)
+        _remember(session, party, served.head, heads, timeout_s)
     return found
 
 
 def _remember(
     session: BrokerSession,
-    speaker: Party,
+    owner: Party,
     served: SignedTreeHead,
     heads: HeadStore,
     timeout_s: float,
-    *,
-    speaks: SignedAppointment | None,
 ) -> None:
     """The log as it is now, and that it continues the one which was shown.
 
@@ -170,12 +159,12 @@ def _remember(
     """
 
     def prove(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
-        return request_consistency(session, first, second, timeout_s, speaks=speaks)
+        return request_consistency(session, first, second, timeout_s)
 
-    latest = request_head(session, timeout_s, speaks=speaks)
+    latest = request_head(session, timeout_s)
     for head in (latest, served):
-        if head.log != speaker.sign:
-            raise _not_the_owner(speaker)
+        if head.log != owner.sign:
+            raise _not_the_owner(owner)
         heads.admit(head, prove)
 
 
@@ -184,14 +173,10 @@ def request_consistency(
     first: int,
     second: int,
     timeout_s: float = RELEASE_TIMEOUT_S,
-    *,
-    speaks: SignedAppointment | None = None,
 ) -> tuple[bytes, ...]:
     """The proof that the broker's log only grew; the caller verifies it."""
     wanted = ConsistencyRequest(first, second)
-    answer = ask_broker(
-        session, BrokerRequest(consistency=wanted, speaks=speaks), timeout_s
-    )
+    answer = ask_broker(session, BrokerRequest(consistency=wanted), timeout_s)
     return require_answer(answer.proof, answer)
 
 
@@ -245,48 +230,21 @@ def _expected_info(
 
 
 def require_owners_broker(
-    session: BrokerSession,
-    owner: Party,
-    verified: VerifiedAgreement,
-    *,
-    speaks: SignedAppointment | None = None,
+    session: BrokerSession, owner: Party, verified: VerifiedAgreement
 ) -> Party:
-    """The owner, with the key that speaks for it here: its own, or one it appointed.
+    """The owner, if its broker is at the other end.
 
     Raises:
-        PolicyError: ``not-the-owner`` or ``other-agreement``; or what is wrong with
-            the appointment that the peer shows.
-        StaleError: ``appointment-expired`` or ``appointment-withdrawn``.
+        PolicyError: ``not-the-owner`` or ``other-agreement``.
     """
     peer = session.peer
-    if peer.role is not Role.BROKER:
+    if peer.role is not Role.BROKER or peer.identity != owner.sign:
         raise _not_the_owner(owner)
     if peer.agreement != verified.digest:
         raise PolicyError(
             "the broker works under another agreement", code="other-agreement"
         )
-    if peer.identity == owner.sign:
-        return owner
-    return _require_appointed(session, owner, verified, speaks)
-
-
-def _require_appointed(
-    session: BrokerSession,
-    owner: Party,
-    verified: VerifiedAgreement,
-    speaks: SignedAppointment | None,
-) -> Party:
-    """A shared broker shows its appointment with the head of the owner's log."""
-    if session.peer.identity is None or owner.name not in verified.agreement.entrusting:
-        raise _not_the_owner(owner)
-    head = request_head(session, speaks=speaks)
-    speaker = log_owner(head, verified)
-    if (speaker.name, speaker.sign) != (owner.name, session.peer.identity):
-        raise _not_the_owner(owner)
-    if head.appointment is not None:
-        at_s = verified.equipment.clock()
-        require_in_force(head.appointment.appointment, verified, at_s)
-    return speaker
+    return owner
 
 
 def _not_the_owner(owner: Party) -> PolicyError:

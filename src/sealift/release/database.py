@@ -51,17 +51,6 @@ def create_database(
     return open_database(path, application_id)
 
 
-def memory_database(schema: str) -> sqlite3.Connection:
-    """A fresh database that exists in this process's memory alone."""
-    connection = sqlite3.connect(
-        ":memory:", isolation_level=None, check_same_thread=False
-    )
-    connection.execute("PRAGMA secure_delete = ON")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.executescript(schema)
-    return connection
-
-
 def open_database(
     path: Path, application_id: int, *, read_only: bool = False
 ) -> sqlite3.Connection:

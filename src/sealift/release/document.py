@@ -35,7 +35,6 @@ from sealift.release.agreement import (
     References,
     ReleaseRule,
     Resource,
-    SharedBroker,
     TravelRule,
 )
 from sealift.release.bundle import measure_bundle, read_bundle
@@ -84,7 +83,6 @@ class _Document:
     not_before: int | None
     not_after: int | None
     rehearse: Level | None
-    shared_broker: SharedBroker | None
 
 
 def compile_document(path: Path, read_resource: ReadResource) -> SignedAgreement:
@@ -136,7 +134,6 @@ def _assemble(
         not_before=document.not_before,
         not_after=document.not_after,
         rehearse=document.rehearse,
-        shared_broker=document.shared_broker,
     )
 
 
@@ -159,7 +156,7 @@ def _parse(path: Path) -> _Document:
 
 NO_TRAVEL: Final = TravelRule(1, 1.0)
 _MAY_BE_LEFT_OUT: Final = (
-    "predecessor", "board", "not_before", "not_after", "rehearse", "shared_broker",
+    "predecessor", "board", "not_before", "not_after", "rehearse",
 )  # fmt: skip
 _KINDS: Final[dict[str, type[Any]]] = {
     "tpm": TpmReferences,

@@ -139,7 +139,6 @@ def _served(agreement: Agreement) -> Iterator[str]:
 
 def _sight(agreement: Agreement) -> Iterator[str]:
     """Who can see rows, model and numbers, level by level."""
-    yield from _keys(agreement)
     if agreement.serves:
         yield from _sight_of_served(agreement)
         return
@@ -166,20 +165,6 @@ def _sight_of_served(agreement: Agreement) -> Iterator[str]:
         seen = _seen_at(level, agreement.operator)
         yield f"models, questions and answers at {level}: {seen}"
     yield "names, forms of models and this document: every party and every client"
-
-
-def _keys(agreement: Agreement) -> Iterator[str]:
-    shared = agreement.shared_broker
-    if shared is None:
-        return
-    alone = [name for name in agreement.holders if name not in shared.owners]
-    yield (
-        f"keys of {', '.join(shared.owners)}: their owner, and a broker that "
-        f"{shared.operator} runs, if the owner entrusts them to it; each owner judges the "
-        f"broker's evidence first, for code {shared.code}"
-    )
-    if alone:
-        yield f"keys of {', '.join(alone)}: their owner's own broker alone"
 
 
 def _seen_at(level: Level, operator: str) -> str:

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, MalformedError, PolicyError
+from sealift.release.agreement import Party
 from sealift.release.audit import (
     SignedTreeHead,
-    StoredHead,
     TreeHead,
-    read_stored_head,
     verify_growth,
     verify_head,
 )
 from sealift.release.files import locked, read_whole, write_whole
+from sealift.release.signed import VerifiedAgreement
 
 MAX_FILE_BYTES: Final = 1 << 20
 # (log, first, second) -> consistency proof, from that log's broker
@@ -35,7 +35,7 @@ Prove = Callable[[PublicKey, int, int], tuple[bytes, ...]]
 class _Kept:
     """The file's form."""
 
-    heads: dict[str, StoredHead] = field(default_factory=dict)
+    heads: dict[str, SignedTreeHead] = field(default_factory=dict)
 
 
 def _no_proof(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
@@ -76,7 +76,6 @@ class HeadStore:
             PolicyError: ``head-unproven``, if there is no proof.
         """
         head = verify_head(signed)
-        signed = replace(signed, appointment=None)  # as it is kept
         with self._lock:
             while True:
                 self._reload()
@@ -101,7 +100,7 @@ class HeadStore:
             if self.last(signed.log) != kept:
                 return False
             heads = {**self._kept, signed.log.to_text(): signed}
-            write_whole(self._path, encode(_Kept(_to_stored(heads))))
+            write_whole(self._path, encode(_Kept(heads)))
             self._kept = heads
         return True
 
@@ -142,6 +141,18 @@ class ShownHeads:
             return tuple(self._heads.values())
 
 
+def log_owner(signed: SignedTreeHead, verified: VerifiedAgreement) -> Party:
+    """Whose log it is: one owner key, one log. The signature is checked elsewhere.
+
+    Raises:
+        PolicyError: ``other-log``: of no party.
+    """
+    for party in verified.agreement.parties:
+        if party.sign == signed.log:
+            return party
+    raise PolicyError("a tree head of a log of no party", code="other-log")
+
+
 def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
     """The head of a log in a file: a single head, or a store of many.
 
@@ -152,7 +163,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
     """
     raw = read_whole(path, MAX_FILE_BYTES)
     try:
-        kept = _from_stored(decode(_Kept, raw))
+        kept = decode(_Kept, raw).heads
     except MalformedError:
         single = _single_head(raw, path)
         kept = {single.log.to_text(): single}
@@ -168,7 +179,7 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
 
 def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
     try:
-        return read_stored_head(raw)
+        return decode(SignedTreeHead, raw)
     except MalformedError as error:
         raise MalformedError(
             f"{path} holds no tree heads",
@@ -182,17 +193,4 @@ def _load(path: Path) -> dict[str, SignedTreeHead]:
     if not path.exists():
         return {}
     raw = read_whole(path, MAX_FILE_BYTES)
-    return _from_stored(decode(_Kept, raw, max_bytes=MAX_FILE_BYTES))
-
-
-def _to_stored(heads: dict[str, SignedTreeHead]) -> dict[str, StoredHead]:
-    return {
-        log: StoredHead(signed.head, signed.signature) for log, signed in heads.items()
-    }
-
-
-def _from_stored(kept: _Kept) -> dict[str, SignedTreeHead]:
-    return {
-        log: SignedTreeHead(stored.head, stored.signature)
-        for log, stored in kept.heads.items()
-    }
+    return decode(_Kept, raw, max_bytes=MAX_FILE_BYTES).heads

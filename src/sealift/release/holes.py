@@ -201,30 +201,6 @@ def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
         )
 
 
-def _shared_broker(agreement: Agreement) -> Iterator[Hole]:
-    shared = agreement.shared_broker
-    if shared is None:
-        return
-    names = ", ".join(shared.owners)
-    if Level.DEVELOPMENT in agreement.accept:
-        yield Hole(
-            "broker-readable",
-            f"at level development {shared.operator}, who operates the shared broker, "
-            f"can read every key that is entrusted to it, of {names}",
-        )
-    if len(shared.owners) > 1:
-        yield Hole(
-            "one-broker",
-            f"one process may keep the keys of {names}: one fault in it opens all of "
-            "them, and it counts as several in a rollback quorum",
-        )
-    if shared.operator in agreement.holders:
-        yield Hole(
-            "two-roles",
-            f"{shared.operator} brings data and runs the broker of others",
-        )
-
-
 def _outputs(agreement: Agreement) -> Iterator[Hole]:
     if agreement.serves:
         for each in agreement.resources:
@@ -254,5 +230,5 @@ def _sounds_soft(name: str) -> bool:
 
 
 _SEARCHES: Final[tuple[Callable[[Agreement], Iterator[Hole]], ...]] = (
-    _levels, _roots, _references, _owners, _roles, _shared_broker, _releases, _outputs, _rollback, _time,
+    _levels, _roots, _references, _owners, _roles, _releases, _outputs, _rollback, _time,
 )  # fmt: skip

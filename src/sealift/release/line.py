@@ -10,7 +10,7 @@ Source: spec/release.md sections Amendments and Statements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -51,14 +51,11 @@ class Backing:
         signers: Parties that signed it themselves.
         left: Parties that left the line.
         past: Digests of the agreements before it, first agreement first.
-        withdrawn: Until when (seconds since 1970) an owner's appointments of brokers
-            were made that count no more.
     """
 
     signers: frozenset[str]
     left: frozenset[str]
     past: tuple[Digest, ...]
-    withdrawn: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,6 @@ def verify_line(
         frozenset(links[-1].signatures),
         _left(said, len(links) - 1),
         tuple(link.agreement.digest for link in links[:-1]),
-        _withdrawn(said),
     )
 
 
@@ -145,7 +141,7 @@ def own_part(agreement: Agreement, name: str) -> bytes | None:
     party = next((each for each in agreement.parties if each.name == name), None)
     if party is None:
         return None
-    board, shared = agreement.board, agreement.shared_broker
+    board = agreement.board
     return encode(
         {
             "party": party,
@@ -156,8 +152,6 @@ def own_part(agreement: Agreement, name: str) -> bytes | None:
             "approves": name in agreement.output.approved_by,
             "member": board is not None and name in board.members,
             "veto": board is not None and name in board.veto,
-            "runs_broker": shared is not None and name == shared.operator,
-            "entrusts": name in agreement.entrusting,
         }
     )
 
@@ -303,16 +297,6 @@ def _since(signer: Party, links: Sequence[SignedLink]) -> int:
         for link in links
     )
     return list(known).index(True)
-
-
-def _withdrawn(said: Sequence[_Said]) -> dict[str, int]:
-    """The last time at which each owner took back what it had entrusted."""
-    found: dict[str, int] = {}
-    for each in said:
-        word = each.statement
-        if word.kind == "withdraw":
-            found[word.party] = max(word.at_s, found.get(word.party, 0))
-    return found
 
 
 def _left(said: Sequence[_Said], place: int) -> frozenset[str]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from sealift.codec import decode
 from sealift.errors import IntegrityError
-from sealift.release.audit import SignedTreeHead, TreeHead, read_stored_head
+from sealift.release.audit import SignedTreeHead, TreeHead
 from sealift.release.database import database_errors
 from sealift.release.tree import LogTree
 
@@ -54,7 +55,7 @@ def stored_heads(
         query = "SELECT head FROM heads ORDER BY size"
         rows = connection.execute(query).fetchall()
     for (raw,) in rows:
-        yield read_stored_head(raw)
+        yield decode(SignedTreeHead, raw)
 
 
 def last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
@@ -64,7 +65,7 @@ def last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
         row = connection.execute(query).fetchone()
     if row is None:
         raise damaged(path, "it has no head")
-    return read_stored_head(row[0])
+    return decode(SignedTreeHead, row[0])
 
 
 def rolled_back(size: int, covered: int) -> IntegrityError:

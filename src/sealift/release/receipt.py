@@ -30,8 +30,8 @@ from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement import Purpose, TravelRule, part_for
 from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.files import read_whole, write_whole
+from sealift.release.heads import log_owner
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.speaking import log_owner
 
 MAX_RECEIPT_BYTES: Final = 4 << 20
 

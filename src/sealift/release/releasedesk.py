@@ -156,7 +156,7 @@ class ReleaseDesk:
 
     def _debit(self, resource: Resource) -> int:
         """(8) One more use of the key, counted before it leaves."""
-        line, limit = self._verified.agreement.name, self._owner.most_uses(resource)
+        line, limit = self._verified.agreement.name, resource.rule.max_uses
         return self._ledger.debit(line, resource.name, limit)
 
     def _log(

@@ -11,7 +11,6 @@ from sealift.attest.collateral import DAY_S
 from sealift.attest.level import Level
 from sealift.attest.referenceset import SetName
 from sealift.crypto.sign import PublicKey
-from sealift.release.agreement import SharedBroker
 from sealift.release.explain import say_time
 
 LEASE_S: Final = 120.0
@@ -46,7 +45,6 @@ class Starter:
         not_after_s: When it ends instead, seconds since 1970.
         max_uses: How often each key may be released.
         serves: Whether it is about models to serve: then nothing is trained.
-        shared_broker: Who runs one broker for all owners, if any.
     """
 
     name: str
@@ -60,7 +58,6 @@ class Starter:
     veto: Sequence[str] = ()
     not_after_s: int | None = None
     max_uses: int = MAX_USES
-    shared_broker: SharedBroker | None = None
     party_cards: Sequence[tuple[str, str]]
     resource_cards: Sequence[tuple[str, str]]
     bundle: str
@@ -77,7 +74,6 @@ class Starter:
         parts = (
             self._heading(),
             self._board(),
-            self._shared_broker(),
             *map(self._party, self.party_cards),
             *map(self._resource, self.resource_cards),
             self._code(),
@@ -139,20 +135,6 @@ members = {json.dumps(names)}
 threshold = {self.threshold}
 veto = {json.dumps(list(self.veto))}
 # rollback = {{ quorum = 2, faulty = 0 }}   # owners asked which agreement is the last
-"""
-
-    def _shared_broker(self) -> str:
-        shared = self.shared_broker
-        if shared is None:
-            return """\
-# Each owner runs its own broker. One for several, which proves itself to each of them:
-# [shared_broker]          # `sealift agreement new --shared-broker PARTY` writes it
-"""
-        return f"""\
-[shared_broker]           # `sealift broker shared`; each owner judges it before it entrusts
-operator = {_text(shared.operator)}        # runs its machine
-code = {_text(shared.code.to_text())}   # what its evidence must name: this version of Sealift
-owners = {json.dumps(list(shared.owners))}   # who may entrust; everybody else runs `sealift broker`
 """
 
     def _party(self, card: tuple[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What one party says of an agreement afterwards: veto, cancel, leave, withdraw.
+"""What one party says of an agreement afterwards: veto, cancel, leave.
 
 One format, signed by the party alone, kept in files beside the agreement. What a
 statement leads to is decided in ``release/line.py``; here is only who said it.
@@ -24,7 +24,7 @@ from sealift.ids import Digest, check_name
 from sealift.release.agreement import Agreement, Party
 from sealift.release.files import read_whole, write_whole
 
-StatementKind = Literal["veto", "cancel", "leave", "withdraw"]
+StatementKind = Literal["veto", "cancel", "leave"]
 SUFFIX: Final = ".statement.json"
 MAX_STATEMENT_BYTES: Final = 1 << 14
 MAX_STATEMENTS: Final = 1024
@@ -36,13 +36,12 @@ class Statement:
 
     Attributes:
         kind: ``veto``: this one never. ``cancel``: the line ends. ``leave``: nothing of
-            mine is released in this line any more. ``withdraw``: no broker that I
-            appointed until ``at_s`` acts for me any more.
+            mine is released in this line any more.
         line: Name of the line of agreements.
         number: Number of the agreement.
         digest: The agreement.
         party: Who says it.
-        at_s: Seconds since 1970 by the party's clock, like an appointment's.
+        at_s: Seconds since 1970 by the party's clock.
     """
 
     format: Literal["sealift-statement"] = "sealift-statement"

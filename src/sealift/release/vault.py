@@ -35,7 +35,6 @@ from sealift.release.checkpointstore import CheckpointStore
 from sealift.release.database import (
     create_database,
     database_errors,
-    memory_database,
     open_database,
     overwrite_deleted,
     transaction,
@@ -77,10 +76,8 @@ class Vault:
         connection: sqlite3.Connection,
         path: Path,
         identity: Identity,
-        *,
-        in_memory: bool = False,
     ) -> None:
-        self._file = VaultFile(connection, path, None if in_memory else APPLICATION_ID)
+        self._file = VaultFile(connection, path, APPLICATION_ID)
         self._connection = connection
         self._path = path
         self._identity = identity
@@ -107,12 +104,6 @@ class Vault:
             connection.close()
             raise
         return cls(connection, path, identity)
-
-    @classmethod
-    def in_memory(cls, identity: Identity) -> Vault:
-        """An empty vault that ends with the process, and never touches a disk."""
-        connection = memory_database(f"{_SCHEMA}; {_ADDED}")
-        return cls(connection, Path("(memory)"), identity, in_memory=True)
 
     @property
     def checkpoints(self) -> CheckpointStore:

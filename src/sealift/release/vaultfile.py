@@ -25,8 +25,7 @@ class VaultFile:
     Args:
         connection: Writes; owned from here on.
         path: The file.
-        application_id: Its kind; None for one in memory, where nobody waits for a disk
-            and one connection does both.
+        application_id: Its kind.
 
     Attributes:
         connection: The one that writes, for whoever holds ``lock``.
@@ -34,16 +33,13 @@ class VaultFile:
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path, application_id: int | None
+        self, connection: sqlite3.Connection, path: Path, application_id: int
     ) -> None:
         self.path = path
         self.connection = connection
         self.lock = threading.Lock()
-        if application_id is None:
-            self._read, self._read_lock = connection, self.lock
-        else:
-            self._read = open_database(path, application_id)
-            self._read_lock = threading.Lock()
+        self._read = open_database(path, application_id)
+        self._read_lock = threading.Lock()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -54,8 +54,6 @@ class PeerPolicy:
         roles: Roles that it may have.
         identities: Identity key by name; a peer that shows a key must be in it.
         require_identity: Whether it must sign with its identity key.
-        stand_ins: Whether a key that ``identities`` does not name is taken as well: the
-            caller asks by whose leave it stands there, before all else.
         require_evidence: Whether it must show acceptable evidence.
         appraiser: Decides about its evidence; None takes none.
         enrolling: Whether it may come with nothing at all: only to be enrolled, by a
@@ -69,7 +67,6 @@ class PeerPolicy:
     roles: frozenset[Role]
     identities: Mapping[str, PublicKey] | None = None
     require_identity: bool = False
-    stand_ins: bool = False
     require_evidence: bool = False
     appraiser: Appraiser | None = None
     enrolling: bool = False
@@ -80,8 +77,7 @@ class PeerPolicy:
     def __post_init__(self) -> None:
         if not self.roles:
             raise UsageError("a peer policy names at least one role")
-        nameless = self.identities is None and not self.stand_ins
-        if self.require_identity and nameless:
+        if self.require_identity and self.identities is None:
             raise UsageError("require_identity needs the identity keys to compare with")
         if self.require_evidence and self.appraiser is None:
             raise UsageError("require_evidence needs an appraiser")

@@ -146,7 +146,7 @@ def _require_identity(policy: PeerPolicy, params: Params) -> None:
                 code="identity-missing",
             )
         return
-    if policy.identities is None or policy.stand_ins:
+    if policy.identities is None:
         return
     expected: PublicKey | None = policy.identities.get(params.name)
     if params.identity != expected:

@@ -22,11 +22,10 @@ from sealift.events import Sink, discard, emit
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
 from sealift.release.files import write_whole
-from sealift.release.heads import HeadStore
+from sealift.release.heads import HeadStore, log_owner
 from sealift.release.lease import ask_standing
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.speaking import log_owner, require_in_force
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
@@ -262,16 +261,8 @@ class Attendance:
                 why="our key was released by our broker or not at all",
                 code="head-missing",
             )
-        self._require_appointed(heads[owners.index(self._endpoint.name)])
         for head, owner in zip(heads, owners, strict=True):
             self._heads.admit(head, partial(self._prove, owner))
-
-    def _require_appointed(self, own: SignedTreeHead) -> None:
-        """What we withdrew, or let end, gets no rows either."""
-        if own.appointment is not None:
-            known = self._statements.verified()
-            at_s = known.equipment.clock()
-            require_in_force(own.appointment.appointment, known, at_s)
 
     def _prove(
         self, owner: str, log: PublicKey, first: int, second: int

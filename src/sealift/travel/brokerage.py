@@ -16,7 +16,6 @@ from typing import Final
 from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Role
-from sealift.release.appointment import SignedAppointment
 from sealift.release.brokerserver import Broker
 from sealift.release.collect import request_sighting
 from sealift.release.heads import HeadStore
@@ -38,9 +37,9 @@ from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
     expect_at_broker,
+    expect_broker,
     expect_data_owner,
     expect_orchestrator,
-    expect_speaker,
     link_name,
 )
 from sealift.travel.workers import Workers
@@ -64,7 +63,6 @@ class Brokerage:
         broker: Decides, logs and seals.
         sink: Where events go.
         heads: What this owner remembers of every log; None remembers nothing.
-        speaks: By whose leave a shared broker asks others.
     """
 
     def __init__(
@@ -76,7 +74,6 @@ class Brokerage:
         broker: Broker,
         sink: Sink = discard,
         heads: HeadStore | None = None,
-        speaks: SignedAppointment | None = None,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
@@ -84,7 +81,6 @@ class Brokerage:
         self._broker = broker
         self._sink = unfailing(sink)
         self._heads = heads
-        self._speaks = speaks
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
         self._workers = Workers("broker session")
         self._taken: Counter[str] = Counter()
@@ -172,7 +168,7 @@ class Brokerage:
             return expect_at_broker(self._agreement)
         owner = peer_name.removeprefix(f"{Role.BROKER}-")
         if owner != peer_name:
-            return expect_speaker(self._agreement, owner)
+            return expect_broker(self._agreement, owner)
         return expect_data_owner(self._agreement)
 
     def _obey(self, stop: threading.Event) -> None:
@@ -201,14 +197,9 @@ class Brokerage:
                 owner,
                 open_s=FAREWELL_S,
                 timeout_s=FAREWELL_S,
-                speaks=self._speaks,
             ) as session:
                 return request_sighting(
-                    session,
-                    owner,
-                    self._agreement,
-                    speaks=self._speaks,
-                    heads=self._heads,
+                    session, owner, self._agreement, heads=self._heads
                 )
         except SealiftError as error:
             emit(self._sink, "broker.unseen", owner=owner, line=str(error))
@@ -244,8 +235,7 @@ def dismiss_brokers(
         with suppress(SealiftError):
             name = link_name(Role.BROKER, owner)
             circuit = link.open(name, FAREWELL_S, wait_s=wait_s)
-            # Whoever speaks for the owner: that the job has ended is no secret.
-            policy = expect_speaker(agreement, owner)
+            policy = expect_broker(agreement, owner)
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:
                 send_message(session, Finished(outcome, agreement.digest))
                 await_end(session)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sealift.attest.policy import Appraiser
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Role
-from sealift.release.entrust import require_shared_broker
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import PeerPolicy
 from sealift.travel.lease import Lease
@@ -40,30 +38,6 @@ def expect_broker(agreement: VerifiedAgreement, owner: str) -> PeerPolicy:
     return _party(agreement, Role.BROKER, owner)
 
 
-def expect_speaker(agreement: VerifiedAgreement, owner: str) -> PeerPolicy:
-    """An owner's broker, or one that says that the owner appointed it.
-
-    Whoever meets it asks for the appointment before all else (``travel/meetbroker.py``).
-    """
-    policy = expect_broker(agreement, owner)
-    entrusts = owner in agreement.agreement.entrusting
-    return replace(policy, stand_ins=True) if entrusts else policy
-
-
-def expect_shared_broker(
-    agreement: VerifiedAgreement, owner: str, appraiser: Appraiser
-) -> PeerPolicy:
-    """The shared broker at its desk for one owner, with evidence and a key for it."""
-    return PeerPolicy(
-        roles=frozenset({Role.BROKER}),
-        require_identity=True,
-        stand_ins=True,
-        require_evidence=True,
-        appraiser=appraiser,
-        names=frozenset({owner}),
-    )
-
-
 def expect_holder(agreement: VerifiedAgreement, lease: Lease) -> PeerPolicy:
     """The holder that a lease names."""
     return _party(agreement, Role.HOLDER, lease.holder)
@@ -88,16 +62,6 @@ def expect_at_broker(agreement: VerifiedAgreement) -> PeerPolicy:
     if policy.appraiser is None or policy.appraiser.references.tpm is None:
         return policy
     return replace(policy, require_evidence=False, enrolling=True)
-
-
-def expect_entrusting_owner(agreement: VerifiedAgreement, owner: str) -> PeerPolicy:
-    """One owner, come to entrust its keys.
-
-    Raises:
-        PolicyError: ``not-entrusting``.
-    """
-    require_shared_broker(agreement, owner)
-    return _party(agreement, Role.HOLDER, owner)
 
 
 def expect_data_owner(agreement: VerifiedAgreement) -> PeerPolicy:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
+from sealift.codec import encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
 from sealift.release import backup
-from sealift.release.audit import store_head
 from sealift.release.backup import back_up, check_copy, restore, upgrade
 from sealift.release.broker import ReleaseRequest
 from sealift.release.brokermessages import BrokerRequest
@@ -221,7 +221,7 @@ def test_commands(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "backup", *stores, "-o", str(folder / "copy")]) == 0
     assert "releases     1" in capsys.readouterr().out
     home.release()
-    (folder / "head.json").write_bytes(store_head(home.box.log.head()))
+    (folder / "head.json").write_bytes(encode(home.box.log.head()))
     there = ["--vault", str(folder / "v"), "--log", str(folder / "l")]
     restoring = ["broker", "restore", str(folder / "copy"), *there]
     assert main([*restoring, "--head", str(folder / "head.json")]) == 5

@@ -30,11 +30,9 @@ def require_waits(
     assert not closing.is_alive()
 
 
-@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
 @pytest.mark.parametrize("way", ["writing", "reading"])
-def test_a_vault_in_use(tmp_path: Path, *, in_memory: bool, way: str) -> None:
-    ada = create_identity("ada")
-    vault = Vault.in_memory(ada) if in_memory else Vault.create(tmp_path / "v", ada)
+def test_a_vault_in_use(tmp_path: Path, way: str) -> None:
+    vault = Vault.create(tmp_path / "v", create_identity("ada"))
     require_waits(vault.close, getattr(vault._file, way)())
     with pytest.raises(UnavailableError):
         vault.ledger.epoch()

@@ -12,9 +12,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.events import Event
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
-from sealift.release.custody import Custody
 from sealift.release.logcheck import read_entries
-from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 from tests.sim.owners import NOW_S, Consortium, make_consortium
 
@@ -74,16 +72,3 @@ def test_who_falls_silent(box: Box) -> None:
         assert box.kinds().count("revocation") == count
     stop.set()
     watch.join(5)
-
-
-def test_a_shared_brokers_seats_tell_it_likewise(tmp_path: Path) -> None:
-    consortium = make_consortium()
-    custody = Custody(
-        consortium.verified(),
-        tmp_path,
-        clock=lambda: NOW_S,
-        monotonic=lambda: 0.0,
-        statements=StatementDesk(consortium.verified()),
-        sink=fail,
-    )
-    custody._sink(Event("broker.gave-up", {}))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sealift.codec import encode
 from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import MalformedError, PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.release.audit import SignedTreeHead, TreeHead, sign_head, store_head
+from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
 from sealift.release.heads import HeadStore, find_head
 from sealift.release.tree import LogTree
 
@@ -80,7 +81,7 @@ def test_a_head_kept_by_another_process_meanwhile_stays(tmp_path: Path) -> None:
 
 def test_found_in_a_store_and_alone(tmp_path: Path) -> None:
     HeadStore(tmp_path / "heads").admit(head())
-    (tmp_path / "single").write_bytes(store_head(head()))
+    (tmp_path / "single").write_bytes(encode(head()))
     for name in ("heads", "single"):
         assert find_head(tmp_path / name, KEY.public_key) == head()
         with pytest.raises(PolicyError) as caught:

@@ -98,12 +98,11 @@ def test_on_the_disk_before_it_counts(
 
 def test_an_older_word_changes_nothing(consortium: Consortium, tmp_path: Path) -> None:
     desk = StatementDesk(consortium.verified(), tmp_path)
-    desk.admit(say(consortium, "withdraw", "ada", NOW_S + 5))
-    desk.admit(say(consortium, "withdraw", "ada", NOW_S))
-    assert desk.verified().backing.withdrawn == {"ada": int(NOW_S) + 5}
-    assert StatementDesk(
-        consortium.verified(), tmp_path
-    ).verified().backing.withdrawn == {"ada": int(NOW_S) + 5}
+    later = say(consortium, "leave", "ada", NOW_S + 5)
+    desk.admit(later)
+    desk.admit(say(consortium, "leave", "ada", NOW_S))
+    assert desk.known() == (later,)
+    assert StatementDesk(consortium.verified(), tmp_path).known() == (later,)
 
 
 @pytest.mark.parametrize(

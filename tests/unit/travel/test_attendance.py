@@ -1,24 +1,18 @@
 """What a holder demands to see before its rows leave (rule H6)."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from sealift.crypto.identity import create_identity
-from sealift.errors import PolicyError, StaleError
+from sealift.errors import PolicyError
 from sealift.ids import Digest, Role
-from sealift.release.appointment import Allotment, Appointment, sign_appointment
 from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
 from sealift.release.heads import HeadStore
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.statement import save_statement, sign_statement
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
 from sealift.travel.attendance import Attendance
-from tests.sim.owners import NOW_S, Consortium, make_consortium
-from tests.sim.shared_broker import entrusting, equipped
+from tests.sim.owners import Consortium, make_consortium
 
 
 @pytest.fixture
@@ -26,13 +20,8 @@ def consortium() -> Consortium:
     return make_consortium()
 
 
-def attendance(
-    consortium: Consortium,
-    folder: Path,
-    owner: str = "ada",
-    agreement: VerifiedAgreement | None = None,
-) -> Attendance:
-    verified = agreement or consortium.verified()
+def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Attendance:
+    verified = consortium.verified()
     identity = consortium.identities[owner]
     endpoint = Endpoint(
         role=Role.HOLDER, name=owner, agreement=verified.digest, identity=identity
@@ -78,37 +67,3 @@ def test_a_log_of_no_party_is_refused(consortium: Consortium, tmp_path: Path) ->
     with pytest.raises(PolicyError) as refused:
         attendance(consortium, tmp_path)._check_heads(heads)
     assert refused.value.code == "other-log"
-
-
-def entrusted_head(verified: VerifiedAgreement, owner: Consortium) -> SignedTreeHead:
-    """Of ada's log at a shared broker."""
-    deputy = create_identity("ada")
-    said = Appointment(
-        agreement=verified.digest,
-        owner="ada",
-        key=deputy.public_key,
-        resources=tuple(
-            Allotment(each.name, each.key, 3)
-            for each in verified.agreement.resources_of("ada")
-        ),
-        level="development",
-        evidence=Digest.of(b"evidence"),
-        at_s=int(NOW_S),
-        not_after=int(NOW_S) + 600,
-    )
-    tree = TreeHead(deputy.public_key, 1, Digest.of(b"root"), int(NOW_S))
-    appointment = sign_appointment(said, owner.identities["ada"])
-    return replace(sign_head(tree, deputy), appointment=appointment)
-
-
-def test_withdrawn_while_the_holder_runs(tmp_path: Path) -> None:
-    """The statement lies beside the agreement: the very next rows stay at home."""
-    consortium = entrusting()
-    verified = equipped(consortium)
-    holder = attendance(consortium, tmp_path, agreement=verified)
-    shown = entrusted_head(verified, consortium)
-    holder._check_heads((shown,))
-    ada = consortium.identities["ada"]
-    save_statement(sign_statement("withdraw", verified.agreement, ada, NOW_S), tmp_path)
-    with pytest.raises(StaleError, match="withdrew"):
-        holder._check_heads((shown,))

@@ -6,7 +6,6 @@ from sealift.release.agreement.parties import (
     Party,
     PartyRole,
     RollbackRule,
-    SharedBroker,
 )
 from sealift.release.agreement.references import References
 from sealift.release.agreement.resources import (
@@ -28,6 +27,6 @@ from sealift.release.agreement.whole import MAX_PARTIES, Agreement
 __all__ = [
     "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "Agreement", "Audience", "Board",
     "CodeBundle", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
-    "References", "ReleaseRule", "Resource", "RollbackRule", "SharedBroker",
+    "References", "ReleaseRule", "Resource", "RollbackRule",
     "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

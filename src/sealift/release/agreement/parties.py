@@ -10,7 +10,7 @@ from typing import Literal
 
 from sealift.crypto.hpke import HpkePublicKey
 from sealift.crypto.sign import PublicKey
-from sealift.ids import Digest, check_name
+from sealift.ids import check_name
 from sealift.release.agreement.consistency import (
     inconsistent,
     require_distinct,
@@ -59,26 +59,6 @@ class RollbackRule:
                 f"2 * {self.quorum} is not above {owners} owners + {self.faulty} faulty",
                 field,
             )
-
-
-@dataclass(frozen=True, slots=True)
-class SharedBroker:
-    """One broker for several owners, if they entrust their keys to it (rule C10).
-
-    Attributes:
-        operator: The party that runs its machine.
-        code: Digest of the code that its evidence must name, a bundle's.
-        owners: Who may entrust their keys to it; everybody else runs their own.
-    """
-
-    operator: str
-    code: Digest
-    owners: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        require_distinct(self.owners, "shared_broker.owners")
-        if not self.owners:
-            raise inconsistent("at least one is needed", "shared_broker.owners")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ from sealift.release.agreement.parties import (
     Board,
     Party,
     PartyRole,
-    SharedBroker,
 )
 from sealift.release.agreement.references import References
 from sealift.release.agreement.resources import Resource, too_early, too_late
@@ -54,7 +53,6 @@ class Agreement:
         board: Who may bring a successor into force; None asks for everybody.
         not_before: Seconds since 1970 from which it holds, or None.
         not_after: Seconds since 1970 until which keys are released, or None.
-        shared_broker: Who may keep keys of several owners; None: each runs its own.
         rehearse: Of ``development``: the level whose evidence is rehearsed (rule H11).
     """
 
@@ -76,7 +74,6 @@ class Agreement:
     not_before: int | None = None
     not_after: int | None = None
     rehearse: Level | None = None
-    shared_broker: SharedBroker | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, what="agreement name")
@@ -88,7 +85,6 @@ class Agreement:
         self._check_resources()
         self._check_output()
         self._check_board()
-        self._check_shared_broker()
 
     @cached_property
     def digest(self) -> Digest:
@@ -174,11 +170,6 @@ class Agreement:
         """Parties that get the model."""
         return self.output.model_to or (self.model_owner,)
 
-    @property
-    def entrusting(self) -> tuple[str, ...]:
-        """Owners that may entrust their keys to the shared broker."""
-        return self.shared_broker.owners if self.shared_broker else ()
-
     def require_time(self, at_s: float) -> None:
         """Refuse to work before or after the time that was agreed on.
 
@@ -256,13 +247,6 @@ class Agreement:
         self._require_parties(self.board.members, "board.members")
         if self.board.rollback is not None:
             self.board.rollback.check_for(len(self.holders), "board.rollback.quorum")
-
-    def _check_shared_broker(self) -> None:
-        if self.shared_broker is None:
-            return
-        self._require_parties((self.shared_broker.operator,), "shared_broker.operator")
-        for name in self.shared_broker.owners:
-            self._require_role(name, "data_owner", "shared_broker.owners")
 
     def _check_output(self) -> None:
         self._require_parties(self.output.model_to, "output.model_to")
