@@ -49,6 +49,7 @@ class Issuer:
         until_s: int = AT_S + DAY_S,
         name: str = "",
         weak: bool = False,
+        critical: x509.ExtensionType | None = None,
     ) -> MadeList:
         """A revocation list; under a foreign ``name`` if given."""
         builder = (
@@ -62,6 +63,8 @@ class Issuer:
             builder = builder.add_revoked_certificate(
                 entry.revocation_date(moment(from_s)).build()
             )
+        if critical is not None:
+            builder = builder.add_extension(critical, True)
         made = builder.sign(self.key, hashes.SHA256())
         if weak:
             return MadeList(signed_over_sha1(made.tbs_certlist_bytes, self.key))
@@ -80,11 +83,13 @@ def make(
     key: Any = None,
     usage: tuple[bool, bool] | None = None,
     extensions: tuple[x509.ExtensionType, ...] = (),
+    critical: tuple[tuple[x509.ExtensionType, bool], ...] = (),
 ) -> Issuer:
     """A certificate; its own issuer if none is given.
 
     Args:
         weak: Signed over SHA-1; the issuer's key is RSA.
+        critical: More extensions, and whether they are critical.
         usage: keyUsage: may sign certificates, may sign lists; none if left out.
     """
     key = key or ec.generate_private_key(ec.SECP256R1())
@@ -101,8 +106,8 @@ def make(
     )
     if usage is not None:
         builder = builder.add_extension(key_usage(*usage), True)
-    for each in extensions:
-        builder = builder.add_extension(each, False)
+    for each, matters in (*((e, False) for e in extensions), *critical):
+        builder = builder.add_extension(each, matters)
     made = builder.sign(signer, hashes.SHA256())
     raw = made.public_bytes(Encoding.DER)
     if weak:

@@ -12,13 +12,13 @@ from functools import cached_property, lru_cache
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import sha256
+from sealift.crypto.library import reading
 from sealift.crypto.rsa import RsaKey
 from sealift.errors import MalformedError
 from sealift.ids import Digest
@@ -32,23 +32,27 @@ E = TypeVar("E", bound=x509.ExtensionType)
 MAX_CHAIN: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10
 _REMEMBERED: Final = 128  # certificates, and pairs of them
-# Where warnings are errors, what the library only warns of is refused too.
-UNREADABLE: Final = (
-    ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, Warning,
-)  # fmt: skip
 HASHES: Final = {"sha256", "sha384", "sha512"}
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """One parsed certificate; nothing about it is verified yet."""
+    """One parsed certificate; nothing about it is verified yet.
+
+    Everything that the library makes of it is made on construction, so no later
+    question can raise what the library raises.
+    """
 
     der: bytes
 
     def __post_init__(self) -> None:
         if len(self.der) > MAX_CERTIFICATE_BYTES:
             raise MalformedError("a certificate is too large")
-        self._check_parts()
+        with warnings.catch_warnings(), reading("a certificate"):
+            warnings.simplefilter("ignore")  # names of odd length are not refused
+            _ = (self.subject, self.issuer, self.spki, self.not_before_s)
+            _ = (self.not_after_s, self.subject_name, self._extensions)
+            require_whole_bytes(self.der, self.parsed.signature)
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Certificate:
@@ -65,7 +69,7 @@ class Certificate:
         """RFC 4514 text of the issuer."""
         return self.parsed.issuer.rfc4514_string()
 
-    @property
+    @cached_property
     def subject_name(self) -> str:
         """The subject's common name; empty if it has none, or several."""
         found = self.parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -88,12 +92,12 @@ class Certificate:
         """SHA-256 of the key: how roots and devices are named."""
         return Digest(sha256(self.spki))
 
-    @property
+    @cached_property
     def not_after_s(self) -> int:
         """End of validity, seconds since 1970."""
         return int(self.parsed.not_valid_after_utc.timestamp())
 
-    @property
+    @cached_property
     def not_before_s(self) -> int:
         """Start of validity, seconds since 1970."""
         return int(self.parsed.not_valid_before_utc.timestamp())
@@ -101,27 +105,39 @@ class Certificate:
     @property
     def is_ca(self) -> bool:
         """Whether it may sign certificates: basicConstraints, and keyUsage if there."""
-        basic = self._extension(x509.BasicConstraints)
-        usage = self._extension(x509.KeyUsage)
+        basic, usage = self._find(x509.BasicConstraints), self._find(x509.KeyUsage)
         return bool(basic and basic.ca and (usage is None or usage.key_cert_sign))
 
     @property
     def signs_lists(self) -> bool:
         """Whether it may sign revocation lists: keyUsage, if there."""
-        usage = self._extension(x509.KeyUsage)
+        usage = self._find(x509.KeyUsage)
         return usage is None or usage.crl_sign
 
     @property
     def path_length(self) -> int | None:
         """CA certificates that may stand between it and a leaf, or None for any."""
-        basic = self._extension(x509.BasicConstraints)
+        basic = self._find(x509.BasicConstraints)
         return basic.path_length if basic else None
+
+    @property
+    def critical(self) -> frozenset[str]:
+        """OIDs of extensions that whoever does not understand them must not ignore."""
+        return frozenset(oid for oid, each in self._extensions.items() if each.critical)
+
+    @property
+    def names_revocation(self) -> bool:
+        """Whether it says who tells that it was revoked: a list's place, or OCSP."""
+        access = self._find(x509.AuthorityInformationAccess) or ()
+        ocsp = AuthorityInformationAccessOID.OCSP
+        listed = self._find(x509.CRLDistributionPoints) is not None
+        return listed or any(each.access_method == ocsp for each in access)
 
     def key(self) -> EcdsaKey | RsaKey:
         """The public key.
 
         Raises:
-            MalformedError: for a kind of key that no evidence uses.
+            MalformedError: for a kind of key that no evidence uses, or a weak one.
         """
         public = self.parsed.public_key()
         if isinstance(public, ec.EllipticCurvePublicKey):
@@ -134,24 +150,19 @@ class Certificate:
         """DER value of the extension ``oid`` (dotted), or None.
 
         Raises:
-            MalformedError: if the extensions do not parse, or one stands twice.
+            MalformedError: if it cannot be written.
         """
-        try:
-            entries = self.parsed.extensions
-            found = entries.get_extension_for_oid(x509.ObjectIdentifier(oid)).value
-        except x509.ExtensionNotFound:
-            return None
-        except (ValueError, x509.DuplicateExtension):
-            raise MalformedError("a certificate's extensions do not parse") from None
-        return found.public_bytes()
+        found = self._extensions.get(oid)
+        with reading("an extension of a certificate"):
+            return found.value.public_bytes() if found else None
 
     def directory_names(self) -> dict[str, str]:
         """Attributes of the directory names among the alternative names, by OID.
 
         Raises:
-            MalformedError: if one stands twice, or the extensions do not parse.
+            MalformedError: if one stands twice.
         """
-        found = self._extension(x509.SubjectAlternativeName)
+        found = self._find(x509.SubjectAlternativeName)
         names = found.get_values_for_type(x509.DirectoryName) if found else []
         attributes = [each for name in names for each in name]
         texts = {each.oid.dotted_string: str(each.value) for each in attributes}
@@ -163,22 +174,13 @@ class Certificate:
         """Whether names fit and the issuer's key made the signature, not over SHA-1."""
         return _is_issued_by(self, issuer)
 
-    def _extension(self, kind: type[E]) -> E | None:
-        try:
-            return self.parsed.extensions.get_extension_for_class(kind).value
-        except x509.ExtensionNotFound:
-            return None
-        except (ValueError, x509.DuplicateExtension):
-            raise MalformedError("a certificate's extensions do not parse") from None
+    def _find(self, kind: type[E]) -> E | None:
+        found = self._extensions.get(kind.oid.dotted_string)
+        return found.value if found and isinstance(found.value, kind) else None
 
-    def _check_parts(self) -> None:
-        try:
-            with warnings.catch_warnings():  # names of odd length are not refused
-                warnings.simplefilter("ignore")
-                _ = (self.subject, self.issuer, self.serial, self.spki)
-            require_whole_bytes(self.der, self.parsed.signature)
-        except UNREADABLE:
-            raise MalformedError("not a certificate") from None
+    @cached_property
+    def _extensions(self) -> dict[str, x509.Extension[x509.ExtensionType]]:
+        return {each.oid.dotted_string: each for each in self.parsed.extensions}
 
     @cached_property
     def parsed(self) -> x509.Certificate:
@@ -198,10 +200,8 @@ def certificates_from_pem(pem: bytes) -> tuple[Certificate, ...]:
     Raises:
         MalformedError: if there is none, too many, or one does not parse.
     """
-    try:
+    with reading("certificates in PEM"):
         parsed = x509.load_pem_x509_certificates(pem.rstrip(b"\0"))
-    except UNREADABLE:
-        raise MalformedError("not certificates in PEM") from None
     if len(parsed) > 4 * MAX_CHAIN:
         raise MalformedError(f"{len(parsed)} certificates", why="too many")
     return tuple(read_certificate(each.public_bytes(Encoding.DER)) for each in parsed)
@@ -223,13 +223,14 @@ def read_certificate(der: bytes) -> Certificate:
 @lru_cache(_REMEMBERED)
 def _is_issued_by(certificate: Certificate, issuer: Certificate) -> bool:
     """By their bytes: whatever is said about time and revocation is asked each time."""
-    parsed = certificate.parsed
     try:
-        parsed.verify_directly_issued_by(issuer.parsed)
-        algorithm = parsed.signature_hash_algorithm
-        return algorithm is not None and algorithm.name in HASHES
-    except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
+        issuer.key()  # its modulus or curve, before the library computes with it
+        with reading("a signature of that issuer"):
+            algorithm = certificate.parsed.signature_hash_algorithm
+            certificate.parsed.verify_directly_issued_by(issuer.parsed)
+    except MalformedError:
         return False
+    return algorithm is not None and algorithm.name in HASHES
 
 
 def say_time(at_s: int) -> str:

@@ -7,14 +7,22 @@ sign certificates, with a path length that allows what is below it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Final
 
 from sealift.crypto.certificate import MAX_CHAIN, Certificate, say_time
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError
 from sealift.ids import Digest
+
+MAX_LINKS: Final = 64
+"""Signatures tried on the way up: twins of issuers multiply the ways."""
+
+# What this module or its callers look at: basicConstraints, keyUsage, extKeyUsage,
+# subjectAltName. Any other critical extension says something that nobody here heeds.
+UNDERSTOOD: Final = frozenset({"2.5.29.19", "2.5.29.15", "2.5.29.37", "2.5.29.17"})
 
 
 def verify_chain(
@@ -26,7 +34,10 @@ def verify_chain(
     revocation_lists: Iterable[RevocationList] = (),
     pins_issuers: bool = False,
 ) -> tuple[Certificate, ...]:
-    """The path from ``leaf`` to a root, every link verified at ``at_s``.
+    """The first path from ``leaf`` to a root of which every link holds at ``at_s``.
+
+    An issuer may stand there twice, expired, or signed by somebody else: the other one
+    is then tried as well.
 
     Args:
         leaf: The certificate to trust.
@@ -40,38 +51,68 @@ def verify_chain(
         Leaf first, root last.
 
     Raises:
-        EvidenceError: ``chain-broken``, ``chain-root``, ``chain-expired``,
-            ``chain-revoked``, ``crl-not-genuine`` or ``crl-expired``.
+        EvidenceError: what is wrong with the first path: ``chain-broken``,
+            ``chain-root``, ``chain-critical``, ``chain-expired``, ``chain-revoked``,
+            ``crl-not-genuine`` or ``crl-expired``.
     """
-    path = _build_path(leaf, tuple(others), roots)
+    refusal, lists = None, tuple(revocation_lists)
+    for path in _paths(leaf, tuple(dict.fromkeys(others)), roots):
+        try:
+            if path[-1].spki_digest not in roots:
+                raise _no_root(leaf, path[-1])
+            _verify_path(path, lists, at_s, pins_issuers)
+        except EvidenceError as error:
+            refusal = refusal or error
+        else:
+            return path
+    raise refusal or _no_root(leaf, leaf)
+
+
+def _paths(
+    leaf: Certificate, others: tuple[Certificate, ...], roots: Sequence[Digest]
+) -> Iterator[tuple[Certificate, ...]]:
+    """Every way up, to a root or to where nobody is known to have issued the last."""
+    waiting: list[tuple[Certificate, ...]] = [(leaf,)]
+    left = MAX_LINKS
+    while waiting and left >= 0:
+        path = waiting.pop()
+        above = []
+        if path[-1].spki_digest not in roots and len(path) < MAX_CHAIN:
+            named = [
+                e for e in others if path[-1].issuer == e.subject and e not in path
+            ]
+            left -= len(named)
+            above = [e for e in named[:MAX_LINKS] if path[-1].is_issued_by(e)]
+        if not above:
+            yield path
+        waiting += [(*path, each) for each in reversed(above)]
+
+
+def _verify_path(
+    path: tuple[Certificate, ...],
+    lists: tuple[RevocationList, ...],
+    at_s: int,
+    pins_issuers: bool,
+) -> None:
     _require_own_signature(path[-1], pins_issuers)
-    lists = tuple(revocation_lists)
     for depth, certificate in enumerate(path):
         _require_time(certificate, at_s)
+        _require_understood(certificate)
         if depth:
             _require_ca(certificate, below=depth - 1)
     for certificate, issuer in pairwise(path):
         for each in lists:
             if each.issuer == issuer.subject:
                 _require_unrevoked(certificate, issuer, each, at_s)
-    return path
 
 
-def _build_path(
-    leaf: Certificate, others: tuple[Certificate, ...], roots: Sequence[Digest]
-) -> tuple[Certificate, ...]:
-    path = [leaf]
-    while path[-1].spki_digest not in roots:
-        issuer = next((each for each in others if _issued(path[-1], each)), None)
-        if issuer is None or issuer in path or len(path) == MAX_CHAIN:
-            raise EvidenceError(
-                f"no chain from {leaf.subject} to a trusted root",
-                why=f"nothing here issued {path[-1].subject}",
-                fix="Add its issuers to the evidence, or its root to the references",
-                code="chain-root" if _self_issued(path[-1]) else "chain-broken",
-            )
-        path.append(issuer)
-    return tuple(path)
+def _no_root(leaf: Certificate, last: Certificate) -> EvidenceError:
+    return EvidenceError(
+        f"no chain from {leaf.subject} to a trusted root",
+        why=f"nothing here issued {last.subject}",
+        fix="Add its issuers to the evidence, or its root to the references",
+        code="chain-root" if _self_issued(last) else "chain-broken",
+    )
 
 
 @lru_cache(maxsize=64)  # of trusted keys only, so the same few over and over
@@ -86,11 +127,6 @@ def _require_own_signature(root: Certificate, pins_issuers: bool) -> None:
         )
 
 
-def _issued(certificate: Certificate, issuer: Certificate) -> bool:
-    named = certificate.issuer == issuer.subject
-    return named and certificate != issuer and certificate.is_issued_by(issuer)
-
-
 def _self_issued(certificate: Certificate) -> bool:
     return certificate.issuer == certificate.subject
 
@@ -102,6 +138,16 @@ def _require_time(certificate: Certificate, at_s: int) -> None:
             why=f"it holds from {say_time(certificate.not_before_s)} to "
             f"{say_time(certificate.not_after_s)}, asked for {say_time(at_s)}",
             code="chain-expired",
+        )
+
+
+def _require_understood(certificate: Certificate) -> None:
+    if unknown := sorted(certificate.critical - UNDERSTOOD):
+        raise EvidenceError(
+            f"the certificate of {certificate.subject} says what nobody here understands",
+            why=f"extension {unknown[0]} is critical",
+            fix="Do not use this device with this version",
+            code="chain-critical",
         )
 
 

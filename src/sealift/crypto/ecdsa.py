@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
 )
+from cryptography.hazmat.primitives.hashes import HashAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from sealift.crypto.hash import HashName, hash_algorithm
+from sealift.crypto.library import reading
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Buffer
 
@@ -57,10 +59,8 @@ class EcdsaKey:
         Raises:
             MalformedError: for any other key.
         """
-        try:
+        with reading("the key of an elliptic curve"):
             key = load_der_public_key(der)
-        except ValueError:
-            key = None
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise MalformedError("not the key of an elliptic curve")
         raw = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
@@ -86,13 +86,7 @@ class EcdsaKey:
         Raises:
             AuthenticationError: if it does not verify, or has another encoding.
         """
-        try:
-            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
-                raise AuthenticationError
-            algorithm = ec.ECDSA(hash_algorithm(name))
-            self._key().verify(signature, bytes(message), algorithm)
-        except (InvalidSignature, ValueError):
-            raise AuthenticationError from None
+        self._verify(message, signature, hash_algorithm(name))
 
     def verify_digest(self, digest: bytes, signature: bytes, name: HashName) -> None:
         """Check a DER-encoded signature over a message of which only the hash is known.
@@ -100,13 +94,7 @@ class EcdsaKey:
         Raises:
             AuthenticationError: if it does not verify, or has another encoding.
         """
-        try:
-            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
-                raise AuthenticationError
-            algorithm = ec.ECDSA(Prehashed(hash_algorithm(name)))
-            self._key().verify(signature, digest, algorithm)
-        except (InvalidSignature, ValueError):
-            raise AuthenticationError from None
+        self._verify(digest, signature, Prehashed(hash_algorithm(name)))
 
     def verify_raw(self, message: Buffer, signature: bytes, name: HashName) -> None:
         """Check a signature r || s, big-endian, each as long as the field.
@@ -120,13 +108,21 @@ class EcdsaKey:
         r, s = (int.from_bytes(part) for part in (signature[:size], signature[size:]))
         self.verify_der(message, encode_dss_signature(r, s), name)
 
+    def _verify(
+        self, message: Buffer, signature: bytes, algorithm: HashAlgorithm | Prehashed
+    ) -> None:
+        try:
+            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
+                raise AuthenticationError
+            self._key().verify(signature, bytes(message), ec.ECDSA(algorithm))
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
+
     def _key(self) -> ec.EllipticCurvePublicKey:
         curve, size = _CURVES[self.curve]
         if len(self.point) != 2 * size:
             raise MalformedError(f"a point of {self.curve} has {2 * size} bytes")
-        try:
+        with reading(f"a point of {self.curve}"):
             return ec.EllipticCurvePublicKey.from_encoded_point(
                 curve, b"\x04" + self.point
             )
-        except ValueError:
-            raise MalformedError(f"not a point of {self.curve}") from None

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 
 from sealift.crypto.certificate import Certificate, say_time
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest
+from sealift.crypto.library import reading
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
@@ -39,23 +39,11 @@ class StatusAnswer:
     def __init__(self, raw: bytes) -> None:
         if len(raw) > MAX_ANSWER_BYTES:
             raise MalformedError("an OCSP answer is too large")
-        try:
+        with reading("an OCSP answer about one certificate"):
             self._parsed = ocsp.load_der_ocsp_response(raw)
             if b"\0" + self._parsed.signature not in raw:
                 raise ValueError  # a bit string of broken bytes: another writing of it
             self._read()
-        except (ValueError, TypeError, KeyError, UnsupportedAlgorithm):
-            raise MalformedError("not an OCSP answer about one certificate") from None
-
-    @property
-    def this_update_s(self) -> int:
-        """Since when it holds, seconds since 1970."""
-        return self._since_s
-
-    @property
-    def next_update_s(self) -> int:
-        """When the next one is due; 0 if it does not say."""
-        return self._until_s
 
     def is_about(self, certificate: Certificate, issuer: Certificate) -> bool:
         """Whether it answers for ``certificate``, named by serial number and issuer."""
@@ -76,11 +64,11 @@ class StatusAnswer:
                 fix=_FIX,
                 code="ocsp-not-genuine",
             )
-        if not self._since_s <= at_s <= self._until_s:
+        if not self.this_update_s <= at_s <= self.next_update_s:
             raise EvidenceError(
                 f"an OCSP answer for {issuer.subject} is not of this time",
-                why=f"it holds from {say_time(self._since_s)} "
-                f"to {say_time(self._until_s)}",
+                why=f"it holds from {say_time(self.this_update_s)} "
+                f"to {say_time(self.next_update_s)}",
                 fix=_FIX,
                 code="ocsp-expired",
             )
@@ -98,9 +86,9 @@ class StatusAnswer:
         self._hash = _HASHES[found.hash_algorithm.name]
         self._issuer = (found.issuer_name_hash, found.issuer_key_hash)
         self._status = found.certificate_status
-        self._since_s = int(found.this_update_utc.timestamp())
+        self.this_update_s = int(found.this_update_utc.timestamp())
         until = found.next_update_utc
-        self._until_s = int(until.timestamp()) if until else 0
+        self.next_update_s = int(until.timestamp()) if until else 0  # 0: does not say
         algorithm = found.signature_hash_algorithm
         name = _HASHES.get(algorithm.name) if algorithm else None
         if name is None or name == "sha1":
@@ -172,5 +160,6 @@ def _name_issuer(issuer: Certificate, name: HashName) -> tuple[bytes, bytes]:
     """RFC 6960 section 4.1.1: hashes of the issuer's name and of its key's bits."""
     key = issuer.key()
     bits = b"\x04" + key.point if isinstance(key, EcdsaKey) else b""
-    subject = issuer.parsed.subject.public_bytes()
+    with reading("the name of an issuer"):
+        subject = issuer.parsed.subject.public_bytes()
     return digest(name, subject), digest(name, bits)

@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealift.crypto.certificate import (
     HASHES,
-    UNREADABLE,
     Certificate,
     require_whole_bytes,
     say_time,
 )
+from sealift.crypto.library import reading
 from sealift.errors import EvidenceError, MalformedError
 
 MAX_CRL_BYTES: Final = 1 << 20
@@ -26,25 +26,19 @@ class RevocationList:
         if len(raw) > MAX_CRL_BYTES:
             raise MalformedError("a revocation list is too large")
         load = x509.load_pem_x509_crl if raw[:5] == b"-----" else x509.load_der_x509_crl
-        try:
+        with reading("a revocation list"):
             self._parsed = load(raw)
             self.issuer = self._parsed.issuer.rfc4514_string()
             _ = self._parsed.signature_hash_algorithm
+            self.this_update_s = int(self._parsed.last_update_utc.timestamp())
+            due = self._parsed.next_update_utc
+            self.next_update_s = int(due.timestamp()) if due else 0  # 0: does not say
+            self._serials = {each.serial_number for each in self._parsed}
             der = self._parsed.public_bytes(Encoding.DER)
             require_whole_bytes(der, self._parsed.signature)
-        except UNREADABLE:
-            raise MalformedError("not a revocation list") from None
-
-    @property
-    def this_update_s(self) -> int:
-        """When it was made, seconds since 1970."""
-        return int(self._parsed.last_update_utc.timestamp())
-
-    @property
-    def next_update_s(self) -> int:
-        """When the next one is due; 0 if it does not say."""
-        due = self._parsed.next_update_utc
-        return int(due.timestamp()) if due else 0
+            partial = any(each.critical for each in self._parsed.extensions)
+        if partial:  # of some reasons, of others' certificates, or since another list
+            raise MalformedError("a revocation list that is not a whole one")
 
     def verify_fresh(self, issuer: Certificate, *, at_s: int) -> None:
         """Check who signed it and that ``at_s`` lies in its time.
@@ -74,11 +68,13 @@ class RevocationList:
         if self._parsed.issuer != issuer.parsed.subject or not issuer.signs_lists:
             return False
         try:
-            return self._parsed.is_signature_valid(issuer.parsed.public_key())  # type: ignore[arg-type]
-        except (ValueError, TypeError):
+            issuer.key()  # its modulus or curve, before the library computes with it
+            with reading("a signature of that issuer"):
+                public = issuer.parsed.public_key()
+                return self._parsed.is_signature_valid(public)  # type: ignore[arg-type]
+        except MalformedError:
             return False
 
     def revokes(self, certificate: Certificate) -> bool:
         """Whether it names the certificate's serial number."""
-        serial = certificate.serial
-        return self._parsed.get_revoked_certificate_by_serial_number(serial) is not None
+        return certificate.serial in self._serials

@@ -18,7 +18,7 @@ from sealift.crypto.certificate import (
     certificates_from_pem,
     read_certificate,
 )
-from sealift.crypto.chain import verify_chain
+from sealift.crypto.chain import MAX_LINKS, verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.revocation import MAX_CRL_BYTES, RevocationList
 from sealift.crypto.rsa import RsaKey
@@ -172,6 +172,79 @@ def written_over(root: Issuer, name: x509.Name, by: Issuer) -> Issuer:
     return Issuer(root.key, Certificate(made.public_bytes(Encoding.DER)))
 
 
+@pytest.mark.parametrize("turn", [1, -1])
+def test_an_expired_twin_of_an_issuer_does_no_harm(turn: int) -> None:
+    expired = make("middle", ROOT, until_s=AT_S - 1, key=MIDDLE.key)
+    refused("chain-expired", LEAF, ROOT, expired)  # control: alone it is one
+    path = chain(LEAF, ROOT, *(expired, MIDDLE)[::turn])
+    assert path[1] == MIDDLE.certificate
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_twin_that_another_root_signed_does_no_harm(turn: int) -> None:
+    strange = make("strange")
+    crossed = make("middle", strange, key=MIDDLE.key)
+    refused("chain-root", LEAF, ROOT, crossed, strange)
+    path = chain(LEAF, *(ROOT, strange, crossed, MIDDLE)[::turn])
+    assert path == (LEAF.certificate, MIDDLE.certificate, ROOT.certificate)
+
+
+def test_an_expired_twin_of_the_root_does_no_harm() -> None:
+    expired = make("root", until_s=AT_S - 1, key=ROOT.key)
+    refused("chain-expired", LEAF, MIDDLE, expired)
+    assert chain(LEAF, MIDDLE, expired, ROOT)[-1] == ROOT.certificate
+
+
+def test_no_twin_makes_good_what_its_issuer_revoked() -> None:
+    twin = make("middle", ROOT, key=MIDDLE.key)
+    lists = (MIDDLE.revoke(LEAF.certificate.serial),)
+    refused("chain-revoked", LEAF, ROOT, MIDDLE, twin, lists=lists)
+
+
+def test_the_work_on_twins_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six floors of eight twins each are 262,144 ways up, all of them in vain."""
+    floors = [[make("floor-0", ROOT)]]
+    for number in range(1, 6):
+        below = floors[-1][0]
+        key = ec.generate_private_key(ec.SECP256R1())
+        floors.append([make(f"floor-{number}", below, key=key) for _ in range(8)])
+    asked: list[Certificate] = []
+    plain = Certificate.is_issued_by
+
+    def counted(certificate: Certificate, issuer: Certificate) -> bool:
+        asked.append(issuer)
+        return plain(certificate, issuer)
+
+    monkeypatch.setattr(Certificate, "is_issued_by", counted)
+    others = [each for floor in floors for each in floor]
+    refused("chain-broken", make("leaf", floors[-1][0], ca=False), *others, root=ROOT)
+    assert len(asked) <= MAX_LINKS + 8
+
+
+UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0")
+CONSTRAINTS = x509.NameConstraints([x509.DNSName("a.b")], None)
+
+
+@pytest.mark.parametrize("extension", [UNKNOWN, CONSTRAINTS])
+@pytest.mark.parametrize("critical", [True, False])
+def test_an_unknown_critical_extension_is_refused_anywhere(
+    extension: x509.ExtensionType, critical: bool
+) -> None:
+    extra = ((extension, critical),)
+    root = make("root", critical=extra)
+    middle = make("middle", root, critical=extra)
+    found = (
+        (make("leaf", MIDDLE, ca=False, critical=extra), ROOT, MIDDLE, ROOT),
+        (make("leaf", middle, ca=False), root, middle, root),
+        (make("leaf", root, ca=False), root, root, root),
+    )
+    for leaf, top, between, trusted in found:
+        if critical:
+            refused("chain-critical", leaf, top, between, root=trusted)
+        else:
+            assert chain(leaf, top, between, root=trusted)
+
+
 @pytest.mark.parametrize("revoker", [ROOT, MIDDLE])
 def test_a_revoked_link_is_refused(revoker: Issuer) -> None:
     serials = [each.certificate.serial for each in (MIDDLE, LEAF)]
@@ -217,6 +290,17 @@ def test_a_list_over_sha1_is_refused() -> None:
 def test_lists_are_read_from_pem_too() -> None:
     parsed = MIDDLE.revoke(7)._parsed
     assert RevocationList(parsed.public_bytes(Encoding.PEM)).issuer == "CN=middle"
+
+
+def test_a_list_that_is_not_a_whole_one_is_malformed() -> None:
+    """Of some reasons only, or since another list: not naming a serial says nothing."""
+    part = x509.IssuingDistributionPoint(
+        None, None, True, False, frozenset(), False, False
+    )
+    for extension in (part, x509.DeltaCRLIndicator(1)):
+        with pytest.raises(MalformedError, match="not a whole one"):
+            MIDDLE.revoke(1, critical=extension)
+    assert MIDDLE.revoke(1)  # control
 
 
 @pytest.mark.parametrize("raw", [b"", b"-----", b"0", b"\0" * (MAX_CRL_BYTES + 1)])
