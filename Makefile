@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 
-.PHONY: help setup demo guest test soak soak-kills check layout lint types layers sizes format \
+.PHONY: help setup demo guest test mutants soak soak-kills check layout lint types layers sizes format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -25,6 +25,9 @@ guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fres
 test: $(READY)  ## the default tests: no network, GPU or TEE (ARGS='-k record' for a part)
 	@$(BIN)/python -m sealift.demo.guest || echo "make test: goes on without it"
 	$(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+mutants: $(READY)  ## break the product one line at a time: do the tests see it? (25 minutes)
+	WORKERS=$(WORKERS) $(BIN)/python scripts/offline.py $(BIN)/python scripts/mutants.py $(ARGS)
 
 soak: $(READY)  ## the long tests
 	$(BIN)/pytest -m soak --timeout 7200 $(ARGS)

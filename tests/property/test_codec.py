@@ -125,3 +125,19 @@ def test_what_has_no_canonical_form(value: Any) -> None:
     """What JSON's own writer would have written all the same."""
     with pytest.raises(MalformedError):
         encode(value)
+
+
+def test_long_messages_are_refused_unparsed() -> None:
+    raw = encode("x" * 98)
+    assert parse(raw, max_bytes=100) == "x" * 98
+    with pytest.raises(MalformedError, match="limit 99"):
+        parse(raw, max_bytes=99)
+
+
+@pytest.mark.parametrize("pair", ["[]", '{"[":}'])
+def test_deep_messages_are_refused_unparsed(pair: str) -> None:
+    begin, end = pair[:-1], pair[-1]
+    raw = (begin * 4 + "0" + end * 4).encode()
+    assert parse(raw, max_depth=4)
+    with pytest.raises(MalformedError, match="nested deeper than 3"):
+        parse(raw, max_depth=3)

@@ -15,6 +15,7 @@ from sealift.channel.header import (
     StreamHeader,
     count_records,
 )
+from sealift.channel.opener import RecordOpener
 from sealift.channel.record import (
     RecordKeys,
     StreamOptions,
@@ -169,6 +170,14 @@ def test_record_sizes_are_checked_when_sealing():
     for record_bytes in (32, 63, 65, MAX_RECORD_BYTES + 32):
         with pytest.raises(MalformedError):
             make_header(KEY, total_bytes=1, record_bytes=record_bytes)
+
+
+def test_the_keys_of_a_closed_opener_are_gone():
+    opener = RecordOpener(KEY, make_header(KEY, total_bytes=64).encode())
+    assert len(opener.keys.trailer_key()) == 32
+    opener.close()
+    with pytest.raises(UsageError, match="wiped"):
+        opener.keys.trailer_key()
 
 
 def test_a_forked_child_can_neither_seal_nor_open():
