@@ -11,7 +11,6 @@ import pytest
 from sealift.cli import data
 from sealift.cli.main import main
 from sealift.crypto.identity import create_identity
-from sealift.data import seal as sealing
 from sealift.data import staging
 
 IDENTITY = create_identity("north")
@@ -43,15 +42,15 @@ def kill_once_kept(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
     def strike(*_: object) -> None:
         raise KilledError
 
-    settle, calls = staging._settle, [0]
+    settle, calls = staging.Staging.settle, [0]
 
     def settled_once(*words: object) -> bool:
         calls[0] += 1
         return settle(*words) if calls[0] == 1 else False  # type: ignore[arg-type]
 
     with monkeypatch.context() as context:
-        context.setattr(sealing, "place", strike)
-        context.setattr(staging, "_settle", settled_once)
+        context.setattr(staging.Staging, "place", strike)
+        context.setattr(staging.Staging, "settle", settled_once)
         with pytest.raises(KilledError):
             seal("--shards", str(shards))
 

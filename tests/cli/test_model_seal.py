@@ -17,7 +17,6 @@ from sealift.crypto.keys import SecretKey
 from sealift.data import staging
 from sealift.data.schema import Field, Schema
 from sealift.data.seal import seal_shards
-from sealift.train.serving import sealedmodel
 from tests.sim.servinghowto import boxes
 
 IDENTITY = create_identity("lab")
@@ -51,13 +50,13 @@ def killed(monkeypatch: pytest.MonkeyPatch, place: object, step: str) -> None:
 
     with monkeypatch.context() as context:
         context.setattr(place, step, strike)
-        settle, calls = staging._settle, [0]
+        settle, calls = staging.Staging.settle, [0]
 
         def settled_once(*words: object) -> bool:
             calls[0] += 1
             return settle(*words) if calls[0] == 1 else False  # type: ignore[arg-type]
 
-        context.setattr(staging, "_settle", settled_once)
+        context.setattr(staging.Staging, "settle", settled_once)
         with pytest.raises(KilledError):
             seal()
 
@@ -73,7 +72,7 @@ def left() -> set[str]:
 def test_once_the_key_is_kept_the_files_follow(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killed(monkeypatch, sealedmodel, "place")
+    killed(monkeypatch, staging.Staging, "place")
     assert left() == {".m.sealing"}
     assert seal() == 0
     said = capsys.readouterr()
@@ -125,7 +124,7 @@ def test_a_table_of_that_name_is_no_model(
 def test_another_form_is_another_model(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killed(monkeypatch, sealedmodel, "place")
+    killed(monkeypatch, staging.Staging, "place")
     form = Path("form.toml").read_text()
     assert "max_rows" in form
     other = "\n".join(
@@ -143,7 +142,7 @@ def test_what_somebody_else_put_there_is_not_ours(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model of another key, with the mark that says that its key is kept."""
-    killed(monkeypatch, sealedmodel, "place")
+    killed(monkeypatch, staging.Staging, "place")
     Path("out/.m.sealing/placing").touch()
     Path("v.db").unlink()
     assert seal() == 2

@@ -27,6 +27,7 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.data import SealedDataset, seal
 from sealift.data.schemafile import load_schema
+from sealift.data.staging import Staging
 from sealift.errors import SealiftError
 from sealift.release import vault
 from sealift.release.vault import Vault
@@ -49,18 +50,24 @@ def mutate(mode: str) -> None:
     if mode == "one-by-one":
         OwnersVault.keep = one_by_one  # type: ignore[method-assign,assignment]
     if mode == "places-first":
-        place, original = seal.place, seal.seal_shards
+        place, original, staged = Staging.place, seal.seal_shards, seal.staged
+        inside: list[Staging] = []
+
+        @contextmanager
+        def seen(*words: Any) -> Iterator[Staging]:
+            with staged(*words) as folder:
+                inside.append(folder)
+                yield folder
 
         def swapped(*words: Any, keep: Any, **named: Any) -> Any:
-            later = named["out_dir"]
-
             def first(cards: Any) -> None:
-                place(next(later.glob(".*.sealing")), later)
+                place(inside[-1])
                 keep(cards)
 
             return original(*words, keep=first, **named)
 
-        seal.place = lambda folder, out: None  # type: ignore[assignment]
+        Staging.place = lambda folder: None  # type: ignore[method-assign]
+        seal.staged = seen  # type: ignore[assignment]
         seal.seal_shards = swapped
 
 

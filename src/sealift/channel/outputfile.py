@@ -1,7 +1,8 @@
 """Write a file whole or not at all: a partial name, fsync, then one rename.
 
-An error or an interruption removes the partial file. What stood under the final name
-before stays until the rename. A killed process may leave ``.NAME.*.partial`` behind;
+All of it relative to one descriptor of the folder: whoever moves the folder meanwhile
+and plants another in its place changes nothing. An error or an interruption removes the
+partial file. What stood under the final name before stays until the rename. A killed process may leave ``.NAME.*.partial`` behind;
 nothing reads such a file.
 """
 
@@ -11,13 +12,15 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from sealift.errors import SealiftError, UnavailableError, UsageError
 from sealift.ids import Buffer
 
+FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+PARTIAL_SUFFIX: Final = ".partial"
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -46,36 +49,52 @@ class OutputFile:
 
 
 @contextlib.contextmanager
-def open_output(path: Path, *, replace: bool = False) -> Iterator[OutputFile]:
+def open_output(
+    path: Path, *, replace: bool = False, folder: int | None = None
+) -> Iterator[OutputFile]:
     """Open ``path`` for writing; it appears when the block ends without an error.
 
     Args:
         path: The final name.
         replace: Whether an existing file of that name is replaced.
+        folder: A descriptor of the folder, where it was opened before.
 
     Raises:
         UsageError: if the file exists and ``replace`` is False.
         UnavailableError: if the disk is full, or the folder cannot be written.
     """
-    if os.path.lexists(path) and not replace:
-        raise UsageError(
-            f"{path} exists already",
-            fix="Choose another name, or remove it first",
-            code="output-exists",
-        )
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    descriptor = _create(partial, path)
-    try:
+    with _folder_of(path, folder) as within:
+        if not replace:
+            demand_free((path,), within)
+        partial = f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}"
+        descriptor = _create(partial, within, path)
         try:
-            yield OutputFile(descriptor, path)
-            _sync(descriptor, path)
-        finally:
-            os.close(descriptor)
-        _rename(partial, path)
-    except BaseException:
+            try:
+                yield OutputFile(descriptor, path)
+                _sync(descriptor, path)
+            finally:
+                os.close(descriptor)
+            _rename(partial, within, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=within)
+            raise
+
+
+def demand_free(paths: Iterable[Path], folder: int) -> None:
+    """Demand that nothing of these names stands in a folder, not even a dead link.
+
+    Raises:
+        UsageError: ``output-exists``.
+    """
+    for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
-        raise
+            os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            raise UsageError(
+                f"{path} exists already",
+                fix="Choose another name, or remove it first",
+                code="output-exists",
+            )
 
 
 def write_failed(path: Path, error: OSError) -> SealiftError:
@@ -95,10 +114,25 @@ def write_failed(path: Path, error: OSError) -> SealiftError:
     )
 
 
-def _create(partial: Path, path: Path) -> int:
+@contextlib.contextmanager
+def _folder_of(path: Path, folder: int | None) -> Iterator[int]:
+    if folder is not None:
+        yield folder
+        return
+    try:
+        descriptor = os.open(path.parent, FOLDER)
+    except OSError as error:
+        raise write_failed(path, error) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _create(partial: str, folder: int, path: Path) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return os.open(partial, flags, 0o600)
+        return os.open(partial, flags, 0o600, dir_fd=folder)
     except OSError as error:
         raise write_failed(path, error) from error
 
@@ -110,13 +144,9 @@ def _sync(descriptor: int, path: Path) -> None:
         raise write_failed(path, error) from error
 
 
-def _rename(partial: Path, path: Path) -> None:
+def _rename(partial: str, folder: int, path: Path) -> None:
     try:
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        os.replace(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
     except OSError as error:
         raise write_failed(path, error) from error

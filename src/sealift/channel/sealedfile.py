@@ -66,6 +66,7 @@ def write_sealed_file(
     key_epoch: int = 0,
     description: bytes | None = None,
     replace: bool = False,
+    folder: int | None = None,
 ) -> SealedFileCard:
     """Seal a source of known length into a file.
 
@@ -79,6 +80,7 @@ def write_sealed_file(
         key_epoch: Number of the data key, for the header.
         description: What the content is said to be; ``verify_description`` compares.
         replace: Whether an existing file is replaced.
+        folder: A descriptor of its folder, where that was opened before.
 
     Raises:
         MalformedError: if the source is shorter or longer than ``total_bytes``.
@@ -96,7 +98,7 @@ def write_sealed_file(
     )
     content = CommitmentBuilder(key, total_bytes=total_bytes, record_bytes=record_bytes)
     try:
-        with open_output(target, replace=replace) as output:
+        with open_output(target, replace=replace, folder=folder) as output:
             _write_stream(output, chunks, sealer, content)
     finally:
         sealer.close()

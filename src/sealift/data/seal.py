@@ -31,13 +31,7 @@ from sealift.data.card import ResourceCard
 from sealift.data.schema import Schema
 from sealift.data.schemafile import schema_to_plain, schema_to_toml
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.staging import (
-    Kept,
-    demand_free,
-    place,
-    sealed_paths,
-    staged,
-)
+from sealift.data.staging import Kept, Staging, sealed_paths, staged
 from sealift.data.table import Table, open_table
 from sealift.errors import UsageError
 from sealift.events import Sink, discard, emit
@@ -154,13 +148,14 @@ def seal_shards(
     shares = _shares(table.rows, len(keys))
     final = list(_all_paths(out_dir, name, keys, schema_file=schema_file))
     with staged(out_dir, name, kept) as folder:
-        demand_free(iter(final))
+        folder.demand_free(iter(final))
         if schema_file:
-            _write(sealed_paths(folder, name).schema, schema_to_toml(schema).encode())
+            path = sealed_paths(out_dir, name).schema
+            _write(path, folder, schema_to_toml(schema).encode())
         cards = job.seal(_counted(table, sink), schema, keys, shares, folder)
-        demand_free(iter(final))
+        folder.demand_free(iter(final))
         keep(cards)
-        place(folder, out_dir)
+        folder.place()
     return cards
 
 
@@ -178,7 +173,7 @@ class _Sealing:
         schema: Schema,
         keys: Mapping[str, SecretKey],
         shares: Sequence[int],
-        folder: Path,
+        folder: Staging,
     ) -> Cards:
         """Write each shard and its card; the cards."""
         rows = _RowBytes(blocks)
@@ -194,21 +189,21 @@ class _Sealing:
         schema: Schema,
         named: tuple[str, SecretKey],
         share: int,
-        folder: Path,
+        folder: Staging,
         *,
         last: bool,
     ) -> ResourceCard:
         name, key = named
-        paths, size = sealed_paths(folder, name), share * schema.row_bytes
+        paths, size = sealed_paths(folder.out_dir, name), share * schema.row_bytes
         sealed = write_sealed_file(
             paths.sealed,
             rows.take(size, last=last),
             key=key, total_bytes=size, record_bytes=self.record_bytes,
-            description=schema.columns,
+            description=schema.columns, folder=folder.descriptor,
         )  # fmt: skip
         words = {"name": name, "owner": self.owner}
         card = _make_card(schema, share, sealed, key, self.part, **words)
-        _write(paths.card, codec.encode(card))
+        _write(paths.card, folder, codec.encode(card))
         return card
 
 
@@ -259,8 +254,8 @@ def _all_paths(
         yield sealed_paths(out_dir, name).schema
 
 
-def _write(path: Path, content: bytes) -> None:
-    with open_output(path) as output:
+def _write(path: Path, folder: Staging, content: bytes) -> None:
+    with open_output(path, folder=folder.descriptor) as output:
         output.write(content)
 
 

@@ -2,7 +2,9 @@
 
 Paths and ``file://`` are read by ``pread``; everything else through fsspec (extra
 ``urls``), one request per record. Bytes arrive as ``bytes`` objects, which nobody else
-can change (rule H3). What a server says is not believed: records are verified.
+can change (rule H3). What a server says is not believed: records are verified. Over HTTP
+an answer is read as far as was asked and no further (``boundedhttp``); what a package of
+another scheme keeps in memory of an answer that is too long is that package's.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ class UrlSource:
             part = self._files.cat_file(self._path, start=offset, end=end)
         except Exception as error:
             raise _unreadable(self._url, error) from error
-        if len(part) > len(out):
-            raise _unreadable(self._url, "the server does not send parts of a file")
-        out[: len(part)] = part
+        if len(part) != len(out):
+            raise _unreadable(self._url, "the server sends other parts than asked for")
+        out[:] = part
         return len(part)
 
     def close(self) -> None:
@@ -179,7 +181,7 @@ def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     except ImportError:
         raise _missing(scheme, "pip install 'sealift[urls]'") from None
     try:
-        files, path = core.url_to_fs(url, **options)
+        files, path = core.url_to_fs(url, **_bounded(scheme, options))
     except ImportError as error:
         raise _missing(scheme, f"pip install 'fsspec[{scheme}]'", error) from None
     except ValueError as error:
@@ -189,6 +191,15 @@ def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     except Exception as error:
         raise _unreadable(url, error) from error
     return files, str(path)
+
+
+def _bounded(scheme: str, options: StorageOptions) -> StorageOptions:
+    """Options under which an answer over HTTP cannot be longer than what was asked."""
+    if scheme not in ("http", "https"):
+        return options
+    response = importlib.import_module("sealift.data.boundedhttp").BoundedResponse
+    client = {**options.get("client_kwargs", {}), "response_class": response}
+    return {**options, "client_kwargs": client}
 
 
 def _missing(

@@ -103,12 +103,12 @@ def test_a_disk_that_fails_wherever_leaves_none(
     renamed: list[Path] = []
     rename = outputfile._rename
 
-    def fail(partial: Path, path: Path) -> None:
+    def fail(partial: str, folder: int, path: Path) -> None:
         if len(renamed) == strikes:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise outputfile.write_failed(path, full)
         renamed.append(path)
-        rename(partial, path)
+        rename(partial, folder, path)
 
     monkeypatch.setattr(outputfile, "_rename", fail)
     with pytest.raises(UnavailableError, match="disk is full"):

@@ -9,14 +9,14 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
 import pytest
 
 from sealift.crypto.keys import SecretKey
-from sealift.data import SealedDataLoader, SealedDataset
+from sealift.data import SealedDataLoader, SealedDataset, urls
 from sealift.data.schema import Field, Schema
 from sealift.data.seal import seal_table
 from sealift.data.urls import expand, open_place
@@ -132,6 +132,105 @@ def test_a_server_that_sends_everything(shards: Shards) -> None:
         with pytest.raises(SealiftError) as caught:
             SealedDataset(place, shards.keys["part-0"])
     assert caught.value.exit_code == 3
+
+
+class Endless(Ranges):
+    """Says that it has a small file, and sends 64 MiB of whatever is asked."""
+
+    protocol_version = "HTTP/1.1"
+    sent: ClassVar[list[int]] = []
+    gone: ClassVar[threading.Event]
+    status = 206
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        if self.path not in ("/", "/x.sealed"):  # a pattern is no file
+            self.send_error(404)
+            return
+        self.send_response(self.status)
+        self.send_header("Content-Range", "bytes 0-119/1000")
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        block = bytes(1 << 20)
+        try:
+            for _ in range(64):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block))
+                self.sent.append(len(block))
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            self.close_connection = True
+        self.gone.set()
+
+
+@pytest.fixture
+def endless() -> Iterator[tuple[str, type[Endless]]]:
+    class Fresh(Endless):
+        sent: ClassVar[list[int]] = []
+        gone = threading.Event()
+
+    with served(Path(), Fresh) as url:
+        yield f"{url}/x.sealed", Fresh
+
+
+def read_120(place: str) -> None:
+    source = open_place(place)
+    source.read_into(0, memoryview(bytearray(120)))
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(206, "more than was asked"), (200, "does not send parts")]
+)
+def test_an_answer_is_read_as_far_as_was_asked(
+    endless: tuple[str, type[Endless]], status: int, why: str
+) -> None:
+    place, server = endless
+    server.status = status
+    with pytest.raises(UnavailableError, match=why):
+        read_120(place)
+    assert server.gone.wait(20)
+    assert len(server.sent) < 48  # what sockets hold, of 64
+
+
+def test_what_is_not_bounded_is_read_to_its_end(
+    endless: tuple[str, type[Endless]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: all 64 MiB come into memory for 120 bytes."""
+    monkeypatch.setattr(urls, "_bounded", lambda scheme, options: options)
+    with pytest.raises(UnavailableError, match="other parts than asked"):
+        read_120(endless[0])
+    assert len(endless[1].sent) == 64
+
+
+def test_a_page_of_files_is_bounded(endless: tuple[str, type[Endless]]) -> None:
+    place, server = endless
+    server.status = 200
+    with pytest.raises(UnavailableError, match="more than was asked"):
+        expand(place.replace("x.sealed", "*.sealed"))
+
+
+def test_less_than_was_asked_is_refused(shards: Shards) -> None:
+    class Short(Ranges):
+        def send_head(self) -> Any:
+            wanted = self.headers.get("Range")
+            if wanted:
+                first, last = (int(n) for n in wanted.removeprefix("bytes=").split("-"))
+                del self.headers["Range"]
+                self.headers["Range"] = f"bytes={first}-{last - 1}"
+            return super().send_head()
+
+    with served(shards.folder, Short) as url:
+        source = open_place(f"{url}/{shards.places[0].name}")
+        with pytest.raises(UnavailableError, match="other parts than asked"):
+            source.read_into(0, memoryview(bytearray(120)))
+    with served(shards.folder) as url:  # control
+        source = open_place(f"{url}/{shards.places[0].name}")
+        assert source.read_into(0, memoryview(bytearray(120))) == 120
 
 
 def test_a_url_tells_no_secrets() -> None:

@@ -20,14 +20,7 @@ from sealift.channel.quarantine import scrub
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import CARD_SUFFIX, ResourceCard, commitment_of, read_card
-from sealift.data.staging import (
-    Kept,
-    SealedPaths,
-    demand_free,
-    place,
-    sealed_paths,
-    staged,
-)
+from sealift.data.staging import Kept, SealedPaths, Staging, sealed_paths, staged
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -79,30 +72,31 @@ def seal_model_file(
         raise MalformedError("the model has no tensors", code="bad-tensors")
     final = sealed_paths(out_dir, name)
     with staged(out_dir, name, kept) as folder:
-        demand_free(iter((final.sealed, final.card)))
+        folder.demand_free(iter((final.sealed, final.card)))
         card = _written(content, form, folder, key, name=name, owner=owner)
         keep(card)
-        place(folder, out_dir)
+        folder.place()
     return card
 
 
 def _written(
     content: bytes,
     form: ModelForm,
-    folder: Path,
+    folder: Staging,
     key: SecretKey,
     *,
     name: str,
     owner: str,
 ) -> ResourceCard:
     """The card of a model, when both stand in ``folder``."""
-    paths = sealed_paths(folder, name)
+    paths = sealed_paths(folder.out_dir, name)
     sealed = write_sealed_file(
         paths.sealed,
         (content,),
         key=key,
         total_bytes=len(content),
         record_bytes=RECORD_BYTES,
+        folder=folder.descriptor,
     )
     resource = Resource(
         name=name,
@@ -117,7 +111,7 @@ def _written(
         key=key_commitment(key, name),
     )
     card = ResourceCard(resource=resource, leaves=sealed.leaves)
-    with open_output(paths.card) as output:
+    with open_output(paths.card, folder=folder.descriptor) as output:
         output.write(codec.encode(card))
     return card
 
