@@ -24,6 +24,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest, Role
+from sealift.release import brokerserver
 from sealift.release.agreement import References, ReleaseRule
 from sealift.release.brokerserver import Broker
 from sealift.release.collect import collect_release, request_head
@@ -39,6 +40,7 @@ from tests.sim.owners import (
     make_consortium,
     start_broker,
 )
+from tests.sim.watching import watching
 
 BEAT_S = 0.4
 CLEAN = SigningKey.generate()
@@ -61,12 +63,8 @@ def consortium() -> Consortium:
 @pytest.fixture
 def box(consortium: Consortium, tmp_path: Path) -> Iterator[BrokerBox]:
     box = make_broker(consortium, "ada", tmp_path)
-    stop = threading.Event()
-    watch = threading.Thread(target=box.broker.leases.watch, args=(stop,))
-    watch.start()
-    yield box
-    stop.set()
-    watch.join()
+    with watching(box.broker.leases.look):
+        yield box
     box.close()
 
 
@@ -343,3 +341,44 @@ def test_a_dead_session_is_silence(line: Line, host: Host, tmp_path: Path) -> No
         line.collect(session)
     time.sleep(BEAT_S + GRACE_S + 0.3)
     assert revocations(tmp_path) == [("heartbeat-missing", 1)]
+
+
+def flip_last_byte(session: Session) -> None:
+    """What a relay can do to the next frame."""
+    send = session._transport.send
+
+    def flipped(frame: Any) -> None:
+        raw = bytes(frame)
+        send(raw[:-1] + bytes([raw[-1] ^ 1]))
+
+    session._transport.send = flipped  # type: ignore[method-assign]
+
+
+def test_a_flipped_bit_costs_a_redial(line: Line, host: Host, tmp_path: Path) -> None:
+    """The relay changes one frame: the session is over, and the lease goes on."""
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    who = ours.instance.public_key
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        flip_last_byte(session)
+        with pytest.raises(SealiftError):
+            request_head(session)
+    assert ask(line, who, 0) == (True, "")
+    with line.accelerator(host, ours) as session:
+        assert prove_lease(session).good
+        give_back_lease(session)
+    assert revocations(tmp_path) == []
+
+
+def test_where_any_broken_session_revokes_it_is_caught(
+    line: Line, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant of the one above: whatever ends a session was a refused renewal."""
+    monkeypatch.setattr(brokerserver, "PolicyError", RefusedError)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    with line.accelerator(host, ours) as session:
+        line.collect(session)
+        flip_last_byte(session)
+        with pytest.raises(SealiftError):
+            request_head(session)
+    assert ask(line, ours.instance.public_key, 5.0) == (False, "authentication")

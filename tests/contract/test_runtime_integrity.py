@@ -7,7 +7,6 @@ test did in it is in the reference values of the next.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -43,6 +42,7 @@ from sealift.session import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s
 from tests.sim.owners import Consortium, make_broker, make_consortium
+from tests.sim.watching import watching
 
 pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]
 BEAT_S = 4.0
@@ -108,14 +108,10 @@ def agree(guest: Guest, heartbeat_s: float = BEAT_S) -> Equipped:
 @contextmanager
 def broker_of(consortium: Equipped, folder: Path) -> Iterator[Line]:
     box = make_broker(consortium, "ada", folder)
-    stop = threading.Event()
-    watch = threading.Thread(target=box.broker.leases.watch, args=(stop,))
-    watch.start()
     try:
-        yield Line(consortium, box.broker)
+        with watching(box.broker.leases.look):
+            yield Line(consortium, box.broker)
     finally:
-        stop.set()
-        watch.join()
         box.close()
 
 

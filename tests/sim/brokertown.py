@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.release.collect import collect_release
@@ -36,7 +37,7 @@ class Town:
         """An owner's broker, which keeps statements in a folder."""
         folder = self._folder / f"{owner}-{consortium.agreement.number}"
         folder.mkdir()
-        box = make_broker(consortium, owner, folder, statements=statements)
+        box = make_broker(consortium, owner, folder, statements, wall_clock)
         self._stack.callback(box.close)
         ended = threading.Event()
         self._stack.callback(ended.wait, 5.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,11 @@ CODE = {
     "net/layers.py": b"WIDTH = 8\n",
 }
 NOW_S = 1_790_000_000.0
+
+
+def now() -> float:
+    """The clock of every party here."""
+    return NOW_S
 
 
 def code_bundle(files: dict[str, bytes] = CODE) -> CodeBundle:
@@ -281,6 +286,7 @@ def make_broker(
     owner: str,
     folder: Path,
     statements: Path | None = None,
+    clock: Callable[[], float] = now,
 ) -> BrokerBox:
     identity = consortium.identities[owner]
     vault = Vault.create(folder / f"{owner}.vault", identity)
@@ -289,7 +295,7 @@ def make_broker(
             vault.store(name, data_key)
     log = AuditLog.create(folder / f"{owner}.log", identity, lambda: NOW_S)
     try:
-        broker = start_broker(consortium, owner, vault, log, statements)
+        broker = start_broker(consortium, owner, vault, log, statements, clock)
     except BaseException:
         vault.close()
         log.close()
@@ -303,6 +309,7 @@ def start_broker(
     vault: Vault,
     log: AuditLog,
     statements: Path | None = None,
+    clock: Callable[[], float] = now,
 ) -> Broker:
     verified = consortium.verified()
     return Broker(
@@ -310,8 +317,8 @@ def start_broker(
         consortium.identities[owner],
         vault=vault,
         log=log,
-        clock=lambda: NOW_S,
-        statements=StatementDesk(verified, statements),
+        clock=clock,
+        statements=StatementDesk(verified, statements, clock=clock),
     )
 
 

@@ -75,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
             log=log,
             clock=wall_clock,
             sink=setup.sink,
-            statements=StatementDesk(setup.agreement, statements_folder(setup)),
+            statements=StatementDesk(
+                setup.agreement, statements_folder(setup), clock=wall_clock
+            ),
         )
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)

@@ -16,6 +16,7 @@ from sealift.channel.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments, statements_folder
 from sealift.cli.brokerbeside import BrokerBeside, broker_command
 from sealift.cli.dock import add_relay_only_argument, pathfinder
+from sealift.cli.judging import wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
     RoleSetup,
@@ -258,7 +259,9 @@ def make_attendance(
         receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
         pathfinder=pathfinder(args),
         sink=setup.sink,
-        statements=StatementDesk(setup.agreement, statements_folder(setup)),
+        statements=StatementDesk(
+            setup.agreement, statements_folder(setup), clock=wall_clock
+        ),
     )
 
 

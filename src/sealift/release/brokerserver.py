@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from sealift.attest.enrolment import Enrolment
@@ -16,10 +17,13 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import (
+    EvidenceError,
     MalformedError,
     PeerError,
+    PolicyError,
     RefusedError,
     SealiftError,
+    StaleError,
     UnavailableError,
 )
 from sealift.events import Sink, discard, emit, unfailing
@@ -122,7 +126,7 @@ class Broker:
         self._served = self._append("agreement")
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
-        self.statements = statements or StatementDesk(verified)
+        self.statements = statements or StatementDesk(verified, clock=clock)
         self._admission = Admission(
             verified,
             self._owner,
@@ -186,7 +190,9 @@ class Broker:
                 request = session.receive_message(BrokerRequest, timeout_s)
             except PeerError:
                 return
-            except RefusedError as error:
+            except (EvidenceError, PolicyError, StaleError) as error:
+                # A renewal was refused. What was altered on the way is none: whoever
+                # asked begins another session, and goes on within its lease.
                 self.leases.fail(session.peer, error)
                 raise
             asked += request.lease is None
@@ -227,12 +233,17 @@ class Broker:
                 self._tell("broker.failed", rule=failure.code, peer=name)
 
     def obey_statements(self) -> None:
-        """End every lease once a statement, or its time, ended what keys go by."""
+        """End every lease once a statement, or its time, ended what keys go by.
+
+        Raises:
+            SealiftError: why nothing is released now, though leases go on.
+        """
         try:
             self._admission.require_in_force()
         except SealiftError as error:
-            if error.code in ENDS:
-                self.leases.revoke_open(error.code)
+            if error.code not in ENDS:
+                raise
+            self.leases.revoke_open(error.code)
 
     def require_ready(self) -> None:
         """What must hold for any release at all.
@@ -272,7 +283,8 @@ class Broker:
         may_read_heads(session.peer, self._verified)
         if request.statement is not None:
             self.statements.admit(request.statement)
-            self.obey_statements()
+            with suppress(SealiftError):  # it is kept: the watch obeys it as well
+                self.obey_statements()
         if request.statements or request.statement is not None:
             return BrokerAnswer(statements=self.statements.known())
         if request.sighting:

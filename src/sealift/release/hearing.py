@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealift.errors import IntegrityError
+from sealift.errors import RefusedError
 from sealift.release.brokermessages import BrokerRequest, BrokerSession
 from sealift.release.collect import ask_broker, require_answer
+from sealift.release.line import find_speaker
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.statement import SignedStatement, find_signer
+from sealift.release.statement import SignedStatement
 
 ANSWER_S: Final = 10.0
 
@@ -45,7 +46,7 @@ def tell_statement(
 def obey(
     verified: VerifiedAgreement, told: tuple[SignedStatement, ...]
 ) -> VerifiedAgreement:
-    """The agreement with these statements as well; those that nobody signed are dropped.
+    """The agreement with these statements as well, as far as they count.
 
     Raises:
         PolicyError: ``agreement-vetoed`` or ``agreement-cancelled``.
@@ -57,10 +58,7 @@ def obey(
 
 def _is_signed(signed: SignedStatement, verified: VerifiedAgreement) -> bool:
     try:
-        find_signer(
-            signed,
-            (party for link in verified.line for party in link.agreement.parties),
-        )
-    except IntegrityError:
+        find_speaker(signed, verified.line)
+    except RefusedError:
         return False
     return True

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, SealiftError, StaleError, UnavailableError
+from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import Resource
 from sealift.release.broker import Owner, Peer
 from sealift.release.brokermessages import LeaseRequest
@@ -148,20 +147,16 @@ class LeaseDesk:
         """How many are open now."""
         return len(self._standings)
 
-    def watch(self, stop: threading.Event) -> None:
-        """Revoke who falls silent, until ``stop`` is set."""
-        while True:
-            due_s = self._standings.next_due_s(self._monotonic())
-            pause_s = WATCH_S if due_s is None else min(due_s, WATCH_S)
-            if stop.wait(max(0.001, pause_s)):
-                return
-            with suppress(UnavailableError):  # a full disk: whoever is overdue stays so
-                self.revoke_overdue()
+    def look(self) -> float:
+        """Revoke whoever is silent for too long; seconds until the next look.
 
-    def revoke_overdue(self) -> None:
-        """Revoke whoever is silent for longer than its heartbeat."""
+        Raises:
+            UnavailableError: a full disk, say: whoever is overdue stays so.
+        """
         for instance in self._standings.overdue(self._monotonic()):
             self.revoke(instance, HEARTBEAT_MISSING)
+        due_s = self._standings.next_due_s(self._monotonic())
+        return WATCH_S if due_s is None else max(0.001, min(due_s, WATCH_S))
 
     def _prove(self, peer: Peer, proven_at_s: float) -> None:
         if self._heartbeat_s is not None:

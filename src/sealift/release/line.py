@@ -10,7 +10,8 @@ Source: spec/release.md sections Amendments and Statements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -275,16 +276,61 @@ def _verify(name: str, key: PublicKey, message: bytes, signature: bytes) -> None
         ) from None
 
 
+def find_speaker(signed: SignedStatement, links: Sequence[SignedLink]) -> Party:
+    """The party that says it, with a key that no agreement of the line replaced (rule N7).
+
+    Raises:
+        IntegrityError: ``statement-altered``: nobody of that name signed it.
+        StaleError: ``former-key``: it did, with a key that was changed since.
+    """
+    parties = [party for link in links for party in link.agreement.parties]
+    signer = find_signer(signed, parties)
+    if signer.sign not in _lasting_keys(signer.name, links):
+        raise StaleError(
+            f"a statement that {signer.name} signed with a former key",
+            why="an agreement of the line names another one, which speaks for it now",
+            fix=f"Have {signer.name} say it again with its key of now",
+            code="former-key",
+        )
+    return signer
+
+
+def current(
+    statements: Iterable[SignedStatement], links: Sequence[SignedLink]
+) -> Iterator[tuple[SignedStatement, Party]]:
+    """What counts of what is said of this line, with who says it.
+
+    What a party said with a key that it changed since is passed over: it may lie there
+    in good faith.
+
+    Raises:
+        IntegrityError: ``statement-altered``.
+    """
+    for each in statements:
+        if each.statement.line == links[0].agreement.name:
+            with suppress(StaleError):
+                yield each, find_speaker(each, links)
+
+
+def _lasting_keys(name: str, links: Sequence[SignedLink]) -> set[PublicKey]:
+    """The last key of a party, and its last before each time that it left."""
+    kept: set[PublicKey] = set()
+    before: PublicKey | None = None
+    for link in links:
+        found = [each.sign for each in link.agreement.parties if each.name == name]
+        if before is not None and not found:
+            kept.add(before)
+        before = found[0] if found else None
+    return kept | {before} if before is not None else kept
+
+
 def _read_statements(
     links: Sequence[SignedLink], statements: Iterable[SignedStatement]
 ) -> tuple[_Said, ...]:
     """Of this line, each signed by the party that it names."""
-    line = links[0].agreement.name
-    parties = [party for link in links for party in link.agreement.parties]
     return tuple(
-        _Said(each.statement, _since(find_signer(each, parties), links))
-        for each in statements
-        if each.statement.line == line
+        _Said(each.statement, _since(signer, links))
+        for each, signer in current(statements, links)
     )
 
 

@@ -19,6 +19,7 @@ from sealift.errors import (
     AuthenticationError,
     IntegrityError,
     MalformedError,
+    StaleError,
 )
 from sealift.ids import Digest, check_name
 from sealift.release.agreement import Agreement, Party
@@ -28,6 +29,7 @@ StatementKind = Literal["veto", "cancel", "leave"]
 SUFFIX: Final = ".statement.json"
 MAX_STATEMENT_BYTES: Final = 1 << 14
 MAX_STATEMENTS: Final = 1024
+CLOCKS_DIFFER_S: Final = 300  # between two parties' machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,25 @@ def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
         fix="Ask that party for the file, or remove it",
         code="statement-altered",
     )
+
+
+def require_timely(said: Statement, now_s: float) -> None:
+    """Refuse a statement from the future: none that its party makes later could replace it.
+
+    Args:
+        said: What was found.
+        now_s: Seconds since 1970, by the clock of this machine.
+
+    Raises:
+        StaleError: ``statement-early``.
+    """
+    if said.at_s > now_s + CLOCKS_DIFFER_S:
+        raise StaleError(
+            f"a statement of {said.party} from the future",
+            why=f"{said.kind} of {said.line}, {said.at_s - now_s:.0f} seconds from now",
+            fix="Set this machine's clock right, or ask for a statement made anew",
+            code="statement-early",
+        )
 
 
 def save_statement(signed: SignedStatement, folder: Path) -> Path:

@@ -8,19 +8,23 @@ rule S5). Without a folder they are remembered in memory alone.
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
+from sealift.release.files import unreadable
+from sealift.release.line import current, find_speaker
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import (
     MAX_STATEMENTS,
     SUFFIX,
     SignedStatement,
-    find_signer,
     load_statements,
+    require_timely,
     save_statement,
 )
 
@@ -37,10 +41,18 @@ class StatementDesk:
     Args:
         verified: The agreement, with what was known when it was loaded.
         folder: Beside the agreement; None keeps nothing on the disk.
+        clock: Seconds since 1970: what is said is not from the future.
     """
 
-    def __init__(self, verified: VerifiedAgreement, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        verified: VerifiedAgreement,
+        folder: Path | None = None,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
         self._folder = folder
+        self._clock = clock
         self._lock = threading.Lock()
         self._known = {_key(each): each for each in verified.statements}
         self._seen: _Seen | None = None
@@ -102,10 +114,8 @@ class StatementDesk:
         self._verify(signed)
 
     def _verify(self, signed: SignedStatement) -> None:
-        links = self._verified.line
-        find_signer(
-            signed, (party for each in links for party in each.agreement.parties)
-        )
+        require_timely(signed.statement, self._clock())
+        find_speaker(signed, self._verified.line)
 
     def _require_room(self, signed: SignedStatement) -> None:
         """No party fills the place of the others' words."""
@@ -122,19 +132,29 @@ class StatementDesk:
         """Read the folder again if a file in it changed."""
         if self._folder is None:
             return
-        seen = _fingerprint(self._folder)
-        if seen == self._seen:
-            return
         try:
-            found = load_statements(self._folder, self._verified.agreement.name)
-            for each in found:
-                self._verify(each)
+            seen = _fingerprint(self._folder)
+            if seen == self._seen:
+                return
+            found = self._load(self._folder)
         except SealiftError as error:
             self._seen, self._error = None, error  # looked at again, whatever changes
             return
         self._seen = seen
         self._known |= {_key(each): each for each in found if self._is_news(each)}
         self._judge()
+
+    def _load(self, folder: Path) -> list[SignedStatement]:
+        line = self._verified.line
+        found = [
+            each
+            for each, _ in current(
+                load_statements(folder, line[0].agreement.name), line
+            )
+        ]
+        for each in found:
+            require_timely(each.statement, self._clock())
+        return found
 
     def _judge(self) -> None:
         try:
@@ -155,11 +175,19 @@ def _key(signed: SignedStatement) -> _Key:
 
 def _fingerprint(folder: Path) -> _Seen:
     found = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            found.append((path.name, MISSING, MISSING))
-        else:
-            found.append((path.name, status.st_mtime_ns, status.st_size))
-    return tuple(found)
+    try:
+        with os.scandir(folder) as files:
+            for each in files:
+                if each.name.endswith(SUFFIX):
+                    found.append((each.name, *_seen(each)))
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    return tuple(sorted(found))
+
+
+def _seen(entry: os.DirEntry[str]) -> tuple[int, int]:
+    try:
+        status = entry.stat()
+    except FileNotFoundError:
+        return MISSING, MISSING
+    return status.st_mtime_ns, status.st_size

@@ -120,7 +120,9 @@ class Attendance:
         self._clock = clock
         self._pathfinder = pathfinder
         self._sink = sink
-        self._statements = statements or StatementDesk(agreement)
+        self._statements = statements or StatementDesk(
+            agreement, clock=agreement.equipment.clock
+        )
         self._between = between
         self.kept = 0
         self.failed = 0

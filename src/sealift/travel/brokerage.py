@@ -42,6 +42,7 @@ from sealift.travel.peers import (
     expect_orchestrator,
     link_name,
 )
+from sealift.travel.watcher import Look, Watcher
 from sealift.travel.workers import Workers
 
 MAX_SESSIONS: Final = 32
@@ -86,39 +87,49 @@ class Brokerage:
         self._taken: Counter[str] = Counter()
         self._taking = threading.Lock()
         self._dismissed = False
+        self._broken: BaseException | None = None
 
     def serve(self) -> None:
         """Take sessions until the orchestrator says that the job has ended.
 
         Raises:
             PeerError: when the orchestrator's relay is gone before that.
+        Exception: what ended a watch: without it nothing more is released.
         """
         emit(self._sink, "broker.ready", broker=self._endpoint.name)
-        stop = threading.Event()
-        watch = threading.Thread(
-            target=self._broker.leases.watch, args=(stop,), name="leases", daemon=True
-        )
-        watch.start()
-        asking = threading.Thread(
-            target=self._ask_owners, args=(stop,), name="quorum", daemon=True
-        )
-        asking.start()
-        obeying = threading.Thread(
-            target=self._obey, args=(stop,), name="statements", daemon=True
-        )
-        obeying.start()
+        watchers = [self._watch(name, look) for name, look in self._looks().items()]
         try:
+            for each in watchers:
+                each.start()
             self._take_sessions()
         finally:
-            stop.set()
+            for each in watchers:
+                each.stop()
             self._workers.close()
-            watch.join()
+
+    def _looks(self) -> dict[str, Look]:
+        """What is watched while sessions come and go."""
+        return {
+            "leases": self._broker.leases.look,
+            "quorum": self._ask_owners,
+            "statements": self._obey,
+        }
+
+    def _watch(self, name: str, look: Look) -> Watcher:
+        return Watcher(name, look, broken=self._break, sink=self._sink)
+
+    def _break(self, error: BaseException) -> None:
+        """Without its watches no broker goes on."""
+        self._broken = error
+        self._link.close()
 
     def _take_sessions(self) -> None:
         while True:
             try:
                 circuit = self._link.accept(None)
             except PeerError:
+                if self._broken is not None:
+                    raise self._broken from None
                 if self._dismissed:
                     return
                 raise
@@ -171,22 +182,21 @@ class Brokerage:
             return expect_broker(self._agreement, owner)
         return expect_data_owner(self._agreement)
 
-    def _obey(self, stop: threading.Event) -> None:
+    def _obey(self) -> float:
         """A statement that came meanwhile ends leases, also while nobody asks."""
-        while not stop.wait(STATEMENTS_S):
-            with suppress(SealiftError):
-                self._broker.obey_statements()
+        self._broker.obey_statements()
+        return STATEMENTS_S
 
-    def _ask_owners(self, stop: threading.Event) -> None:
+    def _ask_owners(self) -> float | None:
         """Hear from a quorum of owners which agreement is the last, if one is wanted."""
-        while self._broker.gate.missing:
-            try:
-                self._broker.gate.ask(self._see)
-            except StaleError as error:
-                emit(self._sink, "broker.rolled-back", line=str(error))
-                return
-            if stop.wait(OWNERS_PAUSE_S):
-                return
+        if not self._broker.gate.missing:
+            return None
+        try:
+            self._broker.gate.ask(self._see)
+        except StaleError as error:
+            emit(self._sink, "broker.rolled-back", line=str(error))
+            return None
+        return OWNERS_PAUSE_S
 
     def _see(self, owner: str) -> Sighting | None:
         try:

@@ -15,6 +15,7 @@ from sealift.release.brokerserver import Broker
 from sealift.release.logcheck import read_entries
 from sealift.release.vault import Vault
 from tests.sim.owners import NOW_S, Consortium, make_consortium
+from tests.sim.watching import watching
 
 
 def fail(event: Event) -> None:
@@ -55,20 +56,16 @@ def box(tmp_path: Path) -> Iterator[Box]:
 def test_who_falls_silent(box: Box) -> None:
     """The thread that watches leases goes on, too."""
     standings = box.broker.leases._standings
-    stop = threading.Event()
     for heartbeat_s in (1.0, 2.0):
         standings.grant(
             SigningKey.generate().public_key, heartbeat_s, box.now_s, "host"
         )
-    watch = threading.Thread(target=box.broker.leases.watch, args=(stop,))
-    watch.start()
-    for count, at_s in ((1, 1.9), (2, 9.0)):
-        box.now_s = at_s
-        wait = threading.Event()
-        for _ in range(500):
-            if box.kinds().count("revocation") == count:
-                break
-            wait.wait(0.01)
-        assert box.kinds().count("revocation") == count
-    stop.set()
-    watch.join(5)
+    with watching(box.broker.leases.look):
+        for count, at_s in ((1, 1.9), (2, 9.0)):
+            box.now_s = at_s
+            wait = threading.Event()
+            for _ in range(500):
+                if box.kinds().count("revocation") == count:
+                    break
+                wait.wait(0.01)
+            assert box.kinds().count("revocation") == count

@@ -12,7 +12,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
 from sealift.travel.attendance import Attendance
-from tests.sim.owners import Consortium, make_consortium
+from tests.sim.owners import Consortium, make_consortium, now
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Atte
         receipts=folder,
         job="digits",
         clock=lambda: 0.0,
-        statements=StatementDesk(verified, folder),
+        statements=StatementDesk(verified, folder, clock=now),
     )
 
 
