@@ -75,7 +75,7 @@ def resource() -> Resource:
     """Ten rows."""
     return Resource(
         name="ada-train", owner="ada", part="train", rows=10, row_bytes=16,
-        total_bytes=160, record_bytes=64,
+        cell_rows=4, total_bytes=160, record_bytes=64,
         schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},
         content=Digest(bytes(32)), key=Digest(bytes([1]) * 32),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from sealift.travel.messages import (
     VisitLoaded,
     WorkVisits,
 )
+from sealift.travel.schedule import Stop
 from tests.sim.hands import WAIT_S, Bring, honest
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import GuardedPool, TappedTransport
@@ -50,6 +51,16 @@ class Guest:
 MakeHost = Callable[..., "HostingWorld"]
 
 
+class Everything(Container[object]):
+    """A plan that has every visit: for tests of what else may refuse it."""
+
+    def __contains__(self, visit: object) -> bool:
+        return True
+
+
+EVERYTHING = Everything()
+
+
 class HostingWorld:
     """Holders that come to one accelerator, several at one time."""
 
@@ -60,6 +71,7 @@ class HostingWorld:
         buffers: int = 2,
         mixed: bool = False,
         idle_s: float = 30.0,
+        planned: Container[tuple[int, Stop]] = EVERYTHING,
     ) -> None:
         self.world = world
         self.told: list[object] = []
@@ -69,7 +81,7 @@ class HostingWorld:
         self._heard = threading.Condition()
         self.hosting = Hosting(
             world._setup(self._meet),
-            Room(buffers=buffers, mixed=mixed, buffer_bytes=1 << 20, idle_s=idle_s),
+            Room(buffers=buffers, mixed=mixed, idle_s=idle_s, planned=planned),
             send=self._hear,
             note=lambda offer, ended: ended,
             stop=self.stopped.append,

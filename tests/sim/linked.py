@@ -96,6 +96,7 @@ class LinkedParties:
             part="train",
             rows=8,
             row_bytes=8,
+            cell_rows=8,
             total_bytes=64,
             record_bytes=64,
             schema={"fields": [{"name": "x", "dtype": "int64"}]},

@@ -47,6 +47,7 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.peers import expect_accelerator
+from sealift.travel.settings import TravelSettings
 from tests.sim.owners import Consortium, make_broker, make_consortium
 from tests.sim.process import start, stop
 from tests.sim.sealing import seal_resource
@@ -54,6 +55,8 @@ from tests.sim.sealing import seal_resource
 ROOT = Path(__file__).parents[2]
 JOB = "job"
 WAIT_S = 30.0
+OWNERS = ("ada", "bern")
+MAX_VISITS = 50
 T = TypeVar("T")
 
 
@@ -108,14 +111,15 @@ class LiveJob:
                 return told
 
     def offer(self, owner: str) -> OfferVisit:
-        """An offer of all training rows of an owner."""
+        """The next offer of all training rows of an owner that the plan has."""
         resource = self.held[f"{owner}-train"].resource
-        position = next(self.positions)
+        place = OWNERS.index(owner)
+        position = next(p for p in self.positions if p % len(OWNERS) == place)
         return OfferVisit(
             visit=VisitId.generate(),
             position=position,
             number=position + 1,
-            epoch=0,
+            epoch=position // len(OWNERS),
             holder=owner,
             resource=resource.name,
             purpose="train",
@@ -227,7 +231,8 @@ def live_job(
         stack.callback(stop, process)
         control = _greet(orchestrator, consortium, agreement)
         stack.enter_context(control)
-        settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S, buffers=buffers)
+        travel = TravelSettings(epochs=MAX_VISITS, buffers=buffers)
+        settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S, travel)
         send_message(control, StartJob(JOB, encode(settings)))
         receive_message(control, JobReady, timeout_s=WAIT_S)
         job = LiveJob(
@@ -246,7 +251,7 @@ def _agree(
     recipe: bytes,
     attester: SecretKey,
 ) -> tuple[Consortium, dict[str, HeldResource]]:
-    consortium = make_consortium(("ada", "bern"))
+    consortium = make_consortium(OWNERS)
     held = {
         resource.name: seal_resource(
             resource,

@@ -75,6 +75,7 @@ def make_resource(
         part=part,  # type: ignore[arg-type]
         rows=rows,
         row_bytes=16,
+        cell_rows=1,
         total_bytes=16 * rows,
         record_bytes=256,
         schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},

@@ -141,6 +141,7 @@ class Served:
                     part="model",
                     rows=1,
                     row_bytes=64,
+                    cell_rows=1,
                     total_bytes=64,
                     record_bytes=1 << 20,
                     schema=self.form.to_plain(),

@@ -75,6 +75,7 @@ class BrokerEnd:
             part="train",
             rows=1024,
             row_bytes=16,
+            cell_rows=1,
             total_bytes=1 << 14,
             record_bytes=4096,
             schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},

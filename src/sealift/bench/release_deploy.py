@@ -100,6 +100,7 @@ def _resource(owner: str, part: str) -> Resource:
         part="train",
         rows=64,
         row_bytes=16,
+        cell_rows=16,
         total_bytes=1024,
         record_bytes=256,
         schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},

@@ -91,6 +91,7 @@ class HolderEnd:
             part="train",
             rows=total_bytes // row_bytes,
             row_bytes=row_bytes,
+            cell_rows=1,
             total_bytes=total_bytes,
             record_bytes=record_bytes,
             schema={"fields": [{"name": "x", "dtype": "uint8", "shape": [row_bytes]}]},

@@ -23,6 +23,7 @@ from sealift.session.link import Link
 from sealift.train.accelerator import Accelerator
 from sealift.train.checkpoints import StateFolder
 from sealift.train.enrolling import enrol_where_missing
+from sealift.train.jobshapes import JobShapes
 from sealift.train.restarts import MOST, Restarts
 from sealift.train.sandbox import limits
 from sealift.train.statekeeping import StateKeeping
@@ -86,7 +87,14 @@ def run(args: argparse.Namespace) -> int:
         most = MOST if setup.job.travel.rejoin_s else 0
         restarts = Restarts(most, sink=setup.sink)
         seat = _Seat(
-            setup, attester, workshop, dock, folder, args.must_resume, restarts
+            setup,
+            attester,
+            workshop,
+            dock,
+            folder,
+            args.must_resume,
+            restarts,
+            JobShapes(),
         )
         rejoining.run(lambda joined: seat.serve(rejoining.dial_s, joined))
     return 0
@@ -103,6 +111,7 @@ class _Seat:
     folder: StateFolder
     must_resume: bool
     restarts: Restarts
+    shapes: JobShapes
 
     def serve(self, dial_s: float, joined: Joined) -> None:
         """Serve over one connection, with an instance key of its own."""
@@ -140,6 +149,7 @@ class _Seat:
                 sink=setup.sink,
                 open_checkpoints=keeping.open,
                 restarts=self.restarts,
+                shapes=self.shapes,
             ).serve(joined)
 
 

@@ -87,6 +87,14 @@ def _add_seal(verbs: Any) -> None:
     parser.add_argument(
         "--record-bytes", type=int, default=1 << 20, metavar="N", help="default: 1 MiB"
     )
+    parser.add_argument(
+        "--cell-rows",
+        type=int,
+        default=64,
+        metavar="N",
+        help="rows of a cell of the grid along which visits may cut it, for ever; an "
+        "agreement's metric_rows may be no more; default: 64",
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
@@ -109,11 +117,17 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.seal import record_bytes_for, seal_shards, shard_names
+    from sealift.data.seal import (
+        check_cell_rows,
+        record_bytes_for,
+        seal_shards,
+        shard_names,
+    )
 
     count = args.shards
     check_name(args.name, what="resource name")
     record_bytes_for(1, about=args.record_bytes)  # what is no size is refused at once
+    check_cell_rows(args.cell_rows)
     names = [args.name] if count is None else shard_names(args.name, count)
     options = _source_options(args)
     given = None if args.schema is None else _load_schema(args.schema)
@@ -137,6 +151,7 @@ def _seal(args: argparse.Namespace) -> None:
             owner=vault.identity.name,
             out_dir=args.out,
             record_bytes=args.record_bytes,
+            cell_rows=args.cell_rows,
             keep=lambda cards: vault.keep(keys),
             kept=vault.kept,
             sink=sink,
@@ -167,7 +182,8 @@ def _finished(
     cards = tuple(read_card(each) for each in paths)
     if not all(map(vault.kept, cards)):  # whoever writes there put a mark there, too
         return ()
-    if any(card.resource.part != args.part for card in cards) or (
+    asked = (args.part, args.cell_rows)
+    if any((c.resource.part, c.resource.cell_rows) != asked for c in cards) or (
         given is not None and any(card.schema != given for card in cards)
     ):
         return ()
@@ -241,6 +257,7 @@ def _inspect(args: argparse.Namespace) -> None:
     if card is not None:
         facts |= {"name": card.name, "owner": card.resource.owner}
         facts |= {"part": card.resource.part, "rows": card.resource.rows}
+        facts["cell_rows"] = card.resource.cell_rows
     facts["verified"] = _verify(args, card)
     if facts["verified"] == "no":
         _say("the header is not authenticated; with --vault and --key all is verified")

@@ -139,20 +139,13 @@ class _Outputs:
 
 def _start(setup: RoleSetup) -> StartJob:
     training, travel = setup.job.training, setup.job.travel
-    wishes = setup.job.travel_settings()
     settings = AcceleratorSettings(
         seed=training.seed,
         batch_rows=training.batch_rows,
         threads=training.threads,
         meet_s=travel.meet_s,
-        brokers_s=travel.brokers_s,
-        work_s=travel.work_s,
-        buffers=wishes.buffers,
-        mixed=wishes.mixed,
-        prepare=training.prepare,
-        buffer_bytes=wishes.buffer_bytes,
+        travel=setup.job.travel_settings(),
         digest_every=training.digest_every,
         checkpoint_every=travel.checkpoint_every,
-        shape=setup.job.shape,
     )
     return StartJob(setup.job.name, encode(settings))

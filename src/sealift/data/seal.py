@@ -26,6 +26,7 @@ from sealift.channel.header import (
 )
 from sealift.channel.outputfile import open_output
 from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
+from sealift.codec import MAX_INTEGER
 from sealift.crypto.keys import SecretKey
 from sealift.data.card import ResourceCard
 from sealift.data.schema import Schema
@@ -39,6 +40,7 @@ from sealift.ids import check_name
 from sealift.release.agreement import Part, Resource
 
 MAX_SHARDS: Final = 256
+DEFAULT_CELL_ROWS: Final = 64
 PARTS: Final = tuple(part for part in get_args(Part) if part != "model")
 
 Cards = tuple[ResourceCard, ...]
@@ -66,6 +68,7 @@ def seal_table(
     key: SecretKey,
     out_dir: Path,
     record_bytes: int = DEFAULT_RECORD_BYTES,
+    cell_rows: int = DEFAULT_CELL_ROWS,
     keep: Keep = _not_kept,
     kept: Kept = _none_was_kept,
     sink: Sink = discard,
@@ -83,6 +86,7 @@ def seal_table(
         key: A fresh data key; never one that another table was sealed with.
         out_dir: A folder that exists.
         record_bytes: About how large a record is; see ``record_bytes_for``.
+        cell_rows: Rows of a cell of the grid along which visits may cut it, for ever.
         keep: Called when all files are written, and before any stands in ``out_dir``:
             the place to store the keys, all of them or none. If it raises and none is
             kept, the files are gone.
@@ -106,6 +110,7 @@ def seal_table(
         owner=owner,
         out_dir=out_dir,
         record_bytes=record_bytes,
+        cell_rows=cell_rows,
         keep=keep,
         kept=kept,
         sink=sink,
@@ -125,6 +130,7 @@ def seal_shards(
     options: SourceOptions = NO_OPTIONS,
     schema_file: bool = False,
     record_bytes: int = DEFAULT_RECORD_BYTES,
+    cell_rows: int = DEFAULT_CELL_ROWS,
     keep: Keep = _not_kept,
     kept: Kept = _none_was_kept,
     sink: Sink = discard,
@@ -143,8 +149,10 @@ def seal_shards(
     """
     for each in keys:
         _check_words(each, part, owner)
+    check_cell_rows(cell_rows)
     table = open_table(source, schema, options)
-    job = _Sealing(part, owner, record_bytes_for(schema.row_bytes, about=record_bytes))
+    record_bytes = record_bytes_for(schema.row_bytes, about=record_bytes)
+    job = _Sealing(part, owner, record_bytes, cell_rows)
     shares = _shares(table.rows, len(keys))
     final = list(_all_paths(out_dir, name, keys, schema_file=schema_file))
     with staged(out_dir, name, kept) as folder:
@@ -166,6 +174,7 @@ class _Sealing:
     part: Part
     owner: str
     record_bytes: int
+    cell_rows: int
 
     def seal(
         self,
@@ -201,10 +210,45 @@ class _Sealing:
             key=key, total_bytes=size, record_bytes=self.record_bytes,
             description=schema.columns, folder=folder.descriptor,
         )  # fmt: skip
-        words = {"name": name, "owner": self.owner}
-        card = _make_card(schema, share, sealed, key, self.part, **words)
+        card = self._make_card(schema, share, sealed, named)
         _write(paths.card, folder, codec.encode(card))
         return card
+
+    def _make_card(
+        self,
+        schema: Schema,
+        rows: int,
+        sealed: SealedFileCard,
+        named: tuple[str, SecretKey],
+    ) -> ResourceCard:
+        name, key = named
+        resource = Resource(
+            name=name,
+            owner=self.owner,
+            part=self.part,
+            rows=rows,
+            row_bytes=schema.row_bytes,
+            cell_rows=self.cell_rows,
+            total_bytes=sealed.total_bytes,
+            record_bytes=sealed.record_bytes,
+            schema=schema_to_plain(schema),
+            content=sealed.content.digest,
+            key=key_commitment(key, name),
+        )
+        return ResourceCard(resource=resource, leaves=sealed.leaves)
+
+
+def check_cell_rows(cell_rows: int) -> None:
+    """Refuse what is no number of rows of a cell.
+
+    Raises:
+        UsageError: if it is not.
+    """
+    if not 1 <= cell_rows <= MAX_INTEGER:
+        raise UsageError(
+            f"a cell has at least 1 row, not {cell_rows}",
+            fix=f"Leave it out for {DEFAULT_CELL_ROWS}",
+        )
 
 
 def shard_names(name: str, count: int) -> list[str]:
@@ -309,28 +353,3 @@ def _check_words(name: str, part: str, owner: str) -> None:
     check_name(owner, what="owner")
     if part not in PARTS:
         raise UsageError(f"a part is one of {', '.join(PARTS)}, not {part!r}")
-
-
-def _make_card(
-    schema: Schema,
-    rows: int,
-    sealed: SealedFileCard,
-    key: SecretKey,
-    part: Part,
-    *,
-    name: str,
-    owner: str,
-) -> ResourceCard:
-    resource = Resource(
-        name=name,
-        owner=owner,
-        part=part,
-        rows=rows,
-        row_bytes=schema.row_bytes,
-        total_bytes=sealed.total_bytes,
-        record_bytes=sealed.record_bytes,
-        schema=schema_to_plain(schema),
-        content=sealed.content.digest,
-        key=key_commitment(key, name),
-    )
-    return ResourceCard(resource=resource, leaves=sealed.leaves)

@@ -40,6 +40,7 @@ from sealift.release.signed import add_signature, save_signed
 from sealift.release.starter import Starter
 from sealift.release.vault import Vault
 
+CELL_ROWS: Final = 16  # of few rows, so that a visit may be short
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
 
 
@@ -144,6 +145,7 @@ def _seal(home: Home, identity: Identity, tables: Path) -> None:
                 key=key,
                 out_dir=home.sealed,
                 record_bytes=RECORD_BYTES,
+                cell_rows=CELL_ROWS,
             )
 
 

@@ -21,6 +21,7 @@ from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.session.session import Session
 from sealift.train.handout import Handout
+from sealift.train.jobshapes import JobShapes
 from sealift.train.keyring import Keyring
 from sealift.train.leasekeeping import LeaseKeeper, heartbeats
 from sealift.train.messages import AcceleratorSettings
@@ -86,6 +87,7 @@ class Accelerator:
         sink: Where events go.
         open_checkpoints: Called once the keys are collected.
         restarts: How often a job is taken up again whose state was found changed.
+        shapes: What jobs look like that this process began.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Accelerator:
         sink: Sink = discard,
         open_checkpoints: OpenCheckpoints = _no_checkpoints,
         restarts: Restarts = _NEVER,
+        shapes: JobShapes | None = None,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
@@ -110,6 +113,7 @@ class Accelerator:
         self._sink = sink
         self._open_checkpoints = open_checkpoints
         self._restarts = restarts
+        self._shapes = shapes or JobShapes()
         self._lost: SealiftError | None = None
         self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
         self._proof = prove_instance(endpoint, agreement)
@@ -219,14 +223,16 @@ class Accelerator:
         """What can be refused at home is refused before any key is asked for."""
         settings = decode(AcceleratorSettings, start.settings)
         agreement = self._agreement.agreement
-        check_cargo(settings, agreement.travel)
-        choice = choose_buffer(agreement.resources, settings, free_memory_bytes())
-        self._workshop.limits = WorkshopLimits(work_s=settings.work_s)
+        check_cargo(settings.travel, agreement.travel)
+        travel = settings.travel
+        choice = choose_buffer(agreement.resources, travel, free_memory_bytes())
+        choice = self._shapes.hold(start.job, settings.shape, choice)
+        self._workshop.limits = WorkshopLimits(work_s=travel.work_s)
         bench = Workbench(agreement, self._workshop, settings)
         keyring = self._keyring
-        keyring.collect(settings.brokers_s, held=leases.begin)
+        keyring.collect(travel.brokers_s, held=leases.begin)
         terms = RunTerms(
-            buffers=settings.buffers, mixed=settings.mixed, sandbox=bench.sandbox
+            buffers=travel.buffers, mixed=travel.mixed, sandbox=bench.sandbox
         )
         job = OpenJob(
             name=start.job,
@@ -285,12 +291,13 @@ class Accelerator:
 
     def _room(self, job: OpenJob) -> Room:
         longest_s = self._agreement.agreement.travel.lease_s
+        travel = job.settings.travel
         return Room(
-            buffers=job.settings.buffers,
-            mixed=job.settings.mixed,
-            buffer_bytes=job.choice.buffer_bytes,
+            buffers=travel.buffers,
+            mixed=travel.mixed,
             # A group is worked on, another one comes in: no loaded cargo waits longer.
-            idle_s=job.settings.work_s + longest_s,
+            idle_s=travel.work_s + longest_s,
+            planned=job.planned(self._agreement.agreement.resources),
         )
 
     def _terms(self, job: str) -> LeaseTerms:

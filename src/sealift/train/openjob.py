@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from sealift.release.agreement import Resource
@@ -17,6 +17,7 @@ from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
 from sealift.travel.messages import JobReady
 from sealift.travel.rules import VisitRules
+from sealift.travel.schedule import Stop, plan_job
 from sealift.travel.sizing import BufferChoice, choose_buffer
 
 
@@ -68,13 +69,19 @@ class OpenJob:
             return
         progress = found.progress
         # The plan, and so every position in it, depends on the size of the buffer.
-        settings = replace(self.settings, buffer_bytes=progress.buffer_bytes)
+        settings = replace(self.settings.travel, buffer_bytes=progress.buffer_bytes)
         choose_buffer(resources, settings, free_memory_bytes())
         self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
         self.position = found.position
         self.rules.restore(progress.rules)
         self.handout.restore(progress.measured, progress.resumed + 1)
         self.bench.restore(found.states)
+
+    def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
+        """Every visit of the job, with its group: the orchestrator gets no other one."""
+        size = self.choice.buffer_bytes
+        plan = plan_job(resources, replace(self.settings.travel, buffer_bytes=size))
+        return frozenset((group.position, s) for group in plan for s in group.stops)
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
         """Work on a group.

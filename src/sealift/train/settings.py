@@ -13,9 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from sealift.codec import encode
 from sealift.errors import MalformedError
-from sealift.ids import Digest
 from sealift.release.files import read_whole
 from sealift.travel.settings import TravelSettings
 
@@ -128,23 +126,6 @@ class JobTable(_Strict):
             evaluate_every=self.training.evaluate_every,
             rejoin_s=table.rejoin_s,
         )
-
-    @property
-    def shape(self) -> Digest:
-        """Digest of what shapes the bits of the result: a checkpoint is bound to it."""
-        training, travel = self.training, self.travel
-        plain = {
-            "batch_rows": training.batch_rows,
-            "buffer_bytes": travel.buffer_bytes,
-            "epochs": training.epochs,
-            "evaluate_every": training.evaluate_every,
-            "mixed": travel.mixed,
-            "order": travel.order,
-            "prepare": training.prepare,
-            "seed": training.seed,
-            "threads": training.threads,
-        }
-        return Digest.of(encode(plain))
 
     @property
     def address(self) -> tuple[str, int]:

@@ -61,7 +61,7 @@ class StateKeeping:
             ),
             kind=JobProgress,
             every=settings.checkpoint_every,
-            patience_s=settings.brokers_s,
+            patience_s=settings.travel.brokers_s,
             sink=self.sink,
         )
 

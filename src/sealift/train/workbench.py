@@ -45,7 +45,9 @@ class Workbench:
         )
         self._rule = agreement.output
         self.training: JointTraining = joint_training(agreement, workplace, loop)
-        if not settings.prepare:  # else build() may ask for what there is not yet
+        if (
+            not settings.travel.prepare
+        ):  # else build() may ask for what there is not yet
             self.training.build()
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:

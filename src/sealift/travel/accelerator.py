@@ -198,11 +198,11 @@ class HostedVisit:
         if released is None or released.resource.owner != offer.holder:
             raise PolicyError("no key was released for that", code="no-such-resource")
         resource = released.resource
-        inside = 0 <= offer.first_row <= resource.rows - offer.rows
-        if part_for(offer.purpose) != resource.part or offer.rows < 1 or not inside:
+        if part_for(offer.purpose) != resource.part:
             raise PolicyError(
                 "the visit asks for rows that are not there", code="bad-rows"
             )
+        resource.require_cells(offer.first_row, offer.rows)
         resource.require_purpose(offer.purpose)
         return released
 

@@ -260,5 +260,6 @@ def check_lease(
 
 def _check_rows(lease: Lease, resource: Resource) -> None:
     rows, row_bytes = lease.shape
-    if row_bytes != resource.row_bytes or lease.first_row + rows > resource.rows:
+    if row_bytes != resource.row_bytes:
         raise PolicyError("the lease asks for rows that are not there", code="bad-rows")
+    resource.require_cells(lease.first_row, rows)

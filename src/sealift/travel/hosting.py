@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,7 @@ from sealift.travel.messages import (
     VisitLoaded,
     WorkVisits,
 )
+from sealift.travel.schedule import Stop
 from sealift.travel.told import job_failed
 
 UNLOAD_S: Final = 3.0  # for loads to notice that they were revoked
@@ -38,14 +39,14 @@ class Room:
     Attributes:
         buffers: Most groups at one time.
         mixed: Whether a group may have a visit to every resource.
-        buffer_bytes: Largest cargo of one visit.
         idle_s: How long loaded cargo may wait to be worked on.
+        planned: Every visit of the job, with the position of its group.
     """
 
     buffers: int
     mixed: bool
-    buffer_bytes: int
     idle_s: float
+    planned: Container[tuple[int, Stop]]
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Hosting:
         """Answer an offer with a buffer, or with the visit's end."""
         try:
             with self._lock:
+                self._require_planned(offer)
                 self._require_room(offer)
                 visit = HostedVisit(offer, self._setup)
                 self._guests[offer.visit] = _Guest(visit)
@@ -174,15 +176,15 @@ class Hosting:
             raise _no_room(f"{len(offers)} are here")
         if beside and (repeated or not mixed):
             raise _no_room("cargo is not mixed" if not mixed else "it is here already")
-        released = self._setup.released.get(offer.resource)
-        if released is not None:
-            cargo_bytes = offer.rows * released.resource.row_bytes
-            if cargo_bytes > self._room.buffer_bytes:
-                raise PolicyError(
-                    "the visit is larger than a buffer",
-                    why=f"{cargo_bytes} bytes of {self._room.buffer_bytes}",
-                    code="bad-rows",
-                )
+
+    def _require_planned(self, offer: OfferVisit) -> None:
+        if (offer.position, _stop(offer)) not in self._room.planned:
+            raise PolicyError(
+                f"the job's plan has no such visit to {offer.resource}",
+                why="it follows from agreement and job, and the accelerator makes it",
+                fix="Start the orchestrator with the job as it began",
+                code="not-planned",
+            )
 
     def _load(self, guest: _Guest, signed: SignedLease) -> None:
         """The life of one visit's thread: load, then see that the cargo is not left."""
@@ -261,6 +263,17 @@ def _scrub_all(guests: list[_Guest], reason: str) -> Abandoned:
     if broken is not None:
         raise broken
     return told
+
+
+def _stop(offer: OfferVisit) -> Stop:
+    return Stop(
+        offer.epoch,
+        offer.holder,
+        offer.resource,
+        offer.purpose,
+        offer.first_row,
+        offer.rows,
+    )
 
 
 def _refused(offer: OfferVisit, error: SealiftError) -> VisitEnded:

@@ -1,8 +1,8 @@
 """What the accelerator enforces against the orchestrator, which is trusted for progress.
 
-Each visit id once, no holder more often than agreed, no rows that overlap rows seen
-before without being the same ones (whoever may shift a range by one row learns that
-row from two numbers), groups in the plan's direction only (rule H8).
+Each visit id once, no holder more often than agreed, groups in the plan's direction
+only (rule H8). Which visits there are is the plan's, which the accelerator makes itself
+(``schedule``): its ranges are equal or apart, so their rows add up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sealift.errors import PolicyError, StaleError
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose, TravelRule
 from sealift.travel.messages import OfferVisit
-from sealift.travel.settings import CargoWishes
+from sealift.travel.settings import TravelSettings
 
 Rows = tuple[int, int]  # first row, number of rows
 
@@ -29,7 +29,6 @@ class RulesProgress:
         seen: Visit ids.
         worked: Visits whose rows the recipe may have seen, by purpose and holder.
         trained: Training visits whose rows were all trained on, by holder.
-        shown: Ranges of rows that the recipe may have seen, by resource.
         covered: Ranges of rows that were trained on, by resource.
         prepared: Ranges of rows that are in the sums of ``prepare``, by resource.
         owners: Owner of each resource in ``covered``.
@@ -39,7 +38,6 @@ class RulesProgress:
     seen: tuple[VisitId, ...] = ()
     worked: dict[str, dict[str, int]] = field(default_factory=dict)
     trained: dict[str, int] = field(default_factory=dict)
-    shown: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
     covered: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
     prepared: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
@@ -56,7 +54,6 @@ class VisitRules:
         seen: Visit ids that were offered before, whatever became of them.
         worked: Visits per holder and purpose whose rows the recipe may have seen.
         trained: Training visits per holder whose rows were all trained on.
-        shown: Ranges that the recipe may have seen, by resource.
         covered: Ranges that were trained on, by resource.
         prepared: Ranges that are in the sums of ``prepare``, by resource.
     """
@@ -66,7 +63,6 @@ class VisitRules:
     seen: set[VisitId] = field(default_factory=set)
     worked: Counter[tuple[str, str]] = field(default_factory=Counter)
     trained: dict[str, int] = field(default_factory=dict)
-    shown: dict[str, set[Rows]] = field(default_factory=dict)
     covered: dict[str, set[Rows]] = field(default_factory=dict)
     prepared: dict[str, set[Rows]] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
@@ -84,7 +80,7 @@ class VisitRules:
                 raise StaleError("this visit id was used before", code="visit-replayed")
             self.seen.add(offer.visit)
             self._require_ahead(offer.position)
-            self._require_allowed(offer)
+            self._require_visits_left(offer.holder, offer.purpose)
 
     def advance(self, position: int) -> None:
         """A group is worked on from here on.
@@ -103,9 +99,8 @@ class VisitRules:
             PolicyError: if another visit used up what this one was admitted for.
         """
         with self._lock:
-            self._require_allowed(offer)
+            self._require_visits_left(offer.holder, offer.purpose)
             self.worked[offer.holder, offer.purpose] += 1
-            self.shown.setdefault(offer.resource, set()).add(_rows(offer))
 
     def count(self, offer: OfferVisit) -> None:
         """All rows were worked on: only this counts towards letting anything out."""
@@ -147,7 +142,6 @@ class VisitRules:
             seen=tuple(sorted(self.seen, key=VisitId.to_text)),
             worked=worked,
             trained=dict(self.trained),
-            shown=_sorted(self.shown),
             covered=_sorted(self.covered),
             prepared=_sorted(self.prepared),
             owners=dict(self.owners),
@@ -165,7 +159,6 @@ class VisitRules:
             }
         )
         self.trained = dict(progress.trained)
-        self.shown = {name: set(ranges) for name, ranges in progress.shown.items()}
         self.covered = {name: set(ranges) for name, ranges in progress.covered.items()}
         self.prepared = {
             name: set(ranges) for name, ranges in progress.prepared.items()
@@ -180,39 +173,6 @@ class VisitRules:
                 code="group-over",
             )
 
-    def _require_allowed(self, offer: OfferVisit) -> None:
-        self._require_visits_left(offer.holder, offer.purpose)
-        self._require_once(offer)
-        overlapped = [
-            rows
-            for rows in self.shown.get(offer.resource, ())
-            if _overlap(rows, _rows(offer)) and rows != _rows(offer)
-        ]
-        if overlapped:
-            raise PolicyError(
-                f"the visit asks for rows of {offer.resource} that overlap earlier ones",
-                why="two such visits would tell single rows by their difference",
-                fix="Cut a resource in one way throughout a job",
-                code="rows-overlap",
-            )
-
-    def _require_once(self, offer: OfferVisit) -> None:
-        """Sums take each row once, and none after something was built on them."""
-        if offer.purpose != "prepare":
-            return
-        if any(visits for (_, did), visits in self.worked.items() if did != "prepare"):
-            raise StaleError(
-                "the pass of sums is over",
-                why="training has begun on what it gave",
-                code="group-over",
-            )
-        if _rows(offer) in self.prepared.get(offer.resource, ()):
-            raise PolicyError(
-                f"these rows of {offer.resource} are in the sums already",
-                why="a row that counts twice could be told from the rest",
-                code="rows-overlap",
-            )
-
     def _require_visits_left(self, holder: str, purpose: Purpose) -> None:
         visits = self.worked[holder, purpose]
         if visits >= self.max_visits:
@@ -223,7 +183,7 @@ class VisitRules:
             )
 
 
-def check_cargo(settings: CargoWishes, agreed: TravelRule) -> None:
+def check_cargo(settings: TravelSettings, agreed: TravelRule) -> None:
     """What keeps one owner's rows from the next is the parties' decision (rule H2).
 
     Raises:
@@ -241,10 +201,6 @@ def check_cargo(settings: CargoWishes, agreed: TravelRule) -> None:
 
 def _rows(offer: OfferVisit) -> Rows:
     return offer.first_row, offer.rows
-
-
-def _overlap(one: Rows, other: Rows) -> bool:
-    return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
 
 
 def _sorted(ranges: dict[str, set[Rows]]) -> dict[str, tuple[Rows, ...]]:

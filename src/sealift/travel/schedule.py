@@ -1,9 +1,9 @@
 """In which order the accelerator visits whom, with which rows. Pure.
 
 A job's plan is a flat list of groups; the visits of one group are worked on together.
-A resource longer than the buffer is visited in slices, and is cut in the same way
-whenever it is read, so that no two ranges of it overlap without being equal. Every
-row is visited once per epoch, and the plan is the same on every machine.
+A resource longer than the buffer is visited in slices of whole cells of its grid
+(``Resource.require_cells``). Every row is visited once per epoch, and the plan is the
+same on every machine: the accelerator makes it for itself, and takes no other visit.
 """
 
 from __future__ import annotations
@@ -15,23 +15,6 @@ from itertools import pairwise
 from sealift.errors import UsageError
 from sealift.release.agreement import Purpose, Resource, part_for
 from sealift.travel.settings import Order, TravelSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Cargo:
-    """A resource that is to be visited.
-
-    Attributes:
-        holder: Who holds it.
-        resource: Its name in the agreement.
-        rows: Rows of the whole resource.
-        row_bytes: Bytes of one row.
-    """
-
-    holder: str
-    resource: str
-    rows: int
-    row_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +54,7 @@ def plan_job(
     resource's numbers are its own.
 
     Raises:
-        UsageError: if one row does not fit the buffer.
+        UsageError: if a cell does not fit the buffer.
     """
     plan = [
         (purpose, epoch, stops)
@@ -93,7 +76,7 @@ def group_size(resources: Sequence[Resource], *, mixed: bool) -> int:
 
 
 def plan_epoch(
-    cargo: Sequence[Cargo],
+    cargo: Sequence[Resource],
     *,
     epoch: int,
     purpose: Purpose,
@@ -103,7 +86,7 @@ def plan_epoch(
     """The visits of one epoch, one at a time.
 
     Args:
-        cargo: One entry per resource.
+        cargo: Resources that are to be visited.
         epoch: Number of the epoch, from 0.
         purpose: What the rows are for.
         order: ``round-robin``: one slice of each holder in turn, in the agreement's
@@ -111,28 +94,35 @@ def plan_epoch(
         buffer_bytes: The buffer that is offered.
 
     Raises:
-        UsageError: if one row does not fit the buffer.
+        UsageError: if a cell does not fit the buffer.
     """
-    queues = [list(_slices(item, epoch, purpose, buffer_bytes)) for item in cargo]
+    queues = []
+    for each in cargo:
+        step = _cells_per_visit(each, buffer_bytes)
+        edges = [*range(0, each.cells, step), each.cells]
+        queues.append(list(_slices(each, epoch, purpose, edges)))
     merge = _in_turn if order == "round-robin" else _largest_first
     return tuple(merge(queues))
 
 
 def mix_epoch(
-    cargo: Sequence[Cargo], *, epoch: int, purpose: Purpose, buffer_bytes: int
+    cargo: Sequence[Resource], *, epoch: int, purpose: Purpose, buffer_bytes: int
 ) -> tuple[tuple[Stop, ...], ...]:
     """The visits of one epoch, a slice of every resource at a time.
 
-    Each resource is cut into equally many slices that differ by one row at most, so
+    Each resource is cut into equally many slices that differ by one cell at most, so
     that all of them last until the epoch's end.
 
     Raises:
-        UsageError: if one row does not fit the buffer.
+        UsageError: if a cell does not fit the buffer.
     """
     count = max(
-        (-(-c.rows // _rows_per_visit(c, buffer_bytes)) for c in cargo), default=0
+        (-(-c.cells // _cells_per_visit(c, buffer_bytes)) for c in cargo), default=0
     )
-    queues = [list(_even_slices(item, epoch, purpose, count)) for item in cargo]
+    queues = []
+    for each in cargo:
+        edges = [each.cells * number // count for number in range(count + 1)]
+        queues.append(list(_slices(each, epoch, purpose, edges)))
     return tuple(
         tuple(stop for queue in queues if (stop := queue[number]).rows)
         for number in range(count)
@@ -154,11 +144,7 @@ def _pass(
     purpose: Purpose,
     epoch: int,
 ) -> tuple[tuple[Stop, ...], ...]:
-    cargo = [
-        Cargo(each.owner, each.name, each.rows, each.row_bytes)
-        for each in resources
-        if each.part == part_for(purpose)
-    ]
+    cargo = [each for each in resources if each.part == part_for(purpose)]
     size = settings.buffer_bytes
     if settings.mixed and purpose != "heldout":
         return mix_epoch(cargo, epoch=epoch, purpose=purpose, buffer_bytes=size)
@@ -168,33 +154,26 @@ def _pass(
     return tuple((stop,) for stop in stops)
 
 
-def _rows_per_visit(item: Cargo, buffer_bytes: int) -> int:
-    rows = buffer_bytes // item.row_bytes
-    if rows < 1:
+def _cells_per_visit(item: Resource, buffer_bytes: int) -> int:
+    """How many fit, also where the last one, which takes the rest, is among them."""
+    rest = item.rows - item.cells * item.cell_rows
+    cells = (buffer_bytes // item.row_bytes - rest) // item.cell_rows
+    if cells < 1:
         raise UsageError(
-            f"a row of {item.resource} has {item.row_bytes} bytes",
+            f"a cell of {item.name} has {item.longest_cell_bytes} bytes",
             why=f"the buffer has {buffer_bytes}",
             fix="Raise buffer_bytes in the job",
             code="buffer-too-small",
         )
-    return rows
+    return cells
 
 
 def _slices(
-    item: Cargo, epoch: int, purpose: Purpose, buffer_bytes: int
+    item: Resource, epoch: int, purpose: Purpose, edges: Sequence[int]
 ) -> Iterator[Stop]:
-    rows_per_visit = _rows_per_visit(item, buffer_bytes)
-    for first in range(0, item.rows, rows_per_visit):
-        rows = min(rows_per_visit, item.rows - first)
-        yield Stop(epoch, item.holder, item.resource, purpose, first, rows)
-
-
-def _even_slices(
-    item: Cargo, epoch: int, purpose: Purpose, count: int
-) -> Iterator[Stop]:
-    edges = [item.rows * number // count for number in range(count + 1)]
-    for first, end in pairwise(edges):
-        yield Stop(epoch, item.holder, item.resource, purpose, first, end - first)
+    """A stop between each two edges, which are numbers of cells; none has no rows."""
+    for first, end in pairwise(map(item.edge, edges)):
+        yield Stop(epoch, item.owner, item.name, purpose, first, end - first)
 
 
 def _in_turn(queues: list[list[Stop]]) -> Iterator[Stop]:

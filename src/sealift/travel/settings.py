@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 Order = Literal["round-robin", "by-size"]
-
-
-class CargoWishes(Protocol):
-    """What a job asks for its cargo; orchestrator and accelerator both have it."""
-
-    @property
-    def buffers(self) -> int:
-        """Most groups of visits in the accelerator at one time."""
-        ...
-
-    @property
-    def mixed(self) -> bool:
-        """Whether batches are drawn across several holders' rows."""
-        ...
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Largest cargo of one visit; 0 to choose."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

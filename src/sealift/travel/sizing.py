@@ -14,7 +14,7 @@ from sealift.errors import UnavailableError
 from sealift.release.agreement import Resource
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.schedule import Group, group_size, plan_job
-from sealift.travel.settings import CargoWishes, TravelSettings
+from sealift.travel.settings import TravelSettings
 
 SHARE: Final = 0.5  # of the free memory; the rest is the model's and its batches'
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -29,7 +29,7 @@ class BufferChoice:
 
 
 def choose_buffer(
-    resources: Sequence[Resource], settings: CargoWishes, free_bytes: int
+    resources: Sequence[Resource], settings: TravelSettings, free_bytes: int
 ) -> BufferChoice:
     """The buffer of a job's visits.
 
@@ -40,7 +40,7 @@ def choose_buffer(
 
     Raises:
         UnavailableError: code ``buffer-too-large``, if not all buffers fit into memory,
-            or not a single row does.
+            or not a single cell does.
     """
     visits = settings.buffers * group_size(resources, mixed=settings.mixed)
     wanted, free = settings.buffer_bytes, f"{say_bytes(free_bytes)} are free"
@@ -50,9 +50,9 @@ def choose_buffer(
         return BufferChoice(wanted, f"as the job says; {free}")
     longest = max(each.total_bytes for each in resources)
     share = int(free_bytes * SHARE) // visits
-    row = max(each.row_bytes for each in resources)
-    if share < row:
-        raise _too_large(row, visits, free)
+    cell = max(each.longest_cell_bytes for each in resources)
+    if share < cell:
+        raise _too_large(cell, visits, free)
     if longest <= share:
         return BufferChoice(longest, f"the largest resource; {free}")
     times = f", divided among {visits} visits" if visits > 1 else ""

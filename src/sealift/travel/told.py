@@ -20,7 +20,14 @@ from sealift.travel.messages import FailedError
 
 # Refusals that do not depend on the holder: asking again changes nothing.
 NEVER_LATER: Final = frozenset(
-    {"no-such-resource", "too-many-visits", "bad-rows", "rows-overlap", "bad-row"}
+    {
+        "no-such-resource",
+        "too-many-visits",
+        "bad-rows",
+        "off-grid",
+        "not-planned",
+        "bad-row",
+    }
 )
 _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "output-withheld": PolicyError,
@@ -33,6 +40,7 @@ _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "state-changed": JobError,
     "buffer-too-large": UnavailableError,
     "cargo-not-agreed": PolicyError,
+    "other-shape": PolicyError,
     "checkpoint-stale": StaleError,
     "checkpoint-rolled-back": StaleError,
     "checkpoint-damaged": IntegrityError,

@@ -126,6 +126,11 @@ BROKEN: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "sizes that do not fit": (lambda: replace(FIRST, total_bytes=1), "total_bytes"),
     "no rows": (lambda: replace(FIRST, rows=0), "rows"),
+    "a cell of no rows": (lambda: replace(FIRST, cell_rows=0), "cell_rows"),
+    "a grid finer than what a number is measured on": (
+        lambda: replace(AGREEMENT, output=replace(OUTPUT, metric_rows=2)),
+        "resources[0].cell_rows",
+    ),
     "more holders than owners": (
         lambda: replace(AGREEMENT, output=replace(OUTPUT, min_holders=4)),
         "output.min_holders",

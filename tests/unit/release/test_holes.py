@@ -59,7 +59,9 @@ def _closed() -> Agreement:
         parties=parties,
         operator="dora",
         references=References(),
-        resources=tuple(replace(each, rule=RULE) for each in OPEN.resources),
+        resources=tuple(
+            replace(each, rule=RULE, cell_rows=16) for each in OPEN.resources
+        ),
         output=replace(OUTPUT, metric_rows=16, min_owner_rows=9, statistics_rows=9),
         board=Board(
             members=OWNERS, threshold=2, veto=OWNERS, rollback=RollbackRule(2, 0)

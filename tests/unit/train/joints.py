@@ -33,6 +33,7 @@ def resource(owner: str, count: int, part: Part = "train") -> Resource:
         part=part,
         rows=count,
         row_bytes=ROW_BYTES,
+        cell_rows=1,
         total_bytes=count * ROW_BYTES,
         record_bytes=1024,
         schema=SCHEMA,

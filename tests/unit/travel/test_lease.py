@@ -81,7 +81,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisitWorld]:
         ({"purpose": "heldout"}, "foreign-lease"),
         ({"content": Digest.of(b"x")}, "foreign-lease"),
         ({"shape": (10, 80)}, "bad-rows"),
-        ({"first_row": 11}, "bad-rows"),
+        ({"first_row": 11}, "off-grid"),
         ({"lease_s": 61.0}, "lease-exceeds-agreement"),
     ],
 )

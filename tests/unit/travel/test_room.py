@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sealift.ids import VisitId
 from sealift.release.agreement import Resource
 from sealift.travel.hosting import Hosting
 from sealift.travel.messages import VisitEnded
-from tests.sim.hosting_world import MakeHost, reason
+from sealift.travel.schedule import Stop
+from tests.sim.hosting_world import MakeHost, make_offer, reason
 from tests.sim.visit_world import VisitWorld
 
 
@@ -60,13 +63,27 @@ def test_held_out_rows_are_never_mixed(make: MakeHost) -> None:
     assert reason(host.offer("bern", 0, "heldout")) == "too-many-buffers"
 
 
-def test_a_visit_fits_a_buffer(make: MakeHost, world: VisitWorld) -> None:
-    host = make()
-    host.hosting._room = type(host.hosting._room)(
-        buffers=2, mixed=False, buffer_bytes=799, idle_s=1.0
-    )
-    assert reason(host.offer("ada", 0)) == "bad-rows"
+def test_a_visit_is_one_of_the_plan(make: MakeHost, world: VisitWorld) -> None:
+    """Every other one is refused: at another place, of other rows, for something else."""
+    plan = {(3, Stop(0, "ada", "ada-train", "train", 0, 20))}
+    host = make(planned=plan)
+    honest = make_offer(world, "ada", 3, "train")
+    for change in (
+        {"position": 2}, {"epoch": 1}, {"holder": "bern"}, {"resource": "bern-train"},
+        {"purpose": "prepare"}, {"first_row": 1}, {"rows": 19},
+    ):  # fmt: skip
+        asked = replace(honest, visit=VisitId.generate(), **change)
+        assert reason(host.answer(asked)) == "not-planned", change
     assert world.pools == []
+    assert not reason(host.answer(honest))
+
+
+def test_without_that_rule_the_orchestrator_cuts_as_it_likes(
+    make: MakeHost, world: VisitWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hosting, "_require_planned", lambda *_: None)  # the mutant
+    host = make(planned=set())
+    assert not reason(host.offer("ada", 3))
 
 
 def test_a_visit_is_for_what_the_owners_rule_names(

@@ -13,7 +13,6 @@ from sealift.codec import decode, encode
 from sealift.errors import PolicyError, RefusedError, StaleError
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose, TravelRule
-from sealift.travel import rules as room
 from sealift.travel.messages import OfferVisit
 from sealift.travel.rules import RulesProgress, VisitRules, check_cargo
 from sealift.travel.settings import TravelSettings
@@ -50,33 +49,11 @@ def refused(call: Callable[[], None], code: str) -> None:
     assert refusal.value.code == code
 
 
-OVERLAPS = [(0, 9), (0, 11), (1, 10), (9, 1), (5, 20), (0, 1)]
-
-
-@pytest.mark.parametrize(("first", "rows"), OVERLAPS)
-def test_rows_that_overlap_earlier_ones(first: int, rows: int) -> None:
-    rules = VisitRules(max_visits=9)
-    work(rules, offer(0, 10))
-    refused(lambda: rules.admit(offer(first, rows)), "rows-overlap")
-    after_sums = VisitRules(max_visits=9)
-    work(after_sums, offer(0, 10, purpose="prepare"))
-    for purpose in ("prepare", "train"):
-        wish = offer(first, rows, purpose=purpose)
-        refused(lambda each=wish: after_sums.admit(each), "rows-overlap")  # type: ignore[misc]
-
-
 def test_the_same_rows_again_and_others_beside_them() -> None:
     rules = VisitRules(max_visits=9)
     work(rules, offer(0, 10, purpose="prepare"), offer(0, 10), offer(0, 10))
     work(rules, offer(10, 10), offer(0, 10), offer(3, 4, purpose="heldout"))
     assert rules.distinct_rows("ada") == 20
-
-
-def test_sums_take_each_row_once() -> None:
-    rules = VisitRules(max_visits=9)
-    work(rules, offer(0, 10, purpose="prepare"), offer(10, 5, purpose="prepare"))
-    assert rules.prepared_rows() == {"ada-train": 15}
-    refused(lambda: rules.admit(offer(0, 10, purpose="prepare")), "rows-overlap")
 
 
 def test_a_visit_that_came_to_nothing_is_in_no_sum() -> None:
@@ -85,41 +62,6 @@ def test_a_visit_that_came_to_nothing_is_in_no_sum() -> None:
     rules.admit(lost)
     rules.begin(lost)
     assert rules.prepared_rows() == {}
-
-
-@pytest.mark.parametrize("purpose", ["train", "heldout"])
-def test_no_sums_after_something_was_built_on_them(purpose: Purpose) -> None:
-    rules = VisitRules(max_visits=9)
-    late = offer(10, 10, purpose="prepare")
-    work(rules, offer(0, 10, purpose="prepare"))
-    rules.admit(late)
-    work(rules, offer(0, 10, purpose=purpose))
-    refused(lambda: rules.begin(late), "group-over")
-    refused(lambda: rules.admit(offer(20, 5, purpose="prepare")), "group-over")
-
-
-@pytest.mark.parametrize(("first", "rows"), OVERLAPS)
-def test_without_that_rule_they_are_taken(
-    monkeypatch: pytest.MonkeyPatch, first: int, rows: int
-) -> None:
-    monkeypatch.setattr(room, "_overlap", lambda one, other: False)  # the mutant
-    rules = VisitRules(max_visits=9)
-    work(rules, offer(0, 10), offer(first, rows))
-
-
-def test_two_that_were_admitted_together_and_overlap() -> None:
-    rules = VisitRules(max_visits=9)
-    one, other = offer(0, 10), offer(1, 10)
-    rules.admit(one)
-    rules.admit(other)
-    rules.begin(one)
-    refused(lambda: rules.begin(other), "rows-overlap")
-
-
-def test_rows_that_the_recipe_never_saw_bind_nobody() -> None:
-    rules = VisitRules(max_visits=9)
-    rules.admit(offer(0, 10))
-    work(rules, offer(1, 10))
 
 
 def test_repeated_rows_are_not_more_rows() -> None:

@@ -9,51 +9,65 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.errors import UsageError
-from sealift.ids import VisitId
-from sealift.release.agreement import Resource
-from sealift.travel.messages import OfferVisit
-from sealift.travel.rules import VisitRules
-from sealift.travel.schedule import Cargo, Stop, mix_epoch, plan_epoch, plan_job
+from sealift.release.agreement import Part, Resource
+from sealift.travel.schedule import Stop, mix_epoch, plan_epoch, plan_job
 from sealift.travel.settings import Order, TravelSettings
 from tests.sim.owners import make_consortium
 
 ORDERS: tuple[Order, ...] = ("round-robin", "by-size")
-CARGO = st.lists(st.integers(1, 60), max_size=6).map(
-    lambda sizes: [
-        Cargo(f"h{number}", f"h{number}-train", rows, 8 + 8 * (number % 3))
-        for number, rows in enumerate(sizes)
-    ]
-)
-
 MODEL = make_consortium(("ada", "bern", "cleo")).agreement.resources[0]
 
 
-def plan(cargo: list[Cargo], order: Order, buffer_bytes: int) -> tuple[Stop, ...]:
+def table(
+    holder: str, rows: int, row_bytes: int, *, cell_rows: int = 1, part: Part = "train"
+) -> Resource:
+    return replace(
+        MODEL,
+        name=f"{holder}-{part}",
+        owner=holder,
+        part=part,
+        rows=rows,
+        row_bytes=row_bytes,
+        cell_rows=cell_rows,
+        total_bytes=rows * row_bytes,
+    )
+
+
+TABLES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 9)), max_size=6).map(
+    lambda sizes: [
+        table(f"h{number}", rows, 8 + 8 * (number % 3), cell_rows=cell_rows)
+        for number, (rows, cell_rows) in enumerate(sizes)
+    ]
+)
+BUFFERS = st.integers(17 * 24, 1000)  # the longest cell fits
+
+
+def plan(cargo: list[Resource], order: Order, buffer_bytes: int) -> tuple[Stop, ...]:
     return plan_epoch(
         cargo, epoch=3, purpose="train", order=order, buffer_bytes=buffer_bytes
     )
 
 
-@given(cargo=CARGO, order=st.sampled_from(ORDERS), buffer_bytes=st.integers(24, 400))
+@given(cargo=TABLES, order=st.sampled_from(ORDERS), buffer_bytes=BUFFERS)
 def test_each_row_once_and_never_more_than_fits(
-    cargo: list[Cargo], order: Order, buffer_bytes: int
+    cargo: list[Resource], order: Order, buffer_bytes: int
 ) -> None:
     stops = plan(cargo, order, buffer_bytes)
     assert stops == plan(cargo, order, buffer_bytes)
     for item in cargo:
-        own = [stop for stop in stops if stop.resource == item.resource]
+        own = [stop for stop in stops if stop.resource == item.name]
         rows = [
             r for stop in own for r in range(stop.first_row, stop.first_row + stop.rows)
         ]
         assert rows == list(range(item.rows))
         assert all(stop.rows * item.row_bytes <= buffer_bytes for stop in own)
-        assert {(stop.epoch, stop.holder) for stop in own} == {(3, item.holder)}
+        assert {(stop.epoch, stop.holder) for stop in own} == {(3, item.owner)}
+        for stop in own:
+            item.require_cells(stop.first_row, stop.rows)
 
 
 def names(order: Order) -> list[str]:
-    cargo = [
-        Cargo(name, name, rows, 10) for name, rows in (("a", 3), ("b", 7), ("c", 3))
-    ]
+    cargo = [table(name, rows, 10) for name, rows in (("a", 3), ("b", 7), ("c", 3))]
     return [f"{stop.holder}{stop.first_row}" for stop in plan(cargo, order, 30)]
 
 
@@ -65,45 +79,48 @@ def test_by_size_takes_from_whoever_has_most_left() -> None:
     assert names("by-size") == ["b0", "b3", "a0", "c0", "b6"]
 
 
-def test_a_row_must_fit() -> None:
+@pytest.mark.parametrize(
+    ("rows", "cell_rows", "needed"),
+    [(1, 1, 1), (7, 4, 7), (8, 4, 4), (9, 4, 5), (3, 9, 3)],
+)
+def test_a_cell_must_fit(rows: int, cell_rows: int, needed: int) -> None:
+    """The last one is the longest: it takes the rest."""
+    cargo = [table("a", rows, 10, cell_rows=cell_rows)]
+    assert plan(cargo, "by-size", 10 * needed)
     with pytest.raises(UsageError) as refusal:
-        plan([Cargo("a", "a", 1, 25)], "by-size", 24)
+        plan(cargo, "by-size", 10 * needed - 1)
     assert refusal.value.code == "buffer-too-small"
 
 
-def agreed(cargo: list[Cargo]) -> list[Resource]:
+def test_slices_are_whole_cells() -> None:
+    cargo = [table("a", 23, 10, cell_rows=4)]
+    ranges = [(stop.first_row, stop.rows) for stop in plan(cargo, "by-size", 120)]
+    assert ranges == [(0, 8), (8, 8), (16, 7)]
+
+
+def agreed(cargo: list[Resource]) -> list[Resource]:
     """Resources of an agreement that are this cargo; each owner measures on one row."""
-    found = []
-    for item in cargo:
-        for part, rows in (("train", item.rows), ("heldout", 1)):
-            found.append(
-                replace(
-                    MODEL,
-                    name=f"{item.holder}-{part}",
-                    owner=item.holder,
-                    part=part,
-                    rows=rows,
-                    row_bytes=item.row_bytes,
-                    total_bytes=rows * item.row_bytes,
-                )
-            )
-    return found
+    return [
+        each
+        for item in cargo
+        for each in (item, table(item.owner, 1, item.row_bytes, part="heldout"))
+    ]
 
 
 JOBS = st.builds(
     TravelSettings,
     epochs=st.integers(0, 3),
     order=st.sampled_from(ORDERS),
-    buffer_bytes=st.integers(24, 400),
+    buffer_bytes=BUFFERS,
     evaluate_every=st.integers(0, 2),
     mixed=st.booleans(),
     prepare=st.booleans(),
 )
 
 
-@given(cargo=CARGO, settings=JOBS)
+@given(cargo=TABLES, settings=JOBS)
 def test_a_job_visits_every_row_in_every_pass(
-    cargo: list[Cargo], settings: TravelSettings
+    cargo: list[Resource], settings: TravelSettings
 ) -> None:
     plan = plan_job(agreed(cargo), settings)
     assert [group.position for group in plan] == list(range(len(plan)))
@@ -120,7 +137,7 @@ def test_a_job_visits_every_row_in_every_pass(
             for stop in group.stops
         ]
         for item in cargo:
-            name = f"{item.holder}-{'heldout' if purpose == 'heldout' else 'train'}"
+            name = f"{item.owner}-{'heldout' if purpose == 'heldout' else 'train'}"
             rows = [
                 r
                 for stop in stops
@@ -134,37 +151,34 @@ def test_a_job_visits_every_row_in_every_pass(
         assert len(group.stops) == 1 or (settings.mixed and group.purpose != "heldout")
 
 
-@given(cargo=CARGO, settings=JOBS)
-def test_a_resource_is_cut_in_one_way(
-    cargo: list[Cargo], settings: TravelSettings
+@given(cargo=TABLES, settings=JOBS)
+def test_ranges_of_a_job_are_equal_or_apart(
+    cargo: list[Resource], settings: TravelSettings
 ) -> None:
-    """What the accelerator demands: ranges that are equal or apart."""
-    rules = VisitRules(max_visits=10**6)
-    for group in plan_job(agreed(cargo), settings):
+    """What the accelerator's counts rest on: the rows of different ranges add up."""
+    resources = agreed(cargo)
+    shown: dict[str, set[tuple[int, int]]] = {}
+    for group in plan_job(resources, settings):
         for stop in group.stops:
-            offer = OfferVisit(
-                visit=VisitId.generate(),
-                number=1,
-                epoch=stop.epoch,
-                holder=stop.holder,
-                resource=stop.resource,
-                purpose=stop.purpose,
-                first_row=stop.first_row,
-                rows=stop.rows,
-                position=group.position,
+            shown.setdefault(stop.resource, set()).add((stop.first_row, stop.rows))
+    for item in resources:
+        ranges = shown.get(item.name, set())
+        if item.part == "train":
+            settings_pass = settings.epochs or settings.prepare
+            assert sum(rows for _, rows in ranges) == (
+                item.rows if settings_pass else 0
             )
-            rules.admit(offer)
-            rules.begin(offer)
-        rules.advance(group.position)
+        for first, rows in ranges:
+            item.require_cells(first, rows)
 
 
-@given(cargo=CARGO.filter(bool), buffer_bytes=st.integers(24, 400))
-def test_mixed_slices_last_until_the_end(cargo: list[Cargo], buffer_bytes: int) -> None:
+@given(cargo=TABLES.filter(bool), buffer_bytes=BUFFERS)
+def test_mixed_slices_last_until_the_end(
+    cargo: list[Resource], buffer_bytes: int
+) -> None:
     groups = mix_epoch(cargo, epoch=0, purpose="train", buffer_bytes=buffer_bytes)
     for item in cargo:
-        sizes = [
-            s.rows for group in groups for s in group if s.resource == item.resource
-        ]
-        assert max(sizes) - min(sizes) <= 1
+        sizes = [s.rows for group in groups for s in group if s.resource == item.name]
+        assert max(sizes) - min(sizes) < 2 * item.cell_rows
         assert max(sizes) * item.row_bytes <= buffer_bytes
-        assert len(sizes) == min(len(groups), item.rows)
+        assert len(sizes) == min(len(groups), item.cells)

@@ -206,7 +206,7 @@ def test_a_holder_that_left_makes_the_offer_void() -> None:
     assert trip.roster.sessions(trip.holders["bern"].peer.role)
 
 
-@pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "rows-overlap"])
+@pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "off-grid"])
 def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
     asked = TravelSettings(on_missing="wait", attempts=5)
     trip = Trip(asked, fails=1.0, reasons=(reason,)).run()

@@ -244,6 +244,7 @@ class Office:
             part="train",
             rows=64,
             row_bytes=16,
+            cell_rows=1,
             total_bytes=1024,
             record_bytes=256,
             schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},

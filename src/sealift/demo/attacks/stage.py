@@ -60,6 +60,7 @@ from sealift.travel.rules import VisitRules
 
 OWNERS: Final = ("ada", "bern")
 ROWS: Final = 24
+CELL_ROWS: Final = 4
 ROW_BYTES: Final = 40
 RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
 CANARY: Final = b"canary: these rows are private!!"
@@ -335,6 +336,7 @@ class Stage:
             part="train",
             rows=ROWS,
             row_bytes=ROW_BYTES,
+            cell_rows=CELL_ROWS,
             total_bytes=len(plain),
             record_bytes=RECORD_BYTES,
             schema={"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]},

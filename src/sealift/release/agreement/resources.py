@@ -77,6 +77,8 @@ class Resource:
         part: ``train``, ``heldout`` for evaluation only, or ``model`` to be served.
         rows: Number of rows; 1 for a model.
         row_bytes: Bytes of one row.
+        cell_rows: Rows of a cell of the grid along which it is cut, fixed when it was
+            sealed (rule N5); the last cell takes the rest as well.
         total_bytes: Plaintext bytes, ``rows * row_bytes``.
         record_bytes: Plaintext bytes of one sealed record.
         schema: The table's schema in its plain form (spec/table.md), or the model's
@@ -91,6 +93,7 @@ class Resource:
     part: Part
     rows: int
     row_bytes: int
+    cell_rows: int
     total_bytes: int
     record_bytes: int
     schema: dict[str, Any]
@@ -100,7 +103,7 @@ class Resource:
 
     def __post_init__(self) -> None:
         check_name(self.name, what="resource name")
-        for name in ("rows", "row_bytes", "total_bytes", "record_bytes"):
+        for name in ("rows", "row_bytes", "cell_rows", "total_bytes", "record_bytes"):
             require_within(getattr(self, name), 1, MAX_INTEGER, name)
         if self.total_bytes != self.rows * self.row_bytes:
             raise inconsistent("is not rows times row_bytes", "total_bytes")
@@ -112,6 +115,41 @@ class Resource:
     def num_records(self) -> int:
         """Records of the sealed file."""
         return -(-self.total_bytes // self.record_bytes)
+
+    @property
+    def cells(self) -> int:
+        """Cells of its grid; a table shorter than a cell is one."""
+        return max(1, self.rows // self.cell_rows)
+
+    def edge(self, cell: int) -> int:
+        """The first row of a cell; of the one after the last: the end."""
+        return self.rows if cell == self.cells else cell * self.cell_rows
+
+    @property
+    def longest_cell_bytes(self) -> int:
+        """Bytes of its last cell: no other one is longer."""
+        return (self.rows - self.edge(self.cells - 1)) * self.row_bytes
+
+    def require_cells(self, first_row: int, rows: int) -> None:
+        """Refuse a range that is not made of whole cells (rule N5).
+
+        So two ranges that are let through differ by no row or by a cell at least,
+        whoever asked for them, and in whichever run.
+
+        Raises:
+            PolicyError: ``off-grid``.
+        """
+        end, last = first_row + rows, self.edge(self.cells - 1)
+        starts = 0 <= first_row <= last and first_row % self.cell_rows == 0
+        ends = end == self.rows or (end <= last and end % self.cell_rows == 0)
+        if rows < 1 or not starts or not ends:
+            raise PolicyError(
+                f"rows {first_row} to {end - 1} of {self.name} are no whole cells",
+                why=f"its {self.rows} rows are cut every {self.cell_rows}, and the "
+                "last cell takes the rest",
+                fix="Cut a resource along the grid that it was sealed with",
+                code="off-grid",
+            )
 
     def is_table_of(self, other: Resource) -> bool:
         """Whether both are the same sealed table, whatever their owner's rule says."""

@@ -224,6 +224,13 @@ class Agreement:
             role: PartyRole = "model_owner" if entry.part == "model" else "data_owner"
             self._require_role(entry.owner, role, f"resources[{index}].owner")
             self._check_rule(entry, f"resources[{index}].rule")
+            if entry.cell_rows < self.output.metric_rows:
+                raise inconsistent(
+                    f"a cell of {entry.name} has {entry.cell_rows} rows, and "
+                    f"output.metric_rows is {self.output.metric_rows}: seal it anew "
+                    "with `data seal --cell-rows`, or lower metric_rows",
+                    f"resources[{index}].cell_rows",
+                )
             if (entry.part == "model") is not self.serves:
                 raise inconsistent(
                     "an agreement is about tables or about models", "resources"

@@ -104,6 +104,7 @@ def _written(
         part="model",
         rows=1,
         row_bytes=len(content),
+        cell_rows=1,
         total_bytes=len(content),
         record_bytes=RECORD_BYTES,
         schema=form.to_plain(),
