@@ -156,7 +156,7 @@ BAD_AT_HOME: dict[str, tuple[Callable[[World], None], int, str, str]] = {
     "unknown field": (misspell, MALFORMED, "[unknown-field]", "training.epoch"),
     "wrong type": (use_text, MALFORMED, "[bad-field]", "training.epochs"),
     "not TOML": (break_toml, MALFORMED, "[bad-toml]", "job.toml"),
-    "small buffer": (shrink_buffer, USAGE, "[buffer-too-small]", "264 bytes"),
+    "small buffer": (shrink_buffer, USAGE, "[buffer-too-small]", "a cell of "),
     "long lease": (lengthen_lease, REFUSED, "[lease-exceeds-agreement]", "5000 s"),
     "address": (misaddress, MALFORMED, "[bad-address]", "somewhere"),
     "other plan": (plan_locally, USAGE, "[other-plan]", "local"),

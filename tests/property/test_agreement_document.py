@@ -17,7 +17,7 @@ from sealift.release.agreement import Agreement, OutputRule, TravelRule
 from sealift.release.signed import SignedAgreement, verify
 from tests.sim.owners import make_consortium
 
-CONSORTIUM = make_consortium(("ada", "bern"))
+CONSORTIUM = make_consortium(("ada", "bern"), cell_rows=100)
 AGREEMENT = CONSORTIUM.agreement
 SIGNED = CONSORTIUM.signed()
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)

@@ -66,7 +66,7 @@ def code_bundle(files: dict[str, bytes] = CODE) -> CodeBundle:
 
 
 def make_resource(
-    owner: str, part: str, data_key: SecretKey, rows: int = 40
+    owner: str, part: str, data_key: SecretKey, rows: int = 40, cell_rows: int = 1
 ) -> Resource:
     name = f"{owner}-{part}"
     return Resource(
@@ -75,7 +75,7 @@ def make_resource(
         part=part,  # type: ignore[arg-type]
         rows=rows,
         row_bytes=16,
-        cell_rows=1,
+        cell_rows=cell_rows,
         total_bytes=16 * rows,
         record_bytes=256,
         schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},
@@ -115,7 +115,9 @@ class Consortium:
         return replace(self, agreement=after, before=self.signed().line)
 
 
-def make_consortium(owners: tuple[str, ...] = ("ada", "bern", "cleo")) -> Consortium:
+def make_consortium(
+    owners: tuple[str, ...] = ("ada", "bern", "cleo"), *, cell_rows: int = 1
+) -> Consortium:
     identities = {name: create_identity(name) for name in owners}
     keys = {
         f"{name}-{part}": SecretKey.generate()
@@ -132,7 +134,7 @@ def make_consortium(owners: tuple[str, ...] = ("ada", "bern", "cleo")) -> Consor
         accept=(Level.DEVELOPMENT,),
         references=References((attester.public_key,)),
         resources=tuple(
-            make_resource(*name.rsplit("-", 1), data_key)
+            make_resource(*name.rsplit("-", 1), data_key, cell_rows=cell_rows)
             for name, data_key in keys.items()
         ),
         model_owner=owners[-1],

@@ -43,6 +43,7 @@ from sealift.travel.attendance import Attendance
 from sealift.travel.holder import HeldResource
 from sealift.travel.messages import Finished
 from sealift.travel.peers import link_name
+from sealift.travel.served import SERVED_NAME, ServedVisits
 
 
 def add_parser(subparsers: Any) -> None:
@@ -253,6 +254,7 @@ def make_attendance(
         setup.agreement,
         held=held,
         heads=HeadStore(args.heads),
+        served=ServedVisits(args.heads.with_name(SERVED_NAME)),
         receipts=args.receipts,
         job=setup.job.name,
         clock=time.monotonic,

@@ -31,6 +31,7 @@ from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance, Between
 from sealift.travel.holder import HeldResource
 from sealift.travel.peers import link_name
+from sealift.travel.served import SERVED_NAME, ServedVisits
 
 MakeBetween = Callable[[Sink], Between]
 
@@ -99,6 +100,7 @@ def _attendance(
         agreement,
         held=held,
         heads=HeadStore(args.heads),
+        served=ServedVisits(args.heads.with_name(SERVED_NAME)),
         receipts=args.receipts,
         job=job.name,
         clock=time.monotonic,

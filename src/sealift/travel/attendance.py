@@ -49,6 +49,7 @@ from sealift.travel.peers import (
     expect_accelerator,
     expect_orchestrator,
 )
+from sealift.travel.served import ServedVisits
 from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 60.0
@@ -76,6 +77,7 @@ class Attendance:
         agreement: Verified.
         held: The party's sealed files, by resource.
         heads: What this party remembers of every log.
+        served: What was served, counted on the disk.
         receipts: Folder that gets the receipts.
         job: Name of the job that leases must name.
         mode: How records cross, by this party's own copy of the job; no lease may say
@@ -100,6 +102,7 @@ class Attendance:
         *,
         held: Mapping[str, HeldResource],
         heads: HeadStore,
+        served: ServedVisits,
         receipts: Path,
         job: str,
         clock: Clock,
@@ -114,6 +117,7 @@ class Attendance:
         self._agreement = agreement
         self._held = held
         self._heads = heads
+        self._served = served
         self._receipts = receipts
         self._job = job
         self._receipt_wait_s = receipt_wait_s
@@ -202,6 +206,7 @@ class Attendance:
         signed: SignedLease,
         require_standing: Callable[[], None],
     ) -> Provisioning:
+        most = self._agreement.agreement.output.max_visits
         return Provisioning(
             held,
             signed,
@@ -210,6 +215,7 @@ class Attendance:
             receipt_wait_s=self._receipt_wait_s,
             pathfinder=self._pathfinder,
             require_standing=require_standing,
+            count=partial(self._served.take, signed.lease, most),
             sink=self._sink,
         )
 

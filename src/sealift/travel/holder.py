@@ -82,6 +82,8 @@ class Provisioning:
             each a continuation of the last one kept.
         receipt_wait_s: How long to wait for the receipt after the cargo.
         pathfinder: Chooses the way of the frames; the relay only, if there is none.
+        require_standing: Raises once our own broker no longer stands by the accelerator.
+        count: Takes note, on the disk, that rows leave; raises if they may not.
         sink: Where events go.
     """
 
@@ -95,6 +97,7 @@ class Provisioning:
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         pathfinder: Pathfinder | None = None,
         require_standing: Callable[[], None] = _nothing,
+        count: Callable[[], None] = _nothing,
         sink: Sink = discard,
     ) -> None:
         self._held = held
@@ -106,6 +109,7 @@ class Provisioning:
         self._receipt_wait_s = receipt_wait_s
         self._pathfinder = pathfinder or Pathfinder(())
         self._require_standing = require_standing
+        self._count = count
         self._sink = sink
 
     def provision(self, session: VisitSession) -> SignedReceipt:
@@ -131,6 +135,7 @@ class Provisioning:
             self._introduce(session)
             ready = receive_message(session, Ready, timeout_s=self._remaining_s())
             self._check_heads(ready.heads)
+            self._count()
             sink = self._way(session, ready, stack)
             frames = self._send_frames(sink, visit_key)
             self._held.source.check_unchanged()

@@ -25,7 +25,7 @@ from sealift.release.signed import save_signed
 from sealift.release.starter import Starter
 from tests.sim.owners import CODE, NOW_S, Consortium, make_consortium
 
-CONSORTIUM = make_consortium(("ada", "bern"))
+CONSORTIUM = make_consortium(("ada", "bern"), cell_rows=16)
 
 
 def read_resource(path: Path) -> Resource:

@@ -12,6 +12,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
 from sealift.travel.attendance import Attendance
+from sealift.travel.served import SERVED_NAME, ServedVisits
 from tests.sim.owners import Consortium, make_consortium, now
 
 
@@ -32,6 +33,7 @@ def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Atte
         verified,
         held={},
         heads=HeadStore(folder / "heads.json"),
+        served=ServedVisits(folder / SERVED_NAME),
         receipts=folder,
         job="digits",
         clock=lambda: 0.0,
