@@ -84,7 +84,7 @@ def segments() -> dict[str, Any]:
         "base_key": KEY.hex(),
         "header": header.encode().hex(),
         "nonces": {str(index): keys.nonce(index, index).hex() for index in indices},
-        "lane_2_sequence_9_of_record_0": keys.nonce(0, 9, 2).hex(),
+        "sequence_9_of_record_0": keys.nonce(0, 9).hex(),
     }
 
 

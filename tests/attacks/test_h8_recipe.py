@@ -28,7 +28,6 @@ from sealift.attest.level import Level
 from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
 from sealift.train.faults import Fault
-from sealift.train.inplace import InPlace
 from sealift.train.joint import JointTraining
 from sealift.train.output import Measured, let_out
 from sealift.train.sandbox.confine import Confinement
@@ -45,6 +44,7 @@ from tests.sim.hostile_recipe import (
     attack_rows,
     hostile_bundle,
 )
+from tests.sim.inplace import InPlace
 from tests.sim.memoryscan import family
 from tests.unit.train.joints import cargo_of, resource
 from tests.unit.train.test_output import RULE

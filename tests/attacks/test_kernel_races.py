@@ -17,7 +17,6 @@ import pytest
 from sealift.channel.cuda import geometry
 from sealift.channel.cuda.batches import refusal
 from sealift.channel.cuda.plan import BatchShape, Plan
-from sealift.channel.cuda.sequence import SealerStart, sequence_plan
 from sealift.crypto.aead import Suite
 from tests.sim.gcc_kernels import KERNELS, prepare, racing_library
 from tests.sim.kernel_batches import RECORD, SMALL_GPU, Memory
@@ -40,7 +39,6 @@ def plans(suite: Suite, total_bytes: int) -> list[Plan]:
     )
     return [
         geometry.expand_plan(suite),
-        sequence_plan(count),
         geometry.seal_plan(suite, shape, SMALL_GPU),
         geometry.open_plan(suite, shape, SMALL_GPU),
         Plan((refusal(count),)),
@@ -60,11 +58,10 @@ def memories(scratch_bytes: int) -> dict[str, Memory]:
         "records": Memory(len(records)), "aad": Memory(AAD_BYTES * len(LENGTHS)),
         "raw_key": Memory(32), "key": Memory(9968), "sealed": Memory(at),
         "plain": Memory(at), "verdicts": Memory(len(LENGTHS)), "target": Memory(32_768),
-        "count": Memory(8), "sequence": Memory(48), "prefixes": Memory(16 * len(LENGTHS)),
+        "count": Memory(8),
         "scratch": Memory(scratch_bytes),
     }  # fmt: skip
     made["records"].write(records)
-    made["sequence"].write(SealerStart(bytes(12), 1, 5, 0, 1 << 40).encode())
     return made
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
 from torch import nn
 
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.device import RecordPlace
-from sealift.channel.gateddevice import GatedDevice
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.verdict import Gate, check_deferrable
 from sealift.crypto.aead import Suite
@@ -181,37 +178,3 @@ def test_a_step_that_waits_is_the_only_thing_that_differs():
             bench.learn(batch)
     pairs = zip(plain.weights(), gated.weights(), strict=True)
     assert all(torch.equal(first, second) for first, second in pairs)
-
-
-def admitted(batch):
-    gate = Gate()
-    gate.admit(
-        batch.verdicts, dtype="float32", shape=(ROWS, FEATURES), nbytes=BATCH_BYTES
-    )
-    return GatedDevice(batch.engine, gate)
-
-
-def outward(batch, device):
-    """A copy to the host, and a record sealed for somebody else."""
-    copied, sealed = bytearray(BATCH_BYTES), device.allocate(BATCH_BYTES + 16)
-    key = device.key(SUITE, SecretKey.generate())
-    place = RecordPlace(bytes(12), b"", 0, 0, BATCH_BYTES)
-    for attempt in (
-        lambda: device.download(batch.memory, 0, copied).wait(),
-        lambda: device.seal(key, batch.memory, sealed, [place]).wait(),
-    ):
-        with contextlib.suppress(AuthenticationError):
-            attempt()
-    return any(copied), any(sealed.view)
-
-
-@pytest.mark.parametrize("flip", [False, True])
-def test_nothing_leaves_a_gated_device_before_its_verdict(flip):
-    batch = Batch(flip=flip)
-    assert outward(batch, admitted(batch)) == ((not flip,) * 2)
-
-
-def test_an_engine_without_a_gate_seals_what_never_verified():
-    # The mutant: what leaves is made of the spoiled batch (here: of its zeroes).
-    batch = Batch(flip=True)
-    assert outward(batch, batch.engine) == (False, True)

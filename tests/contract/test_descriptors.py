@@ -19,9 +19,6 @@ import pytest
 
 from sealift.attest.attesters.tpm.link import DeviceLink
 from sealift.channel.bytesource import FileSource
-from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.namedmemory import NamedMemoryTransport
-from sealift.channel.transports.spool import SpoolTransport
 from sealift.cli import join
 from sealift.data.arena import WindowArena
 from sealift.data.torchloader import SealedDataLoader
@@ -94,10 +91,9 @@ def test_what_a_holder_loads(
         assert left_open(load) == 0
 
 
-@pytest.mark.parametrize("kind", [MemfdTransport, NamedMemoryTransport])
-def test_links(kind: type[MemfdTransport]) -> None:
+def test_links() -> None:
     def cross() -> None:
-        world = LinkWorld(transport_class=kind)
+        world = LinkWorld()
         world.cross(lambda: world.sender.send(b"x" * 10_000))
         world.close()
 
@@ -154,7 +150,6 @@ def read_only(path: Path) -> FileSource:
 
 OWNERS: dict[str, Callable[[Path], Any]] = {
     "source": lambda folder: read_only(folder / "file"),
-    "spool": lambda folder: SpoolTransport(folder / "one", folder / "two"),
     "buffer": lambda folder: SharedBuffer(100),
     "pool": lambda folder: CPUPool(100, 64),
     "area": lambda folder: Area(100),

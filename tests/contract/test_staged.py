@@ -13,7 +13,6 @@ from sealift.channel.link.keys import LinkOpener
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.staged import MAX_BATCH_RECORDS, Staged, spans
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
@@ -127,16 +126,6 @@ def test_modes_that_open_one_by_one_still_do(mode):
     assert world.cross(lambda: world.sender.send(plaintext)).total_bytes
     assert max(map(len, counted.opened)) == 1
     assert world.content()[: len(plaintext)] == plaintext
-    world.close()
-
-
-def test_named_memory_is_copied_before_it_crosses():
-    engine = Apart()
-    counted = Counted(engine)
-    world = world_of(engine, transport_class=NamedMemoryTransport, num_slots=8)
-    assert world.cross(lambda: world.sender.send(PLAINTEXT)).total_bytes
-    assert world.content()[: len(PLAINTEXT)] == PLAINTEXT
-    assert sum(map(len, counted.opened)) == RECORDS
     world.close()
 
 

@@ -9,11 +9,10 @@ import time
 
 import pytest
 
-from sealift.channel.pipeline import receive_stream, send_stream
+from sealift.bench.pipeline import receive_stream, send_stream
 from sealift.channel.stream import StreamOpener, StreamSealer
 from sealift.channel.transports.memfd import memfd_pair
 from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.spool import SpoolTransport
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
@@ -31,21 +30,12 @@ def tcp_pair():
     return here, there
 
 
-def spool_pair(folder):
-    one, two = folder / "one", folder / "two"
-    return (
-        SpoolTransport(one, two, max_frame_bytes=LIMIT_BYTES),
-        SpoolTransport(two, one, max_frame_bytes=LIMIT_BYTES),
-    )
-
-
-@pytest.fixture(params=["tcp", "memfd", "memory", "spool"])
+@pytest.fixture(params=["tcp", "memfd", "memory"])
 def ends(request, tmp_path):
     makers = {
         "tcp": tcp_pair,
         "memfd": lambda: memfd_pair(slot_bytes=LIMIT_BYTES, num_slots=4),
         "memory": lambda: memory_pair(max_frame_bytes=LIMIT_BYTES),
-        "spool": lambda: spool_pair(tmp_path),
     }
     here, there = makers[request.param]()
     yield here, there

@@ -111,11 +111,11 @@ class StreamMachine(RuleBasedStateMachine):
         self.line.insert(to % (len(self.line) + 1), frame)
 
     @precondition(has_frames)
-    @rule(at=INDEX, sequence=INDEX, lane=st.integers(0, 2), final=st.booleans())
-    def forge_the_prefix(self, at, sequence, lane, final):
+    @rule(at=INDEX, sequence=INDEX, final=st.booleans())
+    def forge_the_prefix(self, at, sequence, final):
         at %= len(self.line)
         record = self.line[at][PREFIX_BYTES:]
-        prefix = FramePrefix(len(record), sequence, final, lane).encode()
+        prefix = FramePrefix(len(record), sequence, final).encode()
         self.line[at] = prefix + record
 
     @rule(which=st.integers(0, 2), to=INDEX)

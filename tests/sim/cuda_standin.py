@@ -110,16 +110,12 @@ class StandInStream:
 
     def __init__(self, gpu: StandInGpu) -> None:
         self.gpu = gpu
-        self.capturing: list[Callable[[], None]] | None = None
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True, name="stand-in")
         self._thread.start()
 
     def put(self, work: Callable[[], None]) -> None:
-        if self.capturing is not None:
-            self.capturing.append(work)
-        else:
-            self._work.put(work)
+        self._work.put(work)
 
     def drain(self) -> None:
         mark = Mark()
@@ -307,21 +303,6 @@ class StandInDriver:
             self.gpu.runner.run(kernel, grid, kept)
 
         stream.put(run)
-
-    def begin_capture(self, stream: StandInStream) -> None:
-        stream.capturing = []
-
-    def end_capture(self, stream: StandInStream) -> tuple[Callable[[], None], ...]:
-        noted, stream.capturing = stream.capturing, None
-        assert noted is not None
-        return tuple(noted)
-
-    def replay(
-        self, graph: tuple[Callable[[], None], ...], stream: StandInStream
-    ) -> None:
-        self.gpu.count("cuGraphLaunch")
-        for work in graph:
-            stream.put(work)
 
     def release(self, thing: object) -> None:
         if isinstance(thing, StandInStream):

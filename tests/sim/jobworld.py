@@ -30,9 +30,9 @@ from sealift.release.signed import (
     verify,
 )
 from sealift.release.vault import Vault
-from sealift.train.inplace import InPlace
 from sealift.train.local import LocalRun, SealedRows, train_local
 from sealift.train.settings import read_job
+from tests.sim.inplace import InPlace
 
 RECIPE = """
 import time

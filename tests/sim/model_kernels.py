@@ -26,7 +26,6 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 
 RECORD = struct.Struct("<QQIIQ12sI")
-STATE = struct.Struct("<QQQII12sI")
 ONE = Grid(1, 128)
 NEVER = 0xFFFFFFFF
 
@@ -75,7 +74,6 @@ class ModelRunner:
             "model_seal": _seal,
             "model_count": _count,
             "sealift_refuse_batch": _refuse,
-            "sealift_sequence": _sequence,
         }
 
     def has(self, name: str) -> bool:
@@ -136,22 +134,3 @@ def _refuse(records: int, count: int, verdicts: int, plain: int) -> None:
         return
     for _, to, nbytes, *_rest in _records(records, count):
         ctypes.memset(plain + to, 0, nbytes)
-
-
-def _sequence(records: int, count: int, aad: int, state: int, prefixes: int) -> None:
-    sequence, index, limit, lane, refused, mask, _ = STATE.unpack(view_at(state, 48))
-    if refused or sequence + count > limit:
-        for at in range(count):
-            ctypes.c_uint32.from_address(records + 48 * at + 20).value = NEVER
-            view_at(prefixes + 16 * at, 16)[:] = bytes(16)
-        ctypes.c_uint32.from_address(state + 28).value = 1
-        return
-    for at, (_, _, nbytes, _, aad_at, _) in enumerate(_records(records, count)):
-        told = struct.pack(">IQ", lane, sequence + at)
-        nonce = bytes(a ^ b for a, b in zip(mask, told, strict=True))
-        view_at(records + 48 * at + 32, 12)[:] = nonce
-        view_at(aad + aad_at + 32, 8)[:] = struct.pack(">Q", index + at)
-        final = ctypes.c_uint8.from_address(aad + aad_at + 40).value
-        prefix = struct.pack(">IIQ", nbytes + 16, final << 31 | lane, sequence + at)
-        view_at(prefixes + 16 * at, 16)[:] = prefix
-    view_at(state, 16)[:] = struct.pack("<QQ", sequence + count, index + count)

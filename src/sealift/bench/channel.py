@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from sealift.bench.pipeline import send_stream
 from sealift.bench.report import BenchReport, start_report
 from sealift.channel.header import sealed_bytes
-from sealift.channel.pipeline import send_stream
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.channel.transports.transport import SlotTransport

@@ -21,7 +21,6 @@ from sealift.bench.linkarms import (
     DEFAULT_SLOTS,
     HOME,
     NAIVE,
-    NAMED,
     Arm,
     make_arm,
     make_arms,
@@ -47,8 +46,7 @@ FAILURE_BYTES: Final = 16 * MIB
 SMALL_BYTES: Final = 64 * MIB  # up to here more repeats: so few take seconds only
 PLAIN: Final = str(LinkMode.PLAIN)
 DEFAULT: Final = str(DEFAULT_MODE)
-NAMED_ARMS: Final = (NAMED + PLAIN, NAMED + DEFAULT)
-ARMS: Final = (*map(str, LinkMode), HOME, NAIVE, *NAMED_ARMS)
+ARMS: Final = (*map(str, LinkMode), HOME, NAIVE)
 # What each step saves: from the vendor's shape to the default, and beyond.
 STEPS: Final = tuple(map(str, list(LinkMode)[1:]))
 SWEEP_SIZES_BYTES: Final = (16 * MIB, 64 * MIB)
@@ -159,18 +157,17 @@ def _interleave(peer: DevicePeer, arms: list[Arm], repeats: int) -> Times:
 
 def _row(arm: Arm, size: int, times: Times) -> Row:
     taken = statistics.median(times[arm.link])
-    beside = times[NAMED + PLAIN if arm.link.startswith(NAMED) else PLAIN]
     quartiles = statistics.quantiles(times[arm.link], n=4)
     return {
-        "mode": arm.link.removeprefix(NAMED),
-        "memory": "named" if arm.link.startswith(NAMED) else "private memfd",
+        "mode": arm.link,
+        "memory": "private memfd",
         "kib": size >> 10,
         "record_kib": suggested_record_bytes(size) >> 10,
         "pairs": len(times[arm.link]),
         "gb_per_s": round(size / taken / 1e9, 3),
         "us": round(taken * 1e6, 1),
         "quartiles_us": f"{quartiles[0] * 1e6:.0f}-{quartiles[2] * 1e6:.0f}",
-        "vs_plain": round(statistics.median(beside) / taken, 3),
+        "vs_plain": round(statistics.median(times[PLAIN]) / taken, 3),
     }
 
 

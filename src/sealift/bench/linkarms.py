@@ -24,8 +24,6 @@ from sealift.channel.link.mode import LinkMode, parse_mode, shape_of
 from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
 from sealift.channel.link.send import LinkSender, suggested_record_bytes
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.data.arena import use_huge_pages
@@ -36,7 +34,6 @@ APART_SLOTS: Final = (
 )
 HOME: Final = "direct (sealed at home)"
 NAIVE: Final = "naive"
-NAMED: Final = "named:"
 MAX_SERIAL_BYTES: Final = 256 << 20  # modes that need the whole transfer in the link
 _NAIVE_FRAME_BYTES: Final = 1 << 20
 _RANDOM_BYTES: Final = 1 << 20
@@ -119,10 +116,9 @@ class _Maker:
         self._home = SecretKey.generate()
 
     def mode(self, name: str) -> Arm:
-        """A mode of the link engine; ``named:`` before it takes named memory."""
-        mode = parse_mode(name.removeprefix(NAMED))
-        kind = NamedMemoryTransport if name.startswith(NAMED) else MemfdTransport
-        sender = self._sender(name, mode, kind)
+        """A mode of the link engine."""
+        mode = parse_mode(name)
+        sender = self._sender(name, mode)
         if shape_of(mode).reencrypts:
             return self._reencrypting(sender, mode)
         if shape_of(mode).ahead:
@@ -174,16 +170,9 @@ class _Maker:
             lambda: batches.append(ahead.seal(self._source)),
         )
 
-    def _sender(
-        self, name: str, mode: LinkMode, kind: type[MemfdTransport] = MemfdTransport
-    ) -> LinkSender:
+    def _sender(self, name: str, mode: LinkMode) -> LinkSender:
         transport = self._peer.connect(
-            self._link,
-            name,
-            self._keys,
-            ring=self._ring(mode),
-            kind=kind,
-            home=self._home,
+            self._link, name, self._keys, ring=self._ring(mode), home=self._home
         )
         sender = LinkSender(
             transport,
@@ -233,6 +222,4 @@ def touched_memory(nbytes: int) -> memoryview:
 def _fits(name: str, nbytes: int) -> bool:
     if name in (HOME, NAIVE):
         return nbytes + TAG_BYTES < 2**31 - 1
-    return shape_of(parse_mode(name.removeprefix(NAMED))).overlaps or (
-        nbytes <= MAX_SERIAL_BYTES
-    )
+    return shape_of(parse_mode(name)).overlaps or nbytes <= MAX_SERIAL_BYTES

@@ -22,7 +22,6 @@ from sealift.channel.link.mode import parse_mode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.select import DeviceSelection, select_device
 from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
@@ -100,8 +99,7 @@ class Device:
         self._say({})
         _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         sock = socket.socket(fileno=descriptors[0])
-        kind = NamedMemoryTransport if mode.startswith("named:") else MemfdTransport
-        transport = kind.accept(sock, max_bytes=MAX_MEMORY_BYTES)
+        transport = MemfdTransport.accept(sock, max_bytes=MAX_MEMORY_BYTES)
         there, back, owners = (SecretKey(bytes.fromhex(k)) for k in (*keys, home))
         self._cpu_s[link] = 0.0
         if mode == "naive":
@@ -111,7 +109,7 @@ class Device:
             transport,
             LinkKeys(there, back),
             self._engine,
-            mode=parse_mode(mode.removeprefix("named:")),
+            mode=parse_mode(mode),
             home_key=lambda header: owners,
             development=True,
             timeout_s=TIMEOUT_S,

@@ -22,9 +22,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sealift.bench.certificate import make_certificate
 from sealift.bench.linkmodels import NAMES, form_for
 from sealift.bench.linkserver import MAX_REQUEST_BYTES, PlainSession, open_sealed
-from sealift.bench.linktls import connect_tls, make_certificate
+from sealift.bench.linktls import connect_tls
 from sealift.bench.report import Row
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey

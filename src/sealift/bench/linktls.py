@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Final
 from sealift.bench.linkserver import open_sealed
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PeerError, SealiftError, UnavailableError
+from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.session.session import Session
 
@@ -52,29 +51,6 @@ class TlsMessages:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._file.close()
         self._sock.close()
-
-
-def make_certificate(folder: Path) -> Path:
-    """A self-signed certificate with its key, by the openssl program.
-
-    Raises:
-        UnavailableError: if there is no such program.
-    """
-    path = folder / "tls.pem"
-    key = folder / "tls.key"
-    words = [
-        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-        "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost",
-        "-keyout", str(key), "-out", str(path), "-days", "1",
-    ]  # fmt: skip
-    try:
-        subprocess.run(words, check=True, capture_output=True)  # noqa: S603
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UnavailableError(
-            "no certificate for the TLS arm", why=str(error)[:200]
-        ) from None
-    path.write_bytes(path.read_bytes() + key.read_bytes())
-    return path
 
 
 def connect_tls(port: int, certificate: Path) -> TlsMessages:

@@ -16,15 +16,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.pipeline import receive_stream, send_stream
+from sealift.bench.certificate import make_certificate
+from sealift.bench.pipeline import receive_stream, send_stream
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.tcp import TcpTransport, connect_socket
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.selfsigned import make_certificate
 
 CHUNK_BYTES: Final = 1 << 20
 HOST: Final = "orchestrator.invalid"
 DONE: Final = b"done"
+PRIVATE: Final = b"-----BEGIN PRIVATE KEY"
 _TIMEOUT_S: Final = 3600.0
 
 
@@ -36,17 +37,20 @@ class ShippingDock:
 
     Attributes:
         certificate: PEM; senders trust nothing else.
+
+    Raises:
+        UnavailableError: if there is no openssl program.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.certificate, secret = make_certificate(HOST)
+        with tempfile.TemporaryDirectory() as folder:  # ssl reads keys from files only
+            pem = make_certificate(Path(folder), HOST)
+            self.certificate, *_ = pem.read_bytes().partition(PRIVATE)
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(pem)
+        self._context = context
         self._listener = socket.create_server(address)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        with tempfile.NamedTemporaryFile() as pem:  # ssl reads keys from files only
-            pem.write(self.certificate + secret)
-            pem.flush()
-            self._context.load_cert_chain(pem.name)
 
     def take(self, buffer: memoryview) -> None:
         """Receive one data set, as long as the buffer, and copy it there."""

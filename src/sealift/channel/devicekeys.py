@@ -44,14 +44,13 @@ class DeviceKeys:
         sealed_offset: int,
         plain_offset: int,
         plaintext_bytes: int,
-        lane: int = 0,
     ) -> tuple[DeviceKey, RecordPlace]:
         """Key and place of record ``index``, for ``engine.open`` or ``engine.seal``.
 
         Records of one call need one key: those of one segment of 64 GiB.
         """
         key, mask = self._of_segment(self._keys.segment_number(index))
-        nonce = (mask ^ lane << 64 ^ sequence).to_bytes(NONCE_BYTES, "big")
+        nonce = (mask ^ sequence).to_bytes(NONCE_BYTES, "big")
         associated_data = self._keys.associated_data(index, final=final)
         return key, RecordPlace(
             nonce, associated_data, sealed_offset, plain_offset, plaintext_bytes

@@ -1,8 +1,8 @@
-"""The prefix of a record in flight: length, final bit, lane and sequence; 16 bytes.
+"""The prefix of a record in flight: length, final bit and sequence; 16 bytes.
 
-Layout, big-endian: length u32 (of the record), final bit (top bit) and lane u31,
-sequence u64. Nothing here is trusted as it stands: the final bit is in the associated
-data, lane and sequence are in the nonce, so a changed prefix fails the record's tag.
+Layout, big-endian: length u32 (of the record), u32 with the final bit at its top and
+zeros below, sequence u64. Nothing here is trusted as it stands: the final bit is in the
+associated data, the sequence in the nonce, so a changed prefix fails the record's tag.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from sealift.channel.header import MAX_LANE, MAX_RECORD_BYTES
+from sealift.channel.header import MAX_RECORD_BYTES
 from sealift.crypto.aead import TAG_BYTES
 from sealift.errors import MalformedError
 from sealift.ids import Buffer
@@ -29,12 +29,11 @@ class FramePrefix:
     record_bytes: int
     sequence: int
     final: bool
-    lane: int = 0
 
     def encode(self) -> bytes:
         """The 16 bytes."""
-        lane = self.lane | (_FINAL if self.final else 0)
-        return _LAYOUT.pack(self.record_bytes, lane, self.sequence)
+        flags = _FINAL if self.final else 0
+        return _LAYOUT.pack(self.record_bytes, flags, self.sequence)
 
     @classmethod
     def parse(cls, prefix: Buffer, frame_bytes: int) -> Self:
@@ -45,10 +44,12 @@ class FramePrefix:
         """
         if frame_bytes < PREFIX_BYTES + TAG_BYTES:
             raise _malformed(f"{frame_bytes} bytes are too few")
-        length, lane, sequence = _LAYOUT.unpack(prefix)
+        length, flags, sequence = _LAYOUT.unpack(prefix)
         if length != frame_bytes - PREFIX_BYTES:
             raise _malformed(f"says {length} bytes, has {frame_bytes - PREFIX_BYTES}")
-        return cls(length, sequence, bool(lane & _FINAL), lane & MAX_LANE)
+        if flags & ~_FINAL:
+            raise _malformed("bits are set that mean nothing")
+        return cls(length, sequence, bool(flags & _FINAL))
 
 
 def _malformed(why: str) -> MalformedError:

@@ -25,7 +25,6 @@ MIN_RECORD_BYTES: Final = 64
 MAX_RECORD_BYTES: Final = 4 << 20
 DEFAULT_RECORD_BYTES: Final = 1 << 20
 MAX_STREAM_BYTES: Final = 2**62
-MAX_LANE: Final = 2**31 - 1
 
 _LAYOUT: Final = struct.Struct(">8sBBHIQ16sQQ32s32s")
 

@@ -34,7 +34,6 @@ class Place:
     index: int
     sequence: int
     final: bool
-    lane: int = 0
 
 
 class RecordOpener:
@@ -108,7 +107,7 @@ class RecordOpener:
         sealed = record if private else self._copied(record)
         room = slot.room(plaintext_bytes)
         cipher = self.keys.cipher(place.index)
-        nonce = self.keys.nonce(place.index, place.sequence, place.lane)
+        nonce = self.keys.nonce(place.index, place.sequence)
         associated_data = self.keys.associated_data(place.index, final=place.final)
         try:
             cipher.open_into(nonce, sealed, associated_data, room)

@@ -2,8 +2,8 @@
 
 Guarantees: every stream has its own secret, because 32 fresh random bytes in the header
 enter it (rule C8); a header opened with another key is refused before any record
-(rule C5); no nonce of one key repeats as long as a lane has one writer whose sequence
-only grows. In a forked child the keys of a stream are gone.
+(rule C5); no nonce of one key repeats as long as a stream has one writer whose
+sequence only grows. In a forked child the keys of a stream are gone.
 Not here: order, truncation and roots (``stream.py``, ``trailer.py``).
 Source: spec/record.md.
 """
@@ -162,21 +162,21 @@ class RecordKeys:
         """The cipher under the segment key of record ``index``."""
         return self._segment_of(index)[1]
 
-    def nonce(self, index: int, sequence: int, lane: int = 0) -> bytes:
-        """The nonce of record ``index``: segment mask XOR (lane, sequence)."""
+    def nonce(self, index: int, sequence: int) -> bytes:
+        """The nonce of record ``index``: segment mask XOR sequence."""
         mask = self._segment_of(index)[2]
-        return (mask ^ lane << 64 ^ sequence).to_bytes(NONCE_BYTES, "big")
+        return (mask ^ sequence).to_bytes(NONCE_BYTES, "big")
 
     def associated_data(self, index: int, *, final: bool) -> bytes:
         """Header hash, index, final bit and context hash: 73 bytes."""
         return self._prefix + _INDEX.pack(index, final) + self._context_hash
 
     def crossing(
-        self, index: int, sequence: int, lane: int, final: bool
+        self, index: int, sequence: int, final: bool
     ) -> tuple[RecordCipher, bytes, bytes]:
         """Cipher, nonce and associated data of one record, looked up once."""
         _, cipher, mask = self._segment_of(index)
-        nonce = (mask ^ lane << 64 ^ sequence).to_bytes(NONCE_BYTES, "big")
+        nonce = (mask ^ sequence).to_bytes(NONCE_BYTES, "big")
         return (
             cipher,
             nonce,

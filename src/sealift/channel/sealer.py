@@ -3,7 +3,7 @@
 Guarantees: a nonce is spent before the cipher runs and never used again; a record is
 sealed once per index unless it is discarded first (rule H4); after one error, after the
 final record and in a forked child the sealer refuses.
-Not here: transports, files, parallel lanes.
+Not here: transports, files.
 Source: spec/record.md.
 """
 

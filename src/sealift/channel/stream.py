@@ -6,13 +6,11 @@ sealed; the end is known by the final bit, truncation by its absence. Two counte
 H4): the nonce sequence is explicit in flight, grows and may have gaps; the record index
 is dense and the opener demands exactly the next one. After one error an opener is dead
 for ever.
-Not here: transports, files, parallel lanes.
+Not here: transports, files.
 Source: spec/record.md.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from sealift.channel.frame import PREFIX_BYTES, FramePrefix
 from sealift.channel.life import Life
@@ -25,8 +23,6 @@ from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, StaleError, UsageError
 from sealift.ids import Buffer
-
-MAX_LANES: Final = 64  # that one opener keeps a last sequence for
 
 
 class StreamOpener:
@@ -60,7 +56,7 @@ class StreamOpener:
         self._root = TagRoot(self._records.keys, self.header) if trailer else None
         self._life = Life()
         self._index = 0
-        self._last_sequence: dict[int, int] = {}
+        self._last_sequence = -1
         self._finished = False
 
     @property
@@ -73,7 +69,7 @@ class StreamOpener:
         """Whether the final record was opened."""
         return self._finished
 
-    def open(self, record: Buffer, seq: int | None = None, lane: int = 0) -> bytes:
+    def open(self, record: Buffer, seq: int | None = None) -> bytes:
         """Open the next record of a stream of known length.
 
         Raises:
@@ -82,7 +78,7 @@ class StreamOpener:
             MalformedError: if its length is wrong, or the stream ended before.
         """
         out = bytearray(max(0, len(record) - TAG_BYTES))
-        self.open_into(record, out, seq=seq, lane=lane)
+        self.open_into(record, out, seq=seq)
         return bytes(out)
 
     def open_into(
@@ -91,15 +87,14 @@ class StreamOpener:
         out: bytearray | memoryview,
         *,
         seq: int | None = None,
-        lane: int = 0,
     ) -> int:
         """Open the next record into ``out``; return the plaintext bytes."""
         if self._messages:
             raise UsageError("messages are opened as frames: open_frame")
         with self._life:
-            sequence = self._last_sequence.get(lane, -1) + 1 if seq is None else seq
+            sequence = self._last_sequence + 1 if seq is None else seq
             final = self.header.is_final(self._index)
-            place = self._next_place(sequence, lane, final=final)
+            place = self._next_place(sequence, final=final)
             written = self._records.open_at(place, record, out)
             self._accept(place, written)
             return written
@@ -159,7 +154,7 @@ class StreamOpener:
     def _open_frame(self, slot: Slot, frame: Buffer, *, private: bool) -> memoryview:
         view = memoryview(frame)
         prefix = FramePrefix.parse(bytes(view[:PREFIX_BYTES]), len(view))
-        place = self._next_place(prefix.sequence, prefix.lane, final=prefix.final)
+        place = self._next_place(prefix.sequence, final=prefix.final)
         # bytes cannot change; a view of them does not show that to the opener.
         private = private or isinstance(frame, bytes)
         record = view[PREFIX_BYTES:]
@@ -175,23 +170,20 @@ class StreamOpener:
                 code="stream-cut",
             )
 
-    def _next_place(self, sequence: int, lane: int, *, final: bool) -> Place:
+    def _next_place(self, sequence: int, *, final: bool) -> Place:
         if self._finished:
             raise MalformedError(
                 "a record after the final one", code="record-after-end"
             )
-        known = self._last_sequence
-        if lane not in known and len(known) >= MAX_LANES:
-            raise MalformedError(f"more than {MAX_LANES} lanes", code="too-many-lanes")
-        if sequence <= known.get(lane, -1):
+        if sequence <= self._last_sequence:
             raise StaleError("a record was replayed", code="replayed-record")
         if not self._messages and final != self.header.is_final(self._index):
             raise MalformedError("the final bit is at the wrong record")
-        return Place(self._index, sequence, final, lane)
+        return Place(self._index, sequence, final)
 
     def _accept(self, place: Place, plaintext_bytes: int) -> None:
         if self._root is not None:
             self._root.add(self._records.last_tag, plaintext_bytes)
-        self._last_sequence[place.lane] = place.sequence
+        self._last_sequence = place.sequence
         self._index += 1
         self._finished = place.final

@@ -210,15 +210,6 @@ int f_cuLaunchKernel(const char *name, unsigned gx, unsigned gy, unsigned gz, un
     return run_kernel(name, gx, bx, shared, parameters) ? NOT_FOUND : OK;
 }
 int f_cuFuncSetAttribute(void *kernel, int attribute, int value) { return OK; }
-int f_cuStreamBeginCapture(void *stream, int mode) { return mode == 2 ? OK : INVALID; }
-int f_cuStreamEndCapture(void *stream, void **out) { *out = malloc(8); return OK; }
-int f_cuGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) {
-    *out = malloc(8);
-    return graph && !flags ? OK : INVALID;
-}
-int f_cuGraphDestroy(void *graph) { free(graph); return OK; }
-int f_cuGraphLaunch(void *graph, void *stream) { return graph ? OK : INVALID; }
-int f_cuGraphExecDestroy(void *graph) { free(graph); return OK; }
 
 // How the bindings find all others: by the name without its version.
 int cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags,

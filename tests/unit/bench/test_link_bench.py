@@ -61,7 +61,7 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
 def check_rows(rows):
     measured = [row for row in rows if "mode" in row]
     assert {row["mode"] for row in measured} == {*map(str, LinkMode), HOME, NAIVE}
-    assert {row["memory"] for row in measured} == {"private memfd", "named"}
+    assert {row["memory"] for row in measured} == {"private memfd"}
     modelled = [row for row in rows if row.get("modelled")]
     assert {row["profile"] for row in modelled} == {each.name for each in PROFILES}
     assert not any("mode" in row or "gb_per_s" in row for row in modelled)

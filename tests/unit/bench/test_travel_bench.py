@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sealift.bench import travel, travel_bucket, travel_limit
+from sealift.bench.certificate import make_certificate
 from sealift.bench.travel_table import RECORDED
 from sealift.bench.travel_wire import Child
 from sealift.cli.main import main
-from sealift.crypto.selfsigned import make_certificate
 from sealift.errors import JobError
 
 pytestmark = pytest.mark.distributed
@@ -87,23 +87,20 @@ def test_a_process_that_ends_ends_the_measurement() -> None:
     child.close()
 
 
-def test_shipping_trusts_its_own_certificate_only() -> None:
-    ours, key = make_certificate("here.invalid")
-    other, _ = make_certificate("here.invalid")
-    assert b"PRIVATE KEY" in key
+def test_shipping_trusts_its_own_certificate_only(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    ours, other = (
+        make_certificate(folder, "here.invalid")
+        for folder in (tmp_path, tmp_path / "other")
+    )
     for trusted, refused in ((ours, False), (other, True)):
-        client = ssl.create_default_context(cadata=trusted.decode())
-        assert _meets(client, ours, key) is not refused
+        client = ssl.create_default_context(cadata=trusted.read_text())
+        assert _meets(client, ours) is not refused
 
 
-def _meets(client: ssl.SSLContext, certificate: bytes, key: bytes) -> bool:
-    import tempfile
-
+def _meets(client: ssl.SSLContext, certificate: Path) -> bool:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile() as pem:
-        pem.write(certificate + key)
-        pem.flush()
-        server.load_cert_chain(pem.name)
+    server.load_cert_chain(certificate)
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(back, there, server_hostname="here.invalid"),

@@ -21,7 +21,6 @@ from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
 from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.memfd import memfd_pair
-from sealift.channel.transports.namedmemory import NamedMemoryTransport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
@@ -69,14 +68,6 @@ def test_the_vendors_shape_arrives_too(chunk):
     assert bytes(host._clear[:32]) == plaintext[-unit:][:32]
     host.close()
     assert not any(host._clear)
-    world.close()
-
-
-def test_named_memory_copies_and_arrives():
-    world = LinkWorld(transport_class=NamedMemoryTransport)
-    plaintext = os.urandom(5 * RECORD_BYTES)
-    assert world.cross(lambda: world.sender.send(plaintext)).number == 0
-    assert world.content()[: len(plaintext)] == plaintext
     world.close()
 
 

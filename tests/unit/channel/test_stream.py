@@ -10,7 +10,7 @@ import pytest
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.frame import PREFIX_BYTES, FramePrefix
 from sealift.channel.record import StreamOptions
-from sealift.channel.stream import MAX_LANES, StreamOpener, StreamSealer
+from sealift.channel.stream import StreamOpener, StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, StaleError, UsageError
@@ -300,9 +300,12 @@ def test_the_trailer_covers_discarded_streams_too():
     opener.finish(sealer.trailer())
 
 
-def test_an_opener_keeps_few_lanes():
+@pytest.mark.parametrize("bit", range(31))
+def test_a_bit_of_the_prefix_that_means_nothing_is_refused(bit):
     sealer = StreamSealer(KEY, total_bytes=None)
-    opener = StreamOpener(KEY, sealer.header_bytes)
-    opener._last_sequence = dict.fromkeys(range(1, MAX_LANES + 1), 0)
+    frame = bytearray(sealer.seal_frame(b"x"))
+    opened = StreamOpener(KEY, sealer.header_bytes).open_frame(bytes(frame))
+    assert opened == b"x"  # the control
+    frame[4 + (31 - bit) // 8] ^= 1 << bit % 8
     with pytest.raises(MalformedError):
-        opener.open_frame(sealer.seal_frame(b"x"))
+        StreamOpener(KEY, sealer.header_bytes).open_frame(bytes(frame))

@@ -11,10 +11,10 @@ from torch import Tensor
 from sealift.data.schemafile import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
-from sealift.train.inplace import InPlace
 from sealift.train.joint import Cargo, JointTraining
 from sealift.train.tasks import LoopSettings
 from sealift.travel.sharedbuffer import SharedBuffer
+from tests.sim.inplace import InPlace
 from tests.unit.train.recipes import PLAIN, SETTINGS, rows
 
 SCHEMA: dict[str, Any] = {

@@ -197,31 +197,12 @@ class CudaDriver:
             grid.shared_bytes, stream, ctypes.addressof(pointers), 0,
         )  # fmt: skip
 
-    def begin_capture(self, stream: Any) -> None:
-        """What ``stream`` is given from now on is noted down, not run."""
-        mode = self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        self._ask("cuStreamBeginCapture", stream, mode)
-
-    def end_capture(self, stream: Any) -> Any:
-        """What was noted down, as a graph ready to run."""
-        noted = self._ask("cuStreamEndCapture", stream)
-        try:
-            return self._ask("cuGraphInstantiate", noted, 0)
-        finally:
-            with suppress(CudaError):
-                self._ask("cuGraphDestroy", noted)
-
-    def replay(self, graph: Any, stream: Any) -> None:
-        """Queue a captured graph."""
-        self._ask("cuGraphLaunch", graph, stream)
-
     def release(self, thing: Any) -> None:
-        """Give a stream, event, module or graph back."""
+        """Give a stream, event or module back."""
         calls = {
             self._cu.CUstream: "cuStreamDestroy",
             self._cu.CUevent: "cuEventDestroy",
             self._cu.CUmodule: "cuModuleUnload",
-            self._cu.CUgraphExec: "cuGraphExecDestroy",
         }
         with suppress(CudaError):  # with its context it is gone anyhow
             self._ask(calls[type(thing)], thing)

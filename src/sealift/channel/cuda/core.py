@@ -132,15 +132,11 @@ class Core:
 
     def run(self, plan: Plan, places: Mapping[str, int], stream: Any) -> None:
         """Queue the kernels of a plan: all of them, or none was found wanting."""
-        room, found = self.prepare(plan)
+        room = self._scratch.of(plan.scratch_bytes)
+        found = [self._kernel(launch.kernel) for launch in plan.launches]
         for launch, kernel in zip(plan.launches, found, strict=True):
             arguments = to_arguments(launch, {**places, "scratch": room})
             self.driver.launch(kernel, launch.grid, arguments, stream)
-
-    def prepare(self, plan: Plan) -> tuple[int, list[Any]]:
-        """Find room and kernels, which no capture may have to do; in the crypto lane."""
-        room = self._scratch.of(plan.scratch_bytes)
-        return room, [self._kernel(launch.kernel) for launch in plan.launches]
 
     def scrub(self, memory: CudaMemory) -> None:
         """Overwrite after everything queued on it, and read back.

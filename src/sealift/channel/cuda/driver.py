@@ -138,17 +138,8 @@ class Driver(Protocol):
     ) -> None:
         """Queue a kernel."""
 
-    def begin_capture(self, stream: Any) -> None:
-        """What ``stream`` is given from now on is noted down, not run."""
-
-    def end_capture(self, stream: Any) -> Any:
-        """What was noted down, as a graph ready to run."""
-
-    def replay(self, graph: Any, stream: Any) -> None:
-        """Queue a captured graph."""
-
     def release(self, thing: Any) -> None:
-        """Give a stream, event, module or graph back."""
+        """Give a stream, event or module back."""
 
     def another_context(self) -> Driver:
         """Another context of the same GPU, with a channel of its own."""

@@ -202,7 +202,7 @@ class CudaEngine:
         core = self.core
         event = core.driver.event()
         core.driver.record(event, core.driver.foreign_stream(stream))
-        with core.lock:  # a capture holds it: what is outside of one may not enter it
+        with core.lock:
             for lane in (core.crypto, *(way.lane for way in core.up), core.back):
                 lane.driver.wait(lane.stream, event)
         core.driver.release(event)

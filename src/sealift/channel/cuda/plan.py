@@ -25,12 +25,9 @@ Place = Literal[
     "scratch",  # 16-byte aligned, of any content
     "target",  # what is counted
     "count",  # where a u64 goes
-    "sequence",  # state of a sealer (48 bytes)
-    "prefixes",  # one frame prefix (16 bytes) a record
 ]
 
 RECORD_BYTES: Final = 48
-SEQUENCE_BYTES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)

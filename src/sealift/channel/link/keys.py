@@ -83,7 +83,7 @@ class LinkSealer:
         """
         index, sequence = self.index, self._sequence
         self._sequence = sequence + 1
-        cipher, nonce, associated_data = self._keys.crossing(index, sequence, 0, False)
+        cipher, nonce, associated_data = self._keys.crossing(index, sequence, False)
         room = frame[PREFIX_BYTES:]
         cipher.seal_into(nonce, plaintext, associated_data, room)
         _PREFIX.pack_into(frame, 0, len(room), 0, sequence)
@@ -97,7 +97,7 @@ class LinkSealer:
         """
         index, sequence = self.index, self._sequence
         self._sequence = sequence + 1
-        cipher, nonce, associated_data = self._keys.crossing(index, sequence, 0, False)
+        cipher, nonce, associated_data = self._keys.crossing(index, sequence, False)
         cipher.seal_into(nonce, b"", associated_data + bound, frame[-TAG_BYTES:])
         _PREFIX.pack_into(frame, 0, len(frame) - PREFIX_BYTES, 0, sequence)
         self.index = index + 1
@@ -159,7 +159,7 @@ class LinkOpener:
         sequence = self._sequence_of(private, len(private))
         out = bytearray(len(private) - FRAME_EXTRA_BYTES)
         cipher, nonce, associated_data = self._keys.crossing(
-            self._index, sequence, 0, False
+            self._index, sequence, False
         )
         cipher.open_into(nonce, private[PREFIX_BYTES:], associated_data, out)
         self._accept(sequence, len(out))
@@ -200,7 +200,7 @@ class LinkOpener:
         """
         sequence = self._sequence_of(prefix, frame_bytes)
         cipher, nonce, associated_data = self._keys.crossing(
-            self._index, sequence, 0, False
+            self._index, sequence, False
         )
         cipher.open_into(nonce, tag, associated_data + bound, _NOTHING)
         self._last_sequence = sequence
@@ -214,8 +214,8 @@ class LinkOpener:
     def _sequence_of(self, frame: Buffer, frame_bytes: int) -> int:
         if frame_bytes < FRAME_EXTRA_BYTES:
             raise wrong_length(frame_bytes, FRAME_EXTRA_BYTES)
-        length, lane, sequence = _PREFIX.unpack_from(frame)
-        if length != frame_bytes - PREFIX_BYTES or lane:  # final bit and lane are none
+        length, flags, sequence = _PREFIX.unpack_from(frame)
+        if length != frame_bytes - PREFIX_BYTES or flags:  # no unit is final
             raise MalformedError("sealed frame is malformed", code="bad-frame")
         if sequence <= self._last_sequence:
             raise StaleError("a record was replayed", code="replayed-record")

@@ -44,14 +44,14 @@ class OwnersRecords:
     def open_into(self, number: int, out: memoryview) -> None:
         """Open one unit into the host's memory."""
         cipher, nonce, associated_data = self._keys.crossing(
-            *self._place(number), 0, False
+            *self._place(number), False
         )
         cipher.open_into(nonce, self.records[number], associated_data, out)
 
     def _sealed(self, plaintext: memoryview, number: int) -> bytearray:
         record = bytearray(len(plaintext) + TAG_BYTES)
         cipher, nonce, associated_data = self._keys.crossing(
-            *self._place(number), 0, False
+            *self._place(number), False
         )
         cipher.seal_into(nonce, plaintext, associated_data, record)
         return record

@@ -1,1 +1,1 @@
-"""Connections that carry whole frames: TCP, memory files, named memory, spools."""
+"""Connections that carry whole frames: TCP, memory files, Unix sockets."""

@@ -5,8 +5,7 @@ The offering end makes the memory file, seals its size and hands it over a Unix 
 file is anonymous and that its size cannot change. Nobody else can write it, so frames
 may be sealed into it, and opened from it in place when the sender sealed them (rule H3):
 it could only spoil its own records. What it merely forwards is copied first.
-Not here: protection from processes of the same user, who can trace this one anyway; and
-named shared memory, which others can open (``namedmemory.py`` copies).
+Not here: protection from processes of the same user, who can trace this one anyway.
 Layout: a page of counts, then two rings (one per direction) of slots (``ring.py``); a
 slot is a u32 length, 28 bytes of padding, and room for one frame.
 """
@@ -53,8 +52,6 @@ DEFAULT_SLOT_BYTES: Final = (1 << 20) + 64
 class MemfdTransport:
     """One end of a private memory file; make it with ``offer`` or ``accept``."""
 
-    _private = True
-
     def __init__(
         self, memory: mmap.mmap, sock: socket.socket, ends: tuple[RingEnd, RingEnd]
     ) -> None:
@@ -99,7 +96,7 @@ class MemfdTransport:
         check_peer_user(sock, expected_uid)
         there_bytes, there = sending or (slot_bytes, num_slots)
         shape = MemoryShape(aligned(there_bytes), there, aligned(slot_bytes), num_slots)
-        memory_file = cls._make(shape.file_bytes)
+        memory_file = make_private_file(shape.file_bytes)
         bells = send_offer(sock, shape, memory_file)
         return cls._over(sock, memory_file, shape.places(bells), offering=True)
 
@@ -125,14 +122,8 @@ class MemfdTransport:
             PeerError: if no offer came.
         """
         check_peer_user(sock, expected_uid)
-        shape, memory_file, bells = take_offer(
-            sock, timeout_s, private=cls._private, max_bytes=max_bytes
-        )
+        shape, memory_file, bells = take_offer(sock, timeout_s, max_bytes=max_bytes)
         return cls._over(sock, memory_file, shape.places(bells), offering=False)
-
-    @classmethod
-    def _make(cls, file_bytes: int) -> int:
-        return make_private_file(file_bytes)
 
     @classmethod
     def _over(

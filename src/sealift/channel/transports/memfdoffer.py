@@ -98,7 +98,6 @@ def take_offer(
     sock: socket.socket,
     timeout_s: float,
     *,
-    private: bool = True,
     max_bytes: int = MAX_RING_BYTES,
 ) -> tuple[MemoryShape, int, Bells]:
     """Receive and check an offer: the shape, the file, and this end of the bells.
@@ -106,11 +105,11 @@ def take_offer(
     Raises:
         PeerError: if none came.
         MalformedError: if it does not parse.
-        RefusedError: code ``memory-not-private``, unless ``private`` is not asked for.
+        RefusedError: code ``memory-not-private``.
     """
     offer, descriptors = _receive_offer(sock, timeout_s)
     try:
-        shape = _parse_offer(offer, descriptors, private, max_bytes)
+        shape = _parse_offer(offer, descriptors, max_bytes)
     except BaseException:
         close_all(descriptors)
         raise
@@ -211,9 +210,7 @@ def _descriptors_in(sent: list[tuple[int, int, bytes]]) -> list[int]:
     return list(found)
 
 
-def _parse_offer(
-    offer: bytes, descriptors: list[int], private: bool, max_bytes: int
-) -> MemoryShape:
+def _parse_offer(offer: bytes, descriptors: list[int], max_bytes: int) -> MemoryShape:
     if len(offer) != _OFFER.size or len(descriptors) != _NUM_DESCRIPTORS:
         raise MalformedError("the offer of a memory file is malformed")
     magic, *sizes = _OFFER.unpack(offer)
@@ -222,10 +219,7 @@ def _parse_offer(
         raise MalformedError("the offer of a memory file is malformed")
     for descriptor in descriptors[1:]:
         _check_bell(descriptor)
-    if private:
-        _check_private(descriptors[0], shape.file_bytes)
-    elif os.fstat(descriptors[0]).st_size < shape.file_bytes:
-        raise MalformedError("the offer of a memory file is malformed")
+    _check_private(descriptors[0], shape.file_bytes)
     return shape
 
 

@@ -4,7 +4,7 @@ A transport promises nothing about secrecy or integrity; sealed streams bring bo
 keeps frames whole, refuses frames above its limit, and turns a silent or vanished peer
 into ``PeerError``. One thread may send while another receives.
 Here are the protocols and what their implementations share; ``tcp.py``, ``memfd.py``,
-``memory.py`` and ``spool.py`` are the implementations, under one contract test.
+``memory.py`` are the implementations, under one contract test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
-from sealift.channel.quarantine import scrub
 from sealift.errors import MalformedError, PeerError, UsageError
 from sealift.ids import Buffer
 
@@ -103,11 +102,6 @@ class CopyingSlots(ABC):
 
     def give_back(self) -> None:  # noqa: B027 - empty is what a copy needs
         """Nothing to return: the frame was a copy."""
-
-    def scrub_room(self) -> None:
-        """Overwrite the reserved memory."""
-        if self._room is not None:
-            scrub(self._room)
 
 
 class Deadline:

@@ -52,10 +52,8 @@ assert ctypes.string_at(device, 64) == bytes([7] * 64)
 other.free(there)
 other.close()
 assert driver.seconds_between(driver.event(timed=True), driver.event(timed=True)) > 0
-driver.begin_capture(stream)
-graph = driver.end_capture(stream)
-driver.replay(graph, driver.foreign_stream(0))
-for thing in (graph, stream, event):
+assert driver.foreign_stream(0) is not None
+for thing in (stream, event):
     driver.release(thing)
 driver.free(device)
 driver.free_host(host)

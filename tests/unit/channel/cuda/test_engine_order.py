@@ -16,7 +16,6 @@ from sealift.errors import (
 )
 from tests.contract.test_device_engines import Batch, on_device, read
 from tests.sim.cuda_engines import WAYS, engine_on, model_gpu
-from tests.unit.channel.cuda.test_sequence import Sealing
 
 GCM = Suite.AES_256_GCM
 
@@ -126,56 +125,6 @@ def test_zeroes_of_a_refused_batch_are_read_back(made):
     with pytest.raises(AuthenticationError):
         refused.wait()
     assert not any(gpu.blocks[opening.plain.address][:])
-
-
-@pytest.mark.parametrize("gone", ["key", "plain", "sealed"])
-def test_a_graph_does_not_run_on_what_is_gone(made, gone):
-    """A closed key is zeroes: a graph that went on would seal under those."""
-    gpu, engine = made
-    sealing = Sealing(engine, GCM)
-    sealing.put()
-    sealing.sealer.seal().wait()
-    graph = sealing.sealer.capture()
-    getattr(sealing, gone).close()
-    launched = len(gpu.launched)
-    for act in (
-        sealing.sealer.seal,
-        sealing.sealer.capture,
-        lambda: sealing.sealer.replay(graph),
-    ):
-        with pytest.raises(UsageError):
-            act()
-    assert len(gpu.launched) == launched
-
-
-def test_graphs_are_given_back_with_their_sealer(made, monkeypatch):
-    _, engine = made
-    sealing, released = Sealing(engine, GCM), []
-    graph = sealing.sealer.capture()
-    monkeypatch.setattr(engine.core.driver, "release", released.append)
-    sealing.sealer.close()
-    assert released == [graph]
-    with pytest.raises(UsageError):
-        sealing.sealer.replay(graph)
-
-
-def test_a_capture_finds_kernels_and_room_before_it_begins(made):
-    gpu, engine = made
-    sealing = Sealing(engine, GCM)
-    engine.core._handles.clear()
-    engine.core._scratch._blocks = []
-    begin, driver = engine.core.driver.begin_capture, engine.core.driver
-    asked = []
-
-    def noted(stream):
-        asked.append(len(gpu.calls))
-        begin(stream)
-
-    driver.begin_capture = noted
-    sealing.sealer.capture()
-    inside = gpu.calls[asked[0] :]
-    assert "cuMemAlloc" not in inside
-    assert "cuModuleGetFunction" not in inside
 
 
 def test_nothing_is_queued_behind_the_last_scrub_of_a_key(made):

@@ -2,4 +2,4 @@
 #include "gcm.cu"
 #include "chacha.cu"
 #include "memory.cu"
-#include "sequence.cu"
+#include "refusal.cu"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import partial
 
 import pytest
 
-from sealift.channel.pipeline import receive_stream, send_stream, whole_stream
+from sealift.bench.pipeline import receive_stream, send_stream
 from sealift.channel.quarantine import Quarantine
 from sealift.channel.stream import StreamSealer
 from sealift.channel.transports.memfd import memfd_pair
@@ -50,29 +49,6 @@ def test_more_than_the_ring_holds_arrives_because_both_ends_work_at_once():
     here.close()
     there.close()
     assert bytes(got) == plaintext
-
-
-def test_handed_over_slots_hold_the_whole_plaintext():
-    here, there = memory_pair()
-    send(here)
-    made: list[Quarantine] = []
-
-    def make(header):
-        made.append(whole_stream(header, max_bytes=10_000))
-        return made[0]
-
-    receive_stream(there, KEY, lambda record: None, make_quarantine=make, timeout_s=5)
-    assert bytes(made[0].memory[: len(PLAINTEXT)]) == PLAINTEXT
-
-
-def test_a_peer_cannot_make_us_allocate_what_it_likes():
-    here, there = memory_pair()
-    here.send(StreamSealer(KEY, total_bytes=2**60).header_bytes)
-    with pytest.raises(MalformedError, match="announced"):
-        receive_stream(
-            there, KEY, lambda record: None, timeout_s=5,
-            make_quarantine=partial(whole_stream, max_bytes=1 << 20),
-        )  # fmt: skip
 
 
 FAULTS = [

@@ -19,7 +19,7 @@ from sealift.channel.sealer import StreamSealer
 from sealift.channel.stream import StreamOpener
 from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import UsageError
 from sealift.ids import Buffer
 
 Sink = Callable[[memoryview], None]
@@ -100,21 +100,6 @@ def two_slots(header: StreamHeader) -> Quarantine:
     return Quarantine(
         min(header.record_bytes, max(header.total_bytes, 1)), DEFAULT_SLOTS
     )
-
-
-def whole_stream(header: StreamHeader, *, max_bytes: int) -> Quarantine:
-    """Quarantine that ends up holding the whole plaintext, without another copy.
-
-    Raises:
-        MalformedError: if the peer announces more than ``max_bytes``.
-    """
-    if header.total_bytes > max_bytes:
-        raise MalformedError(
-            f"the peer announced {header.total_bytes} bytes",
-            why=f"the limit is {max_bytes}",
-            code="stream-too-long",
-        )
-    return Quarantine(header.record_bytes, header.record_count)
 
 
 def _next_record(
