@@ -43,7 +43,6 @@ def plans(suite: Suite, total_bytes: int) -> list[Plan]:
         geometry.open_plan(suite, shape, SMALL_GPU),
         Plan((refusal(count),)),
         geometry.count_plan(32_768, SMALL_GPU),
-        geometry.scrub_plan(32_768, SMALL_GPU),
     ]
 
 

@@ -42,7 +42,7 @@ def open_record(base, header, record, index, final, sequence, context=b""):
     cipher = {1: AESGCM, 2: ChaCha20Poly1305}[header[8]](key)
     bound = sha256(header).digest() + index.to_bytes(8, "big") + bytes([final])
     bound += sha256(context).digest()
-    return cipher.decrypt(nonce(mask, 0, sequence), record, bound)
+    return cipher.decrypt(nonce(mask, sequence), record, bound)
 
 
 def check_trailer(base, header, records, total, trailer):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Party, RollbackRule
+from sealift.release.agreement import Agreement, Party
 from sealift.release.audit import (
     Inclusion,
     LogEntry,
@@ -71,12 +71,6 @@ def read_sighting(
     if said.agreement != agreement.digest:
         raise MalformedError("the entry is about another agreement", code="bad-answer")
     return Sighting(owner.name, agreement.number, agreement.digest)
-
-
-def seen_by_quorum(rule: RollbackRule, sightings: Iterable[Sighting]) -> int:
-    """The highest number that a quorum of owners saw, or went beyond; 0 if none."""
-    numbers = sorted(_highest(sightings).values(), reverse=True)
-    return numbers[rule.quorum - 1] if len(numbers) >= rule.quorum else 0
 
 
 def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:

@@ -35,8 +35,8 @@ const Named kKernels[] = {
     KERNEL(sealift_chacha_key_expand), KERNEL(sealift_chacha_prepare),
     KERNEL(sealift_chacha_seal),    KERNEL(sealift_chacha_open),
     KERNEL(sealift_chacha_tags),    KERNEL(sealift_verdicts),
-    KERNEL(sealift_place_tags),     KERNEL(sealift_scrub),
-    KERNEL(sealift_count_nonzero),  KERNEL(sealift_refuse_batch),
+    KERNEL(sealift_place_tags),     KERNEL(sealift_count_nonzero),
+    KERNEL(sealift_refuse_batch),
 };
 
 }  // namespace

@@ -19,7 +19,6 @@ from sealift.release.rollback import (
     Sighting,
     read_sighting,
     require_latest,
-    seen_by_quorum,
 )
 from tests.sim.owners import NOW_S, Consortium, make_consortium
 
@@ -69,14 +68,6 @@ def test_another_agreement_of_the_same_number() -> None:
 
 def test_without_a_rule_nobody_is_asked() -> None:
     require_latest(make_consortium().agreement, [])
-
-
-def test_what_a_quorum_saw() -> None:
-    seen = [Sighting(name, number, SECOND.digest) for name, number in
-            (("ada", 3), ("bern", 5), ("bern", 2), ("cleo", 1))]  # fmt: skip
-    assert seen_by_quorum(RULE, seen) == 3
-    assert seen_by_quorum(RollbackRule(3, 0), seen) == 1
-    assert seen_by_quorum(RULE, seen[1:3]) == 0
 
 
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 6))

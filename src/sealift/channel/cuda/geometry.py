@@ -103,12 +103,6 @@ def seal_plan(suite: Suite, shape: BatchShape, gpu: GpuFacts) -> Plan:
     return _plan(suite, shape, gpu, "seal", place)
 
 
-def scrub_plan(nbytes: int, gpu: GpuFacts) -> Plan:
-    """``nbytes`` zeroes to ``target``."""
-    grid = _sweep(nbytes, gpu)
-    return Plan((Launch("sealift_scrub", grid, ("target", Word64(nbytes))),))
-
-
 def count_plan(nbytes: int, gpu: GpuFacts) -> Plan:
     """Add the bytes of ``target`` that are not zero to the u64 at ``count``."""
     grid = _sweep(nbytes, gpu)

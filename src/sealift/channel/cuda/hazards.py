@@ -61,10 +61,6 @@ class Hazards:
         kept = _outside(_pruned(self._writes), start, end)
         self._writes = [*kept, (start, end, point)]
 
-    def all_points(self) -> list[Point]:
-        """Everything that may not be past."""
-        return [point for _, _, point in (*self._writes, *self._reads)]
-
 
 def _overlapping(uses: list[Use], start: int, end: int) -> list[Point]:
     return [point for a, b, point in uses if a < end and start < b]

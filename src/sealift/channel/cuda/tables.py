@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from sealift.channel.cuda.plan import RECORD_BYTES, BatchShape
-from sealift.channel.device import MAX_ASSOCIATED_BYTES, RecordPlace
+from sealift.channel.device import RecordPlace
 
 _RECORD: Final = struct.Struct("<QQIIQ12sI")
 _ALIGNED: Final = 16
-MOST_RECORD_BYTES: Final = RECORD_BYTES + MAX_ASSOCIATED_BYTES
 assert _RECORD.size == RECORD_BYTES
 
 

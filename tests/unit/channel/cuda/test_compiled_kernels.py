@@ -74,7 +74,7 @@ def test_what_fits_on_a_multiprocessor() -> None:
 def planned() -> set[str]:
     """Every kernel that a plan names."""
     shape = BatchShape(3, 100, 300)
-    plans = [geometry.scrub_plan(1, GPU), geometry.count_plan(1, GPU)]
+    plans = [geometry.count_plan(1, GPU)]
     for suite in Suite:
         plans += [geometry.expand_plan(suite)]
         plans += [geometry.open_plan(suite, shape, GPU)]

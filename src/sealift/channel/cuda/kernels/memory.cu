@@ -1,4 +1,4 @@
-// What is done with memory: verdicts, placing tags, scrubbing, counting what is left.
+// What is done with memory: verdicts, placing tags, counting what is left.
 #include "access.cuh"
 
 // Compare computed and received tags without a branch on their bytes; write one verdict
@@ -44,21 +44,6 @@ SEALIFT_KERNEL(8) sealift_place_tags(const sealift_record* __restrict__ records,
     if (!has_lengths(record)) return;
     const uint4 tag = ((const uint4*)scratch)[index];
     store_bytes(sealed + record.sealed_offset + record.plaintext_bytes, tag, 16);
-}
-
-// Zero `nbytes` bytes. Any grid.
-SEALIFT_KERNEL(8) sealift_scrub(u8* target, u64 nbytes) {
-    const u64 step = (u64)gridDim.x * SEALIFT_THREADS * 16;
-    const bool aligned = is_aligned(target);
-    const uint4 zero = {0, 0, 0, 0};
-    for (u64 at = ((u64)blockIdx.x * SEALIFT_THREADS + threadIdx.x) * 16; at < nbytes;
-         at += step) {
-        const u64 rest = nbytes - at;
-        if (aligned && rest >= 16)
-            *(uint4*)(target + at) = zero;
-        else
-            store_bytes(target + at, zero, rest < 16 ? (u32)rest : 16);
-    }
 }
 
 SEALIFT_INLINE u32 nonzero_bytes(u32 word) {
