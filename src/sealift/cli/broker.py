@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
+from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
@@ -51,12 +53,19 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="made if it is not there",
     )
+    parser.add_argument(
+        "--status",
+        type=Path,
+        metavar="FOLDER",
+        help="say here about every second how it is; `sealift health FOLDER` shows it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the job has ended."""
     setup = set_up_role(args, ("travel", "serve"))
     require_data_owner(setup, "broker")
+    counts = Counts()
     with (
         closing(Vault.open(args.vault, setup.identity)) as vault,
         closing(open_log(args.log, setup)) as log,
@@ -74,16 +83,17 @@ def run(args: argparse.Namespace) -> int:
             vault=vault,
             log=log,
             clock=wall_clock,
-            sink=setup.sink,
+            sink=counts.sink(setup.sink),
             statements=StatementDesk(
                 setup.agreement, statements_folder(setup), clock=wall_clock
             ),
         )
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
-        rejoining.run(
-            lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)
-        )
+        with reporting(args.status, broker, counts):
+            rejoining.run(
+                lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)
+            )
     return 0
 
 
@@ -103,6 +113,32 @@ def _serve(
         Brokerage(
             link, endpoint, setup.agreement, broker=broker, sink=setup.sink, heads=heads
         ).serve()
+
+
+@contextmanager
+def reporting(folder: Path | None, broker: Broker, counts: Counts) -> Iterator[None]:
+    """Says how the broker is while it is open, if somebody wants to know.
+
+    Raises:
+        UnavailableError: ``cannot-write`` or ``disk-full``.
+    """
+    if folder is None:
+        yield
+        return
+
+    def gauges() -> dict[str, int]:
+        entries = broker.head().head.size
+        return {"leases_open": broker.open_leases(), "log_entries": entries}
+
+    with Reporter(
+        folder,
+        "broker",
+        counts,
+        require_ready=broker.require_ready,
+        gauges=gauges,
+        clock=wall_clock,
+    ):
+        yield
 
 
 def statements_folder(setup: RoleSetup) -> Path:

@@ -21,7 +21,7 @@ STOP_S: Final = 10.0
 OWN_FAILURES: Final = frozenset({1, 2, 3, 5, 6, 7})  # 4 is a peer's, a signal is ours
 MAX_RESTARTS: Final = 20
 _PASSED_ON: Final = (
-    "key", "passphrase_file", "orchestrator", "vault", "log",
+    "key", "passphrase_file", "orchestrator", "vault", "log", "status",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ NOUNS: Final[dict[str, str]] = {
     "demo": "all roles on this machine, real data: the first contact",
     "doctor": "what limits this machine, what that means, and what to do",
     "explain": "what an error's name in brackets means, and what to do",
+    "health": "show a role's metrics and health over HTTP, without its keys",
     "join": "take part in a job with this owner's sealed data",
     "model": "seal a model that is to be served",
     "key": "make, back up and restore an identity",

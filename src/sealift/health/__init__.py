@@ -1,0 +1,1 @@
+"""Metrics and health of a role, served by a process that has no keys."""

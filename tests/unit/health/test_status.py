@@ -1,0 +1,181 @@
+"""A role's status: what it says, what is taken for one, and who shows an old one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sealift.codec import encode
+from sealift.errors import SealiftError, StaleError, UnavailableError
+from sealift.events import Event
+from sealift.health import reporting
+from sealift.health.answers import STALE_S, answer
+from sealift.health.reporting import OTHER, Counts, Reporter
+from sealift.health.status import (
+    FILE,
+    MAX_BYTES,
+    MAX_COUNTS,
+    Count,
+    Status,
+    read_status,
+    write_status,
+)
+
+AT_S = 1_800_000_000.0
+STATUS = Status(
+    role="broker",
+    at_s=AT_S,
+    counts=(Count("release.granted", "", 2), Count("release.refused", "no-lease", 1)),
+    gauges={"leases_open": 1},
+)
+
+
+def get(path: str, status: Status = STATUS, now_s: float = AT_S) -> tuple[int, str]:
+    found = answer("GET", path, lambda: status, now_s)
+    return found.status, found.body
+
+
+def test_what_is_shown() -> None:
+    assert get("/healthz") == (200, "ok\n")
+    assert get("/readyz") == (200, "ready\n")
+    status, body = get("/metrics")
+    assert status == 200
+    lines = [line for line in body.splitlines() if not line.startswith("#")]
+    assert lines == [
+        "sealift_releases_total 2",
+        'sealift_refusals_total{rule="no-lease"} 1',
+        "sealift_ready 1",
+        "sealift_leases_open 1",
+    ]
+
+
+def test_not_ready() -> None:
+    ended = Status(role="broker", at_s=AT_S, unready="agreement-superseded", gauges={})
+    assert get("/readyz", ended) == (503, "not ready [agreement-superseded]\n")
+    assert get("/healthz", ended) == (200, "ok\n")
+    assert "sealift_ready 0" in get("/metrics", ended)[1]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_an_old_status_is_no_health(path: str) -> None:
+    assert get(path, now_s=AT_S + STALE_S - 1)[0] == 200  # control
+    assert get(path, now_s=AT_S + STALE_S + 1)[0] == 503
+    assert get(path, now_s=AT_S - STALE_S - 1)[0] == 503
+
+
+@pytest.mark.parametrize("path", ["", "/", "/metrics/", "/../status.json", "/metrics?"])
+def test_other_paths_show_nothing(path: str) -> None:
+    assert get(path)[0] == 404
+
+
+def test_nothing_is_written() -> None:
+    assert answer("POST", "/metrics", lambda: STATUS, AT_S).status == 405
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    write_status(tmp_path, STATUS)
+    assert read_status(tmp_path) == STATUS
+    assert os.listdir(tmp_path) == [FILE]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        encode(STATUS).replace(b"broker", b'b\\"r'),
+        encode(STATUS).replace(b"no-lease", b'x\\"} 1\\nsealift_ready 1'),
+        encode(STATUS).replace(b"leases_open", b"leases open"),
+        encode(STATUS)[:-1],
+        b" " * (MAX_BYTES + 1),
+    ],
+)
+def test_what_is_no_status(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / FILE).write_bytes(raw)
+    with pytest.raises(SealiftError):
+        read_status(tmp_path)
+    assert answer("GET", "/metrics", lambda: read_status(tmp_path), AT_S).status == 503
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda place: None,
+        lambda place: place.symlink_to("/etc/hostname"),
+        lambda place: place.mkdir(),
+        os.mkfifo,
+    ],
+)
+def test_nothing_else_is_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / FILE)
+    found = answer("GET", "/healthz", lambda: read_status(tmp_path), AT_S)
+    assert found.status == 503
+
+
+def test_strangers_do_not_make_names_without_end() -> None:
+    counts = Counts()
+    sink = counts.sink(lambda event: None)
+    for number in range(2 * MAX_COUNTS):
+        sink(Event("release.refused", {"rule": f"rule-{number}"}))
+    sink(Event("release.granted", {"peer": "ada"}))
+    sink(Event("something.else"))
+    known = counts.known()
+    assert len(known) <= MAX_COUNTS
+    assert "ada" not in repr(known)
+    assert sum(each.number for each in known) == 2 * MAX_COUNTS + 1
+    assert any(each.rule == OTHER for each in known)
+    Status(role="broker", at_s=AT_S, counts=known, gauges={})  # control: has places
+
+
+def reporter(folder: Path, **changes: object) -> Reporter:
+    terms: dict[str, object] = {
+        "require_ready": lambda: None,
+        "gauges": lambda: {"leases_open": 3},
+        "clock": lambda: AT_S,
+    }
+    return Reporter(folder, "broker", Counts(), **{**terms, **changes})  # type: ignore[arg-type]
+
+
+def test_a_role_says_how_it_is_and_at_its_end_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "status"
+    with reporter(folder):
+        assert read_status(folder).gauges == {"leases_open": 3}
+    assert os.listdir(folder) == []
+
+
+def test_a_role_that_can_release_nothing_says_why(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise StaleError("a later one is in force", code="agreement-superseded")
+
+    with reporter(tmp_path, require_ready=refuse):
+        assert read_status(tmp_path).unready == "agreement-superseded"
+
+
+def test_a_full_disk_does_not_end_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "EVERY_S", 0.01)
+    tries: list[int] = []
+    made = reporter(tmp_path)
+
+    def full(folder: Path, status: Status) -> None:
+        tries.append(1)
+        if len(tries) > 3:
+            made._ended.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with made:
+        monkeypatch.setattr(reporting, "write_status", full)
+        assert made._ended.wait(60)
+    assert len(tries) > 3
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnavailableError) as caught, reporter(tmp_path / "file"):
+        pass
+    assert caught.value.code == "cannot-write"
