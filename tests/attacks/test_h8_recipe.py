@@ -37,6 +37,7 @@ from sealift.train.worker.area import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import BEST, WITHOUT_NAMESPACES, Workshop
 from sealift.travel import sharedbuffer
+from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,
     NAME_BYTES,
@@ -281,23 +282,37 @@ def test_a_parent_that_reads_whatever_length_it_is_told(
     assert stage.attack("boast") == "recipe-killed"
 
 
-def test_it_cannot_shrink_memory_under_its_parent(stage: Stage) -> None:
-    assert stage.attack("shrink_memory") == ""
+def test_what_it_writes_into_a_partys_rows_stays_with_it(stage: Stage) -> None:
+    cargo = cargo_of(table(), attack_rows("write_rows"))
+    training = JointTraining(stage.workshop, LoopSettings(1, batch_rows=2))
+    with pytest.raises(SealiftError, match=SUCCESS):  # control: it does write
+        training.work([cargo])
+    assert bytes(cargo.rows.view) == attack_rows("write_rows").numpy().tobytes()
+
+
+def test_rows_cannot_be_mapped_to_be_written_for_all() -> None:
+    with closing(SharedBuffer.of(b"rows")) as shared:
+        with pytest.raises(PermissionError):
+            mmap.mmap(shared.descriptor, shared.length)
+        with mmap.mmap(shared.descriptor, shared.length, prot=mmap.PROT_READ) as seen:
+            assert seen[:] == b"rows"  # control
+
+
+def test_rows_without_a_seal_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of the test above: nothing but the seal keeps anybody from them."""
+    monkeypatch.setattr(sharedbuffer, "_SEALS", fcntl.F_SEAL_SHRINK)
+    with closing(SharedBuffer.of(b"rows")) as shared:
+        with mmap.mmap(shared.descriptor, shared.length) as theirs:
+            theirs[0] = 1
+        assert shared.view[0] == 1
+
+
+def test_memory_does_not_shrink_under_its_parent() -> None:
+    with closing(Area(1 << 16)) as area, pytest.raises(PermissionError):
+        os.ftruncate(area.descriptor, 0)
     with open(os.memfd_create("control"), "w+b") as control:
         control.truncate(10)
         os.ftruncate(control.fileno(), 0)  # what has no seals, shrinks
-
-
-def test_it_cannot_write_a_partys_rows(stage: Stage) -> None:
-    assert stage.attack("write_rows") == "PermissionError"
-
-
-def test_rows_without_a_seal_are_written(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control of the test above: nothing but the seal keeps it from them."""
-    monkeypatch.setattr(sharedbuffer, "_SEALS", fcntl.F_SEAL_SHRINK)
-    assert stage.attack("write_rows") == SUCCESS
 
 
 def test_what_is_read_from_an_area_no_longer_changes() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 RECIPE = """
 import builtins
 import ctypes
+import gc
 import os
 import socket
 import stat
@@ -194,13 +195,12 @@ def drip():
     raise LookupError
 
 
+def work_under_way():
+    return next(o for o in gc.get_objects() if type(o).__name__ == "Assigned")
+
+
 def babble(times=20_000):
-    for number in descriptors():
-        if not stat.S_ISSOCK(os.fstat(number).st_mode):
-            try:
-                os.pwrite(number, b"\\x08" + bytes(7) + b"{}      ", 0)
-            except OSError:
-                pass
+    work_under_way()._area[:16] = b"\\x08" + bytes(7) + b"{}      "
     size = b'{"step":0,"tensors":16,"tree":0}'
     said = b'{"body":{"model":0,"size":' + size + b'},"type":"Handed"}'
     for _ in range(times):
@@ -212,26 +212,10 @@ def babble_a_little():
     babble(10)
 
 
-def shrink_memory():
-    done = 0
-    for number in descriptors():
-        try:
-            os.ftruncate(number, 0)
-            done += 1
-        except OSError:
-            pass
-    if done:
-        raise LookupError
-
-
 def write_rows():
-    import mmap
-
-    for number in descriptors():
-        size = os.fstat(number).st_size
-        if size == target.CARGO_BYTES:
-            mmap.mmap(number, size)[0] = 1
-            raise LookupError
+    rows = work_under_way()._given.rows[0].view
+    rows[:] = bytes(len(rows))
+    raise LookupError
 
 
 def leave():
@@ -320,7 +304,6 @@ def hostile_bundle(
             "LEFT_FILE": str(folder / "left"),
             "ELSEWHERE": str(elsewhere),
             "PORT": server.getsockname()[1],
-            "CARGO_BYTES": 2 * NAME_BYTES,
         }
         text = "".join(f"{name} = {value!r}\n" for name, value in facts.items())
         yield {"recipe.py": RECIPE.encode(), "target.py": text.encode()}

@@ -31,7 +31,7 @@ from sealift.train.worker.workshop import Workshop
 from sealift.travel.dock import Dock
 from sealift.travel.peers import ACCELERATOR
 from sealift.travel.pool import overwrite_live_pools
-from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, allocator_overwrites
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, asks_to_overwrite
 
 
 def add_parser(subparsers: Any) -> None:
@@ -165,6 +165,6 @@ def _boot_clock() -> float:
 
 def restart_overwriting() -> None:
     """The allocator reads its settings when a process starts, so start again with them."""
-    if not allocator_overwrites(os.environ):
+    if not asks_to_overwrite(os.environ):
         os.environ.update(ALLOCATOR_ENVIRONMENT)
         os.execv(sys.executable, [sys.executable, "-P", "-m", "sealift", *sys.argv[1:]])  # noqa: S606 - ourselves

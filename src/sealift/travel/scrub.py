@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from sealift.channel.quarantine import scrub as overwrite
 from sealift.errors import IntegrityError
@@ -20,7 +21,16 @@ from sealift.release.receipt import ScrubbedPart, ScrubSummary
 
 CHUNK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(CHUNK_BYTES)
-_memcmp = ctypes.CDLL(None).memcmp
+_LIBC: Final = ctypes.CDLL(None)
+_PYTHON: Final = ctypes.pythonapi
+_MARK: Final = 0x3C
+_TRIED_BYTES: Final = (
+    96,
+    480,
+    4000,
+)  # a cached chunk, Python's largest own, an ordinary one
+_OWN_BYTES: Final = 32
+_memcmp = _LIBC.memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 # Any non-zero byte makes glibc overwrite what is freed; 165 is 0xA5. Chunks that go to
 # the per-thread cache (up to 1 KiB) are not overwritten, so there is none; and MKL keeps
@@ -48,7 +58,6 @@ def scrub(
     regions: Mapping[str, memoryview],
     *,
     write: Callable[[memoryview], None] = overwrite,
-    environment: Mapping[str, str] = os.environ,
 ) -> ScrubSummary:
     """Overwrite every region, read it back, and report.
 
@@ -66,9 +75,38 @@ def scrub(
         raise IntegrityError(
             "the scrub did not hold", why=f"{left} bytes were not zero", code="scrub"
         )
-    return ScrubSummary(found, allocator_overwrites(environment), verified=True)
+    return ScrubSummary(found, freed_is_overwritten(), verified=True)
 
 
-def allocator_overwrites(environment: Mapping[str, str]) -> bool:
-    """Whether this process was started so that freed memory is overwritten."""
+def asks_to_overwrite(environment: Mapping[str, str]) -> bool:
+    """Whether a process that is started with it overwrites freed memory."""
     return all(environment.get(k) == v for k, v in ALLOCATOR_ENVIRONMENT.items())
+
+
+@cache
+def freed_is_overwritten() -> bool:
+    """Whether the allocators of this very process do, tried on memory that is freed.
+
+    An environment can be changed long after they read it. For MKL there is no such
+    trial: what its setting was at the start counts.
+    """
+    kept = os.environ.get("MKL_DISABLE_FAST_MM") == "1"
+    pairs = (
+        (_LIBC.malloc, _LIBC.free),
+        (_PYTHON.PyObject_Malloc, _PYTHON.PyObject_Free),
+    )
+    return kept and all(
+        _overwrites(take, give, size) for take, give in pairs for size in _TRIED_BYTES
+    )
+
+
+def _overwrites(take: Any, give: Any, size: int) -> bool:
+    take.restype, give.restype = ctypes.c_void_p, None
+    left = ctypes.create_string_buffer(size)  # before: else it might be this very place
+    place, behind = (ctypes.c_void_p(take(ctypes.c_size_t(size))) for _ in range(2))
+    ctypes.memset(place, _MARK, size)
+    give(place)
+    ctypes.memmove(left, place, size)  # still mapped: what lies behind is in use
+    give(behind)
+    # Its first words are the allocator's own now; behind them a row would lie.
+    return _MARK not in left.raw[_OWN_BYTES:]

@@ -13,6 +13,8 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from typing import Final, Self
 
@@ -81,6 +83,16 @@ class SharedBuffer:
             self._map.close()
         except BufferError:
             scrub(memoryview(self._map))
+
+
+@contextmanager
+def overwritten(shared: SharedBuffer) -> Iterator[SharedBuffer]:
+    """Overwritten at the end, whatever happens in between, and closed."""
+    try:
+        yield shared
+    finally:
+        scrub(shared.view)
+        shared.close()
 
 
 def _make(length: int) -> tuple[FileIO, mmap.mmap]:

@@ -9,11 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from sealift.train.sandbox.inventory import (
+    ALLOWED,
+    LIMITED,
+    MACHINES,
+    Machine,
+    names_in,
+)
 from sealift.train.sandbox.seccomp import ALLOW, ERRNO, KILL, program
-from sealift.train.sandbox.syscalls import ALLOWED, MACHINES, Machine, names_in
 
 PID, OTHER = 4321, 99
 EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+AGAIN = ERRNO | errno.EAGAIN
 THREAD = 0x3D0F00  # what glibc makes a thread with
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -33,6 +40,18 @@ FORBIDDEN = {
     "setuid": (105, 146), "chmod": (90, None), "symlinkat": (266, 36),
     "fork": (57, None), "vfork": (58, None), "kexec_load": (246, 104),
     "open_by_handle_at": (304, 265), "ioperm": (173, None), "setrlimit": (160, 164),
+    # Shared state that outlives a slice, or that others can look at.
+    "fadvise64": (221, 223), "readahead": (187, 213), "mincore": (27, 232),
+    "cachestat": (451, 451), "preadv2": (327, 286), "flock": (73, 32), "fsync": (74, 82),
+    "fdatasync": (75, 83), "msync": (26, 227), "sync_file_range": (277, 84),
+    "fallocate": (285, 47), "mlock": (149, 228), "mlock2": (325, 284), "mlockall": (151, 230),
+    "process_madvise": (440, 440), "sysinfo": (99, 179), "statfs": (137, 43),
+    "fstatfs": (138, 44), "getrusage": (98, 165), "membarrier": (324, 283),
+    "utimensat": (280, 88), "setxattr": (188, 5), "getxattr": (191, 8), "prctl": (157, 167),
+    "set_tid_address": (218, 96), "futex_waitv": (449, 449), "futex_wake": (454, 454),
+    "splice": (275, 76), "sendfile": (40, 71), "copy_file_range": (326, 285),
+    "inotify_init1": (294, 26), "sched_setaffinity": (203, 122), "setpriority": (141, 140),
+    "ioprio_set": (251, 30), "timer_create": (222, 107), "eventfd2": (290, 19),
 }  # fmt: skip
 
 
@@ -79,7 +98,7 @@ def test_what_is_not_listed_is_refused(kind: str, name: str) -> None:
 def test_every_number_that_there_is_has_an_answer(machine: Machine) -> None:
     odd = [0x7777] * 6  # arguments that no limited call takes
     answers = [decide(machine, number, *odd) for number in range(600)]
-    assert set(answers) == {ALLOW, EPERM, ENOSYS}
+    assert set(answers) == {ALLOW, EPERM, ENOSYS, AGAIN}
     assert answers.count(ALLOW) == len(
         [n for n in names_in(ALLOWED) if n in machine.numbers]
     )
@@ -111,13 +130,28 @@ def test_signals_to_itself_alone(machine: Machine, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "allowed"),
     [
-        ("prctl", (15,), True),  # a thread's name
-        ("prctl", (1, 0), False),  # outliving its parent
-        ("prctl", (22, 2), False),  # another filter
+        ("madvise", (0, 4096, 4), True),  # giving memory back
+        ("madvise", (0, 4096, 3), False),  # reading ahead, for all
+        ("madvise", (0, 4096, 12), False),  # one page for equal contents
+        ("madvise", (0, 4096, 20), False),  # cold
+        ("madvise", (0, 4096, 21), False),  # paged out, for all
+        ("madvise", (0, 4096, 22), False),  # paged in
+        ("clock_gettime", (3,), True),  # this thread's
+        ("clock_gettime", (~OTHER << 3 & 0xFFFFFFFF,), False),  # another process's
+        ("clock_nanosleep", (1,), True),
+        ("clock_getres", (~OTHER << 3 & 0xFFFFFFFF,), False),
         ("ioctl", (1, 0x5401), True),
         ("ioctl", (1, 0x5412), False),  # typing into a terminal
         ("fcntl", (3, 1030), True),
+        ("fcntl", (3, 3), True),  # which flags there are
+        ("fcntl", (3, 4), False),  # other flags: F_SETFL
+        ("fcntl", (3, 6), False),  # a lock
         ("fcntl", (3, 8), False),  # an owner that gets signals
+        ("fcntl", (3, 37), False),  # a lock of the description
+        ("fcntl", (3, 1024), False),  # a lease
+        ("fcntl", (3, 1031), False),  # a pipe's size
+        ("fcntl", (3, 1033), False),  # a seal
+        ("fcntl", (3, 1036), False),  # what writes are said to be like
         ("prlimit64", (0, 7, 0), True),
         ("prlimit64", (PID, 7, 0), True),
         ("prlimit64", (OTHER, 7, 0), False),
@@ -130,6 +164,21 @@ def test_limited_calls(
 ) -> None:
     answer = decide(machine, machine.numbers[name], *arguments)
     assert answer == (ALLOW if allowed else EPERM)
+
+
+def test_who_joins_a_thread_asks_again(machine: Machine) -> None:
+    """A shared futex in a library's page is met by other processes, too."""
+    futex = machine.numbers["futex"]
+    for command in (0, 1, 5, 9, 10, 9 | 0x100):
+        assert decide(machine, futex, 4096, command) == AGAIN
+        assert decide(machine, futex, 4096, command | 0x80) == ALLOW
+
+
+def test_every_call_has_numbers_and_a_reason() -> None:
+    names = [*names_in(ALLOWED), *names_in(LIMITED)]
+    assert len(set(names)) == len(names)
+    assert set(names) == set(MACHINES["x86_64"].numbers)
+    assert all(why.strip() for why in (*ALLOWED, *LIMITED))
 
 
 @pytest.mark.parametrize("kind", sorted(MACHINES))

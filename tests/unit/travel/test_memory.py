@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +17,7 @@ from sealift.travel.pool import CPUPool, overwrite_live_pools
 from sealift.travel.scrub import (
     ALLOCATOR_ENVIRONMENT,
     CHUNK_BYTES,
-    allocator_overwrites,
+    asks_to_overwrite,
     count_nonzero,
     scrub,
 )
@@ -44,14 +47,14 @@ def test_a_pool_has_the_sizes_asked_for_and_its_own_handle(make: Make) -> None:
 
 def test_scrub_covers_every_region(make: Make) -> None:
     pool = filled(make(5000, 96))
-    report = scrub(pool.regions(), environment={})
+    report = scrub(pool.regions())
     assert [(part.name, part.size_bytes) for part in report.regions] == [
         ("buffer", 5000),
         ("quarantine", 96),
     ]
     assert report.scrubbed_bytes == 5096
     assert report.verified
-    assert not report.freed_memory_overwritten
+    assert not report.freed_memory_overwritten  # as this process was started
     assert not any(pool.buffer)
     assert not any(pool.quarantine)
 
@@ -68,11 +71,47 @@ def test_one_byte_that_stays_is_seen(make: Make) -> None:
 
 
 def test_the_allocators_settings_count_as_a_whole() -> None:
-    assert allocator_overwrites(dict(ALLOCATOR_ENVIRONMENT))
+    assert asks_to_overwrite(dict(ALLOCATOR_ENVIRONMENT))
     for name in ALLOCATOR_ENVIRONMENT:
         others = {k: v for k, v in ALLOCATOR_ENVIRONMENT.items() if k != name}
-        assert not allocator_overwrites(others)
-        assert not allocator_overwrites(others | {name: "0"})
+        assert not asks_to_overwrite(others)
+        assert not asks_to_overwrite(others | {name: "0"})
+
+
+LOOK = """
+import os, sys
+from sealift.travel.scrub import freed_is_overwritten
+os.environ.update(eval(sys.argv[1]))
+print(freed_is_overwritten())
+"""
+WITHOUT_PERTURB = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+WITH_A_CACHE = {"GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
+
+
+@pytest.mark.parametrize(
+    ("given", "later", "expected"),
+    [
+        ({}, {}, "True"),
+        ({"PYTHONMALLOC": "pymalloc"}, {}, "False"),
+        (WITHOUT_PERTURB, {}, "False"),
+        (WITH_A_CACHE, {}, "False"),
+        ({"MKL_DISABLE_FAST_MM": "0"}, {}, "False"),
+        # What is said afterwards changes nothing: the allocators have read it.
+        (WITHOUT_PERTURB, ALLOCATOR_ENVIRONMENT, "False"),
+        ({}, WITHOUT_PERTURB, "True"),
+    ],
+)
+def test_what_a_process_does_with_freed_memory_is_tried(
+    given: dict[str, str], later: dict[str, str], expected: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, repr(dict(later))],
+        env=dict(os.environ) | ALLOCATOR_ENVIRONMENT | given,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout.strip() == expected
 
 
 def test_a_closed_pool_is_gone_even_if_somebody_points_there(make: Make) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from sealift.attest.level import Level
 from sealift.errors import UnavailableError
 from sealift.train.sandbox import landlock, limits, namespaces, seccomp
-from sealift.train.sandbox.places import DEVICES, MACHINE_FACTS, SCRATCH
+from sealift.train.sandbox.inventory import DEVICES, MACHINE_FACTS, SCRATCH
 
 Part = Literal["namespaces", "landlock", "seccomp"]
 PARTS: Final[tuple[Part, ...]] = ("namespaces", "landlock", "seccomp")

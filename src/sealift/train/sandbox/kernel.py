@@ -10,8 +10,6 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
-PR_SET_NAME: Final = 15
-PR_GET_NAME: Final = 16
 PR_SET_SECCOMP: Final = 22
 PR_CAPBSET_DROP: Final = 24
 PR_SET_NO_NEW_PRIVS: Final = 38
@@ -26,8 +24,9 @@ def call(name: str, *parts: object) -> int:
     Raises:
         OSError: with its errno.
     """
-    _LIBC[name].restype = ctypes.c_long
-    result = int(_LIBC[name](*(_plain(part) for part in parts)))
+    function = _LIBC[name]  # another object at each look-up
+    function.restype = ctypes.c_long
+    result = int(function(*(_plain(part) for part in parts)))
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)

@@ -45,7 +45,7 @@ def die_first() -> None:
 
 
 def limit_use(memory_bytes: int) -> None:
-    """Bound files, descriptors, threads and private memory; no core files.
+    """Bound files, descriptors, threads and private memory; no core files, no locks.
 
     Args:
         memory_bytes: Of private memory, data and stacks together.
@@ -56,6 +56,7 @@ def limit_use(memory_bytes: int) -> None:
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_NPROC, THREADS),
         (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_MEMLOCK, 0),
     ):
         _limit(kind, most)
 

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from sealift.train.sandbox.inventory import DEVICES, MACHINE_FACTS, SCRATCH
 from sealift.train.sandbox.kernel import call, mount, system_call
 from sealift.train.sandbox.limits import SCRATCH_BYTES
-from sealift.train.sandbox.places import DEVICES, MACHINE_FACTS, SCRATCH
 
 _NEW_MOUNTS = 0x00020000
 _NEW_UTS = 0x04000000
@@ -31,6 +31,8 @@ _NEW_NETWORK = 0x40000000
 WORLD: Final = _NEW_MOUNTS | _NEW_UTS | _NEW_IPC | _NEW_PROCESSES | _NEW_NETWORK
 
 _READ_ONLY, _NO_SETUID, _NO_DEVICES = 1, 2, 4  # MS_* and MOUNT_ATTR_* agree here
+# When a file was last read is written down for the next slice to see, else.
+_NO_ACCESS_TIME, _ACCESS_TIMES = 0x10, 0x70  # MOUNT_ATTR_*: one of several choices
 _BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18
 _REMOUNT = 1 << 5
 _DETACH: Final = 2
@@ -114,7 +116,9 @@ def _show(source: int, path: str, attributes: int) -> None:
 
 def _set_attributes(target: Path, attributes: int) -> None:
     """For a mount and all below it; remounting would miss those."""
-    wanted = struct.pack("=QQQQ", attributes, 0, _PRIVATE, 0)
+    wanted = struct.pack(
+        "=QQQQ", attributes | _NO_ACCESS_TIME, _ACCESS_TIMES, _PRIVATE, 0
+    )
     buffer = ctypes.create_string_buffer(wanted, len(wanted))
     place = os.open(target, os.O_PATH)
     try:

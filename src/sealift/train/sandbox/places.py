@@ -1,4 +1,4 @@
-"""Where Python, its libraries and this package live: all that a recipe may read.
+"""Where Python, its libraries and this package live: what a recipe may read, and why.
 
 Of this package's parent folder nothing but the package is shown: in a working copy it
 stands among keys, tables and other people's files.
@@ -13,14 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import sealift
+from sealift.train.importgate import installed_places
+from sealift.train.sandbox.inventory import LIBRARIES, SCRATCH
 
-LIBRARIES: Final = (
-    "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib",
-    "/etc/ld.so.cache",
-)  # fmt: skip
-MACHINE_FACTS: Final = ("/proc/cpuinfo", "/sys/devices/system/cpu")
-DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-SCRATCH: Final = "/scratch"  # a name that hides no place: Python may live in /tmp
 # What a compiler leaves behind is code that nobody measured: private, and empty.
 CACHES: Final = {
     "XDG_CACHE_HOME": f"{SCRATCH}/cache",
@@ -30,14 +25,27 @@ CACHES: Final = {
 }
 
 
-def readable() -> tuple[str, ...]:
-    """Files and folders, none within another, as they are named and where they are."""
+def readable() -> dict[str, str]:
+    """Files and folders, none within another, as they are named and where they are.
+
+    With the reason of each: a recipe can read nothing else but ``inventory``'s.
+    """
     package = Path(sealift.__file__).parent
-    paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(package), *LIBRARIES]
-    paths += [path for path in sys.path if path and not _holds(path, package)]
-    paths += _mapped()
-    real = [os.path.realpath(path) for path in paths]
-    return _outermost(path for path in (*paths, *real) if Path(path).exists())
+    found = dict(LIBRARIES)
+    found |= dict.fromkeys(_mapped(), "shared libraries that this process runs on")
+    found |= dict.fromkeys(_linked(), "shared libraries that came with Python")
+    paths = [path for path in sys.path if path and not _holds(path, package)]
+    found |= dict.fromkeys(paths, "where Python looks for modules")
+    found |= dict.fromkeys(installed_places(), "modules that a recipe may import")
+    found[str(package)] = "this package, which runs it"
+    real = {os.path.realpath(path): why for path, why in found.items()}
+    shown = _outermost(path for path in (*found, *real) if Path(path).exists())
+    return {path: (found | real)[path] for path in shown}
+
+
+def _linked() -> list[str]:
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix}
+    return [f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")]
 
 
 def _holds(path: str, package: Path) -> bool:

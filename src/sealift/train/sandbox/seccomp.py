@@ -2,7 +2,8 @@
 
 An allow-list: every other call fails with EPERM, so that a recipe that tries gets an
 ordinary ``PermissionError``. A foreign instruction set kills the process; the x32 calls
-of x86-64 do not exist. A signal reaches the process itself and nobody else.
+of x86-64 do not exist. What is allowed, and why, stands in ``inventory``; here are the
+arguments of calls that reach shared state with others.
 Source: linux/Documentation/userspace-api/seccomp_filter.rst.
 """
 
@@ -17,13 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.errors import UnavailableError
-from sealift.train.sandbox.kernel import (
-    PR_GET_NAME,
-    PR_SET_NAME,
-    PR_SET_SECCOMP,
-    prctl,
-)
-from sealift.train.sandbox.syscalls import ALLOWED, MACHINES, Machine, names_in
+from sealift.train.sandbox.inventory import ALLOWED, MACHINES, Machine, names_in
+from sealift.train.sandbox.kernel import PR_SET_SECCOMP, prctl
 
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
@@ -36,8 +32,18 @@ _FILTER_MODE: Final = 2
 _THREAD_FLAGS: Final = 0x10900  # CLONE_THREAD | CLONE_SIGHAND | CLONE_VM
 _NEW_NAMESPACES: Final = 0x7E020080
 _ANSWERED: Final = 0x5401, 0x5413, 0x5451  # TCGETS, TIOCGWINSZ, FIOCLEX
-# Duplicates, flags, seals that are read: no locks, no owner that gets signals.
-_DESCRIPTOR: Final = 0, 1, 2, 3, 4, 1030, 1034
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: of a description nothing is set.
+_DESCRIPTOR: Final = 0, 1, 2, 3, 1030
+# MADV_DONTNEED, FREE, DONTFORK, HUGEPAGE, NOHUGEPAGE, DONTDUMP. Not PAGEOUT, COLD or
+# WILLNEED, which move a library's pages for all, and not MERGEABLE, which compares them.
+_ADVICE: Final = 4, 8, 10, 14, 15, 16
+_PRIVATE: Final = 0x80  # FUTEX_PRIVATE_FLAG
+_CLOCKS: Final = 0xFFFFFFF0  # others than 0 to 15 are of some process, by its number
+_WIDE_REGISTERS: Final = 0x1021, 0x1022, 0x1023  # ARCH_*_XCOMP_*
+# How a call is refused where EPERM would end more than the call. A thread is made by
+# clone, whose flags a filter can read; who joins one waits at a shared futex, and asks
+# again until it has ended.
+_OTHERWISE: Final = {"clone3": errno.ENOSYS, "futex": errno.EAGAIN}
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 
@@ -67,13 +73,14 @@ def program(machine: Machine, process: int) -> tuple[Instruction, ...]:
     found = [(_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, machine.audit), _give(KILL)]
     found += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32_BIT)]
     found += [_give(ERRNO | errno.ENOSYS)]
+    # First: of a call that is always allowed the kernel asks no program again.
+    for name, choices in _limits(process).items():
+        if name in machine.numbers:
+            refusal = _OTHERWISE.get(name, errno.EPERM)
+            found += _limited(machine.numbers[name], choices, refusal)
     for name in names_in(ALLOWED):
         if name in machine.numbers:
             found += [(_EQUAL, 0, 1, machine.numbers[name]), _give(ALLOW)]
-    for name, choices in _limits(process).items():
-        found += _limited(machine.numbers[name], choices)
-    # So that a thread is made by clone, whose flags a filter can read.
-    found += [(_EQUAL, 0, 1, machine.numbers["clone3"]), _give(ERRNO | errno.ENOSYS)]
     return (*found, _give(ERRNO | errno.EPERM))
 
 
@@ -100,22 +107,31 @@ def _limits(process: int) -> dict[str, Sequence[Sequence[Demand]]]:
     """By call: the ways in which it is allowed, each a list of demands."""
     nothing = [Demand(2, 0), Demand(2, 0, high=True)]
     threads = Demand(0, _THREAD_FLAGS, _THREAD_FLAGS | _NEW_NAMESPACES)
+    clock = [[Demand(0, 0, _CLOCKS)]]
     return {
+        "futex": [[Demand(1, _PRIVATE, _PRIVATE)]],
         "ioctl": [[Demand(1, value)] for value in _ANSWERED],
         "fcntl": [[Demand(1, value)] for value in _DESCRIPTOR],
-        "prctl": [[Demand(0, PR_SET_NAME)], [Demand(0, PR_GET_NAME)]],
+        "madvise": [[Demand(2, value)] for value in _ADVICE],
+        "clock_gettime": clock,
+        "clock_getres": clock,
+        "clock_nanosleep": clock,
+        "arch_prctl": [[Demand(0, value)] for value in _WIDE_REGISTERS],
         "prlimit64": [[Demand(0, 0), *nothing], [Demand(0, process), *nothing]],
         "clone": [[threads]],
+        "clone3": [],
         "kill": [[Demand(0, process)]],
         "tgkill": [[Demand(0, process)]],
     }
 
 
-def _limited(number: int, choices: Sequence[Sequence[Demand]]) -> list[Instruction]:
+def _limited(
+    number: int, choices: Sequence[Sequence[Demand]], refusal: int
+) -> list[Instruction]:
     body: list[Instruction] = []
     for demands in choices:
         body += _demand_all(demands)
-    body.append(_give(ERRNO | errno.EPERM))
+    body.append(_give(ERRNO | refusal))
     return [(_EQUAL, 0, len(body), number), *body]
 
 

@@ -8,13 +8,12 @@ the model opened anew. ``close`` ends it, and overwrites what it was given.
 
 from __future__ import annotations
 
-import mmap
 import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +41,7 @@ from sealift.train.worker.text import TextTap
 from sealift.train.worker.wire import TIMED_OUT, read_framed, write_framed
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.capacity import free_memory_bytes
-from sealift.travel.sharedbuffer import SharedBuffer
+from sealift.travel.sharedbuffer import SharedBuffer, overwritten
 
 LOAD_S: Final = 120.0
 MAX_RESTARTS: Final = 20
@@ -147,14 +146,18 @@ class HostedModel:
 
     def close(self) -> None:
         """End the process and overwrite what it read and wrote."""
-        self._end_worker()
-        self.overwrite()
-        _LIVE.discard(self)
-        self._room.close()
+        try:
+            self._end_worker()
+        finally:
+            _LIVE.discard(self)
+            scrub(self._room.view)
+            self._room.close()
 
     def overwrite(self) -> None:
-        """Overwrite the questions that lie here."""
+        """Overwrite the questions and answers that lie here."""
         scrub(self._room.view)
+        if self._worker is not None:
+            self._worker.overwrite()
 
     def _fill(self, parts: Sequence[Buffer]) -> None:
         at = 0
@@ -235,18 +238,12 @@ class _Worker:
         self._limits = terms.limits
         with ExitStack() as stack:
             control, self._equipment = stack.enter_context(workshop.lend())
-            area = stack.enter_context(closing(Area(terms.area_bytes)))
-            stack.callback(area.overwrite)  # once the process is gone
-            self._answers = stack.enter_context(
-                closing(
-                    mmap.mmap(area.descriptor, terms.area_bytes, prot=mmap.PROT_READ)
-                )
-            )
+            self._area = stack.enter_context(closing(Area(terms.area_bytes)))
             text = stack.enter_context(closing(TextTap(self._equipment.text)))
             self._process = WorkerProcess(control)
             stack.callback(self._process.end, 0.0)
-            model = stack.enter_context(_scrubbed(open_model()))
-            files = (text, self._equipment.bundle, model, terms.room, area)
+            model = stack.enter_context(overwritten(open_model()))
+            files = (text, self._equipment.bundle, model, terms.room, self._area)
             self._talk = stack.enter_context(
                 _start(
                     self._process,
@@ -268,7 +265,11 @@ class _Worker:
 
     def copy(self, length: int) -> bytearray:
         """The answer, in memory of our own."""
-        return bytearray(self._answers[:length])
+        return bytearray(self._area.copy(0, length))
+
+    def overwrite(self) -> None:
+        """Overwrite the answers that lie here."""
+        self._area.overwrite()
 
     def close(self) -> None:
         """End the process."""
@@ -330,13 +331,3 @@ def _start(
             raise killed("nothing starts it any more") from None
         undo.pop_all()
     return ours
-
-
-@contextmanager
-def _scrubbed(shared: SharedBuffer) -> Iterator[SharedBuffer]:
-    """Overwritten before it is closed."""
-    try:
-        yield shared
-    finally:
-        scrub(shared.view)
-        shared.close()

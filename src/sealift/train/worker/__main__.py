@@ -23,7 +23,7 @@ def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     wanted = Confinement.parse(sys.argv[2])
     limits.die_first()
-    places = readable()
+    places = tuple(readable())
     if "namespaces" in wanted.parts:
         try:
             namespaces.leave_world()

@@ -2,21 +2,22 @@
 
 Its size is sealed, so that it cannot shrink under the parent's eyes. It is made for one
 task and never used again: what one worker wrote, the next does not find. Pages exist
-once they are written.
+once they are written. The parent reads and overwrites it through a mapping of its own,
+which nothing that a worker does to a descriptor takes away.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
-from io import FileIO
+from collections.abc import Iterator
 from typing import Final
 
+from sealift.channel.quarantine import scrub
 from sealift.errors import MalformedError, UnavailableError
-from sealift.train.tensors import parse_tensors
 
-_ZEROES: Final = bytes(1 << 20)
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -33,7 +34,7 @@ class Area:
     def __init__(self, length: int) -> None:
         self.length = length
         try:
-            self._file = _make(length)
+            self._file, self._map = _make(length)
         except OSError as error:
             raise UnavailableError(
                 f"no memory for states of {length} bytes",
@@ -44,61 +45,59 @@ class Area:
     @property
     def descriptor(self) -> int:
         """What is handed over, until ``close``."""
-        return self._file.fileno()
+        return self._file
 
     def copy(self, start: int, length: int) -> bytes:
-        """Bytes of it, in memory of our own: nobody changes them while they are read.
+        """Bytes of it, read once, into memory of our own (rule N10).
 
         Raises:
             MalformedError: if they lie outside.
         """
         if not 0 <= start <= start + length <= self.length:
             raise MalformedError("outside of the area", code="bad-message")
-        return _copy(self.descriptor, start, length)
+        return self._map[start : start + length]
 
     def overwrite(self) -> None:
-        """Write zeroes over all that was handed over, where there was anything."""
-        for start in range(0, self.length, len(_ZEROES)):
-            length = min(len(_ZEROES), self.length - start)
-            os.pwrite(self.descriptor, _ZEROES[:length], start)
+        """Write zeroes wherever anything was written."""
+        with memoryview(self._map) as whole:
+            for start, end in self._written():
+                with whole[start:end] as part:
+                    scrub(part)
 
     def close(self) -> None:
-        """Give it back. Idempotent."""
-        self._file.close()
+        """Overwrite it and give it back; once the worker is gone. Idempotent."""
+        if self._map.closed:
+            return
+        try:
+            self.overwrite()
+        finally:
+            self._map.close()
+            os.close(self._file)
+
+    def _written(self) -> Iterator[tuple[int, int]]:
+        """Where pages exist: most of an area has none, and is not to get them."""
+        end = 0
+        while end < self.length:
+            try:
+                start = os.lseek(self._file, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing behind
+                    return
+                raise
+            end = os.lseek(self._file, start, os.SEEK_HOLE)
+            yield start, end
 
 
-def _make(length: int) -> FileIO:
+def _make(length: int) -> tuple[int, mmap.mmap]:
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     descriptor = os.memfd_create("sealift-states", flags)
     try:
         os.ftruncate(descriptor, length)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        mapped = mmap.mmap(descriptor, length)
+        mapped.madvise(mmap.MADV_DONTDUMP)
+        mapped.madvise(mmap.MADV_DONTFORK)
     except BaseException:
         os.close(descriptor)
         raise
-    return FileIO(descriptor, "r+")
-
-
-def _copy(descriptor: int, start: int, length: int) -> bytes:
-    if length == 0:
-        return b""
-    first = start - start % mmap.ALLOCATIONGRANULARITY
-    with mmap.mmap(
-        descriptor, start - first + length, prot=mmap.PROT_READ, offset=first
-    ) as mapped:
-        return mapped[start - first :]
-
-
-def read_bundle_blob(blob: memoryview) -> dict[str, bytes]:
-    """The files of a bundle that ``workshop.pack_bundle`` packed."""
-    return {name: bytes(each.content) for name, each in parse_tensors(blob).items()}
-
-
-def map_shared(descriptor: int, length: int) -> memoryview:
-    """Bytes of a memory file, to read; what its owner writes is seen here."""
-    return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_READ))
-
-
-def map_copy(descriptor: int, length: int) -> memoryview:
-    """Bytes of a memory file; what is written into them stays here."""
-    return memoryview(mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY))
+    return descriptor, mapped

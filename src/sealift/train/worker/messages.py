@@ -41,9 +41,11 @@ class Waiting:
 
     Attributes:
         sandbox: What will keep a recipe in; it was tried.
+        overwrites: Whether its allocators overwrite what is freed; it was tried.
     """
 
     sandbox: str
+    overwrites: bool
 
 
 @dataclass(frozen=True, slots=True)

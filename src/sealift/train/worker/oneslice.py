@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import sys
 import threading
@@ -14,12 +13,13 @@ from sealift.errors import MalformedError, SealiftError
 from sealift.train.containment import Containment
 from sealift.train.faults import Fault, describe, unfit
 from sealift.train.sandbox.confine import Confinement, confine_worker
+from sealift.train.sandbox.inventory import DESCRIPTORS, TALK
 from sealift.train.sandbox.places import CACHES
 from sealift.train.states import TrainingState
 from sealift.train.tasks import Given, TaskDone
 from sealift.train.taskwork import carry_out
-from sealift.train.worker.area import map_copy, read_bundle_blob
 from sealift.train.worker.exits import NOT_CONFINED
+from sealift.train.worker.mappings import map_area, map_copy, read_bundle_blob
 from sealift.train.worker.messages import (
     MAX_ORDER_BYTES,
     Assignment,
@@ -38,10 +38,11 @@ from sealift.train.worker.wire import read_framed, write_framed
 
 
 class MappedRows:
-    """Rows of a visit, mapped to read."""
+    """Rows of a visit, mapped to read; nobody is handed them on."""
+
+    descriptor = -1
 
     def __init__(self, descriptor: int, length: int) -> None:
-        self.descriptor = descriptor
         self.view = map_copy(descriptor, length)
 
 
@@ -54,11 +55,10 @@ def run_worker(
     """Do the one task of this process, and end it."""
     try:
         talk, text, *files = descriptors
-        for place in (1, 2):
-            os.dup2(text, place)
         raw = read_framed(talk, max_bytes=MAX_ORDER_BYTES)
         order = from_bytes(raw, Assignment, ServeOrder, max_bytes=MAX_ORDER_BYTES)
-        work = _take_order(order, talk, files)
+        work = _take_order(order, files)
+        keep_descriptors(talk, text)
         confine_worker(confinement, places, memory_bytes)
         if "namespaces" in confinement.parts:  # without, no place can be written
             os.environ.update(CACHES)
@@ -71,24 +71,33 @@ def run_worker(
     os._exit(0)
 
 
-def _take_order(
-    order: object, talk: int, files: Sequence[int]
-) -> Assigned | ServedModel:
+def keep_descriptors(talk: int, text: int) -> None:
+    """Close all but ``DESCRIPTORS``; what was mapped stays so, without a descriptor.
+
+    Else bytes could pass from one slice to the next in what belongs to an open file
+    rather than to a descriptor, its offset and flags (rule N6).
+    """
+    null = os.open(os.devnull, os.O_RDONLY)
+    for place, descriptor in enumerate((null, text, text, talk)):
+        os.dup2(descriptor, place)
+    os.closerange(len(DESCRIPTORS), os.sysconf("SC_OPEN_MAX"))
+
+
+def _take_order(order: object, files: Sequence[int]) -> Assigned | ServedModel:
     if isinstance(order, ServeOrder):
-        return ServedModel(order, talk, files)
+        return ServedModel(order, files)
     assert isinstance(order, Assignment)
-    return Assigned(order, talk, files)
+    return Assigned(order, files)
 
 
 class Assigned:
     """An assignment with everything that it needs, mapped while that is possible."""
 
-    def __init__(self, order: Assignment, talk: int, files: Sequence[int]) -> None:
+    def __init__(self, order: Assignment, files: Sequence[int]) -> None:
         bundle, states, area, *rows = files
         self._order = order
-        self._talk = talk
         self._turn = threading.Lock()  # a recipe may import in a thread of its own
-        self._area = memoryview(mmap.mmap(area, order.area))
+        self._area = map_area(area, order.area)
         self._files = read_bundle_blob(map_copy(bundle, order.bundle))
         parts = zip(rows, order.task.parts, strict=True)
         self._given = _read_given(
@@ -115,7 +124,7 @@ class Assigned:
             answer = Fault(kind="memory")
         except BaseException:  # whatever a recipe's objects did outside of their guard
             answer = Fault(kind="error")
-        write_framed(self._talk, to_bytes(answer))
+        write_framed(TALK, to_bytes(answer))
 
     def _hand_over(self, model: int, state: TrainingState) -> None:
         self._write(0, state)
@@ -124,8 +133,8 @@ class Assigned:
     def _ask(self, message: Handed | Importing) -> None:
         """Tell the parent, and wait until it has done its part."""
         with self._turn:
-            write_framed(self._talk, to_bytes(message))
-            raw = read_framed(self._talk, max_bytes=MAX_ORDER_BYTES)
+            write_framed(TALK, to_bytes(message))
+            raw = read_framed(TALK, max_bytes=MAX_ORDER_BYTES)
         from_bytes(raw, GoOn)
 
     def _put(self, done: TaskDone) -> Done:

@@ -8,7 +8,6 @@ copies out of and checks.
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,8 +22,14 @@ from sealift.train.containment import Containment
 from sealift.train.faults import Fault, describe, unfit
 from sealift.train.modelform import Fields, form_from_plain
 from sealift.train.recipe import Recipe
+from sealift.train.sandbox.inventory import TALK
 from sealift.train.torchstate import as_tensors
-from sealift.train.worker.area import map_copy, map_shared, read_bundle_blob
+from sealift.train.worker.mappings import (
+    map_area,
+    map_copy,
+    map_shared,
+    read_bundle_blob,
+)
 from sealift.train.worker.messages import (
     MAX_ORDER_BYTES,
     GoOn,
@@ -45,17 +50,15 @@ class ServedModel:
 
     Args:
         order: What to serve.
-        talk: To the parent.
         files: Descriptors: bundle, model, questions, answers.
     """
 
-    def __init__(self, order: ServeOrder, talk: int, files: Sequence[int]) -> None:
+    def __init__(self, order: ServeOrder, files: Sequence[int]) -> None:
         bundle, model, room, area = files
         self._order = order
-        self._talk = talk
         self._turn = threading.Lock()  # a recipe may import in a thread of its own
         self._room = map_shared(room, order.room)
-        self._area = memoryview(mmap.mmap(area, order.area))
+        self._area = map_area(area, order.area)
         self._files = read_bundle_blob(map_copy(bundle, order.bundle))
         self._state = map_copy(model, order.model)
         self._form = form_from_plain(order.form)
@@ -70,7 +73,7 @@ class ServedModel:
         self._say(ServeAnswer(0))
         while True:
             try:
-                raw = read_framed(self._talk, max_bytes=MAX_ORDER_BYTES)
+                raw = read_framed(TALK, max_bytes=MAX_ORDER_BYTES)
             except PeerError:
                 return None
             self._say(self._answer(raw))
@@ -147,11 +150,11 @@ class ServedModel:
         """Tell the parent what is about to run, and wait until it was measured."""
         with self._turn:
             self._say(Importing(path))
-            raw = read_framed(self._talk, max_bytes=MAX_ORDER_BYTES)
+            raw = read_framed(TALK, max_bytes=MAX_ORDER_BYTES)
         from_bytes(raw, GoOn)
 
     def _say(self, message: object) -> None:
-        write_framed(self._talk, to_bytes(message))
+        write_framed(TALK, to_bytes(message))
 
 
 def pack_answer(found: Any, schema: Schema, rows: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 Lengths, counts, names and states are checked, bytes are copied before they are read, and
 whoever overstays is killed. When ``do`` returns, with a result or an error, the process
-is gone and its memory with it.
+is gone, its memory with it, and what both mapped is overwritten.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sealift.train.worker.wire import (
     write_framed,
 )
 from sealift.travel.capacity import free_memory_bytes
-from sealift.travel.sharedbuffer import SharedBuffer
+from sealift.travel.sharedbuffer import SharedBuffer, overwritten
 
 FAREWELL_S: Final = 5.0
 
@@ -109,7 +109,7 @@ class TaskProcess:
         answers = Answers(task, given, self._area)
         ours, theirs = socket.socketpair()
         farewell_s = 0.0
-        with ours, theirs, closing(SharedBuffer.of(_join(given))) as states:
+        with ours, theirs, overwritten(_states_of(given)) as states:
             ours.setblocking(False)
             try:
                 self._start(theirs, states, given)
@@ -190,11 +190,17 @@ class TaskProcess:
         return killed(f"signal {-status}" if status < 0 else "it ended its process")
 
 
-def _join(given: Given) -> bytes:
+def _states_of(given: Given) -> SharedBuffer:
+    """States and sums end to end; never empty, as nothing can be mapped of nothing."""
     parts = [
         part for each in given.states if each for part in (each.tensors, each.tree)
     ]
-    return b"".join([*parts, given.statistics]) or b"\0"
+    parts.append(given.statistics)
+    shared, at = SharedBuffer(max(1, sum(map(len, parts)))), 0
+    for part in parts:
+        shared.view[at : at + len(part)] = part
+        at += len(part)
+    return shared
 
 
 def killed(why: str) -> JobError:

@@ -21,7 +21,7 @@ from sealift.attest.attester import Measure, unmeasured
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.sandbox.places import SCRATCH
+from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
 from sealift.train.tensors import TensorBytes, pack_tensors
 from sealift.train.worker.exits import NO_NAMESPACES
@@ -35,12 +35,16 @@ from sealift.train.worker.taskprocess import (
     WorkshopLimits,
     killed,
 )
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 from sealift.travel.sharedbuffer import SharedBuffer
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"
-# Nothing of the parent's environment reaches a recipe but where Python finds modules.
-_INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
+# Nothing of the parent's environment reaches a recipe but where Python finds modules,
+# and what makes its allocators overwrite what is freed: a receipt speaks of both.
+_INHERITED: Final = (
+    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", *ALLOCATOR_ENVIRONMENT
+)  # fmt: skip
 _OWN: Final = {
     "HOME": SCRATCH,
     "TMPDIR": SCRATCH,
@@ -189,6 +193,8 @@ class Workshop:
             return None
         told = from_bytes(raw, Waiting)
         assert isinstance(told, Waiting)
+        if freed_is_overwritten() and not told.overwrites:
+            raise killed("it keeps what it frees, and this process does not")
         return Confinement.parse(told.sandbox).word
 
 

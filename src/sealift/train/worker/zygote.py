@@ -22,7 +22,8 @@ from torch import nn
 from sealift.train.importgate import close_gate, installed_places
 from sealift.train.sandbox import landlock, limits
 from sealift.train.sandbox.confine import Confinement, confine_worker
-from sealift.train.sandbox.places import SCRATCH
+from sealift.train.sandbox.inventory import SCRATCH
+from sealift.train.sandbox.pages import pin_libraries
 from sealift.train.worker.exits import NOT_CONFINED
 from sealift.train.worker.messages import (
     KillWorker,
@@ -34,6 +35,7 @@ from sealift.train.worker.messages import (
 )
 from sealift.train.worker.oneslice import run_worker
 from sealift.train.worker.wire import receive_with
+from sealift.travel.scrub import freed_is_overwritten
 
 TRIAL_BYTES: Final = 1 << 40
 
@@ -60,9 +62,10 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
         limits.hide_memory()
         warm_up()
+        pin_libraries()
         self._installed = installed_places()
         confinement = best_of(self._wanted, self._places)
-        self._tell(Waiting(confinement.word))
+        self._tell(Waiting(confinement.word, freed_is_overwritten()))
         while True:
             raw, descriptors = receive_with(self._control)
             if not raw:

@@ -1,0 +1,124 @@
+"""Everything that a recipe has of its machine, each with its reason; nothing else.
+
+The filter, the mounts and Landlock's rules are made from these tables, and a test asks
+the kernel from inside of a worker whether anything is there that has no row (rule N6).
+What reaches state that outlives a slice, or that another process can look at, is left
+out on purpose: sockets, processes, programs, other processes' memory, mounts, keys,
+io_uring (it would do all of it unseen), shared memory by name, and what tells or sets
+the state of the page cache, of locks, of the disk or of the whole machine's memory.
+Numbers are the kernel's (``asm/unistd.h``): x86-64, then AArch64; ``-`` for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+TALK: Final = 3
+DESCRIPTORS: Final[Mapping[int, str]] = {
+    0: "a null device that this process opened: nothing to read",
+    1: "prints: the agreement says whether they leave; a pipe of this task, or nowhere",
+    2: "as 1",
+    TALK: "the stream of this task to its parent: orders and answers",
+}
+
+# Of what a machine has; where Python lives is for ``places`` to find out.
+MACHINE_FACTS: Final[Mapping[str, str]] = {
+    "/proc/cpuinfo": "libraries choose their kernels by the instructions there are",
+    "/sys/devices/system/cpu/online": "how many threads make sense",
+    "/sys/devices/system/cpu/possible": "the same, for torch's own count",
+    "/sys/devices/system/cpu/present": "the same",
+}
+DEVICES: Final[Mapping[str, str]] = {
+    "/dev/null": "where libraries throw things away; it keeps nothing",
+    "/dev/zero": "keeps nothing",
+    "/dev/urandom": "random numbers for libraries that open it",
+    "/dev/random": "the same",
+}
+LIBRARIES: Final[Mapping[str, str]] = dict.fromkeys(
+    ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"),
+    "shared libraries that a module is linked with",
+) | {"/etc/ld.so.cache": "where the dynamic linker finds them"}
+SCRATCH: Final = "/scratch"  # a name that hides no place: Python may live in /tmp
+SCRATCH_REASON: Final = "temporary files, in memory, of this process alone"
+
+ALLOWED: Final[Mapping[str, str]] = {
+    "bytes of descriptors that are its own: none is shared with another slice": """
+        read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68
+        lseek 8 62, close 3 57, dup 32 23, dup2 33 -, dup3 292 24, ftruncate 77 46
+        poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72""",
+    "files below the readable places, and in the scratch": """
+        open 2 -, openat 257 56, stat 4 -, lstat 6 -, fstat 5 80, newfstatat 262 79
+        statx 332 291, access 21 -, faccessat 269 48, faccessat2 439 439
+        readlink 89 -, readlinkat 267 78, getdents 78 -, getdents64 217 61
+        getcwd 79 17, chdir 80 49, umask 95 166, unlink 87 -, unlinkat 263 35
+        mkdir 83 -, mkdirat 258 34, rmdir 84 -, rename 82 -, renameat 264 38
+        renameat2 316 276""",
+    "memory of its own": """
+        mmap 9 222, mprotect 10 226, munmap 11 215, mremap 25 216, brk 12 214""",
+    "threads of its own": """
+        set_robust_list 273 99, rseq 334 293, sched_yield 24 124
+        sched_getaffinity 204 123, gettid 186 178, exit 60 93, exit_group 231 94""",
+    "what it is, and may use: nothing here changes": """
+        getpid 39 172, getppid 110 173, getuid 102 174, geteuid 107 175, getgid 104 176
+        getegid 108 177, getrlimit 97 163, uname 63 160""",
+    "time: a slice takes as long as it takes, and everybody sees that": """
+        time 201 -, gettimeofday 96 169, times 100 153, nanosleep 35 101
+        restart_syscall 219 128""",
+    "random numbers": "getrandom 318 278",
+    "signals to itself": """
+        rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139
+        rt_sigpending 127 136, sigaltstack 131 132""",
+}
+# With certain arguments only; ``seccomp`` has them.
+LIMITED: Final[Mapping[str, str]] = {
+    "questions that a terminal answers; none that sets a flag of a description": """
+        ioctl 16 29""",
+    "duplicates and the descriptor's own flags; no description's, no lock, no owner": """
+        fcntl 72 25""",
+    "giving memory back and huge pages; nothing that pages in, out or together": """
+        madvise 28 233""",
+    "threads of one process: other processes may wait at a page of a library, too": """
+        futex 202 98""",
+    "threads, and no process": "clone 56 220, clone3 435 435",
+    "its own limits, read": "prlimit64 302 261",
+    "its own clocks and those of the machine, not another process's": """
+        clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115""",
+    "wide registers for matrix products": "arch_prctl 158 -",
+    "to itself": "kill 62 129, tgkill 234 131",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One instruction set as seccomp sees it.
+
+    Attributes:
+        audit: ``AUDIT_ARCH_*`` of ``linux/audit.h``.
+        numbers: System call numbers by name.
+    """
+
+    audit: int
+    numbers: Mapping[str, int]
+
+
+def _rows(table: Mapping[str, str]) -> list[list[str]]:
+    entries = ",".join(table.values()).replace("\n", ",").split(",")
+    return [entry.split() for entry in entries if entry.strip()]
+
+
+def _numbers(column: int) -> dict[str, int]:
+    words = _rows(ALLOWED) + _rows(LIMITED)
+    return {each[0]: int(each[column]) for each in words if each[column] != "-"}
+
+
+MACHINES: Final[Mapping[str, Machine]] = {
+    "x86_64": Machine(0xC000003E, _numbers(1)),
+    "aarch64": Machine(0xC00000B7, _numbers(2)),
+}
+
+
+def names_in(table: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of one of the tables above."""
+    return tuple(row[0] for row in _rows(table))
