@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.spdm import without_padding
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
@@ -55,8 +54,7 @@ class Recorded:
 
     @property
     def body(self) -> NvidiaBody:
-        report = without_padding(self.report)
-        return NvidiaBody(report=report, certificates=self.certificates)
+        return NvidiaBody(report=self.report, certificates=self.certificates)
 
     @property
     def evidence(self) -> Evidence:

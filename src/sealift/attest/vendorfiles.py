@@ -19,7 +19,6 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.formats.sgxquote import parse_quote
 from sealift.attest.formats.snp import REPORT_BYTES, parse_report
-from sealift.attest.formats.spdm import without_padding
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.snp import SnpBody
 from sealift.attest.tdx import TdxBody
@@ -86,7 +85,7 @@ def _wrap_device(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
             fix="Give its chain with --certificates FILE",
             code="usage",
         )
-    body = NvidiaBody(report=without_padding(raw), certificates=certificates)
+    body = NvidiaBody(report=raw, certificates=certificates)
     return Wrapped(body.to_evidence(), "a bare report of an NVIDIA device")
 
 
@@ -129,7 +128,7 @@ def _wrap_list(plain: list[Any], device: int) -> Wrapped:
         raise _unknown("a list, but not of evidence")
     chain = certificates_from_pem(_bytes(entry, "certificate"))
     body = NvidiaBody(
-        report=without_padding(_bytes(entry, "evidence")),
+        report=_bytes(entry, "evidence"),
         certificates=tuple(each.der for each in chain),
     )
     form = f"evidence of NVIDIA's SDK, device {device} of {len(plain)}"

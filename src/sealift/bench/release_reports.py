@@ -26,7 +26,6 @@ from sealift.attest.formats.pcs import import_collateral
 from sealift.attest.formats.rim import read_rim
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.snp import parse_report
-from sealift.attest.formats.spdm import without_padding
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
@@ -160,9 +159,7 @@ def _gpu(folder: Path) -> Examined:
     place = folder / "nvidia"
     report = bytes.fromhex((place / "gonvtrust_attestationReport.txt").read_text())
     chain = certificates_from_pem((place / "gonvtrust_gpuAkCertChain.txt").read_bytes())
-    body = NvidiaBody(
-        report=without_padding(report), certificates=tuple(c.der for c in chain)
-    )
+    body = NvidiaBody(report=report, certificates=tuple(c.der for c in chain))
     references = ReferenceValues(
         nvidia=NvidiaReferences(
             drivers=("545.00",),

@@ -78,6 +78,22 @@ def answers(devices: list[SoftDevice], bound: bytes = BOUND) -> list[Evidence]:
 # ----------------------------------------------------------------------- controls
 
 
+def test_zeros_behind_a_devices_report_do_no_harm(gpus: list[SoftDevice]) -> None:
+    """Some drivers leave them there; the lead covers them, so nobody adds any later."""
+    machine = Machine(gpus)
+    padded = [
+        replace(body, report=body.report + bytes(3)).to_evidence()
+        for body in (
+            gpu.body(device_bound(BOUND, place)) for place, gpu in enumerate(gpus)
+        )
+    ]
+    found = appraise(assemble(machine, tuple(padded)), BOUND)
+    assert found.claims.level is Level.GPU_TEE
+    lead = machine.lead.collect(lead_bound(BOUND, tuple(answers(gpus))))
+    later = CompositeBody(devices=tuple(padded), lead=lead).to_evidence()
+    assert "evidence-unbound" in refusal(later, BOUND)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_gpus_of_a_tee_count_as_protected(gpus: list[SoftDevice], count: int) -> None:
     """Control of everything below."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sealift.attest.formats import spdm
-from sealift.attest.formats.spdm import parse_report, without_padding
+from sealift.attest.formats.spdm import parse_report
 from sealift.errors import MalformedError
 from tests.sim.nvidia_device import SoftDevice
 
@@ -61,7 +61,7 @@ def change(at: int, value: int) -> Callable[[bytes], bytes]:
     [
         lambda raw: b"",
         lambda raw: raw[:-1],
-        lambda raw: raw + b"\0",
+        lambda raw: raw + b"\0\1",
         lambda raw: raw + bytes(8192),
         change(0, 0x12),  # another version of SPDM
         change(2, 0x00),  # unsigned
@@ -114,6 +114,18 @@ def test_a_field_that_stands_twice_is_refused() -> None:
 
 def test_padding_goes_and_nothing_else_does() -> None:
     raw = SoftDevice().report(NONCE)
-    assert without_padding(raw + bytes(3)) == raw == without_padding(raw)
-    with pytest.raises(MalformedError, match="behind"):
-        without_padding(raw + b"\0a")
+    parsed = parse_report(raw)
+    assert parse_report(raw + bytes(3)) == parsed
+    for more in (b"\0a", b"a"):
+        with pytest.raises(MalformedError, match="behind"):
+            parse_report(raw + more)
+    with pytest.raises(MalformedError):
+        parse_report(raw + bytes(8192))
+
+
+def test_a_signature_that_ends_in_zeros_keeps_them() -> None:
+    raw = SoftDevice().report(NONCE)[:-3] + bytes(3)
+    for padded in (raw, raw + bytes(2)):
+        assert parse_report(padded).signature == raw[-96:]
+    with pytest.raises(MalformedError, match="cut short"):
+        parse_report(raw[:-1])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sealift.attest.evidence import BOUND_BYTES, Evidence
-from sealift.attest.formats.spdm import without_padding
+from sealift.attest.formats.spdm import parse_report
 from sealift.attest.gpubinding import BoundDevice, Environment, GpuBinding, MultiGpu
 from sealift.attest.nvidia import MEDIA_TYPE, NvidiaBody
 from sealift.attest.runtimelog import RuntimeEvent
@@ -81,7 +81,8 @@ class NvidiaAttester:
         raw = bytes(answer.attestationReport)[: answer.attestationReportSize]
         chain = tuple(each.der for each in self.certificates())
         try:
-            body = NvidiaBody(report=without_padding(raw), certificates=chain)
+            parse_report(raw)
+            body = NvidiaBody(report=raw, certificates=chain)
         except MalformedError as error:
             raise _unavailable(str(error)) from None
         return body.to_evidence()

@@ -148,13 +148,16 @@ class DeviceReport:
 
 
 def parse_report(raw: bytes) -> DeviceReport:
-    """Parse a report; every byte of it has a meaning.
+    """Parse a report; every byte of it has a meaning, but for zeros behind it.
+
+    Some drivers leave them there. The signature may end in zeros as well, so where it
+    ends is told by the layout alone.
 
     Raises:
         MalformedError: with the offset of the first offence.
     """
     blocks, fields_at, end = _layout(raw)
-    if len(raw) != end + SIGNATURE_BYTES:
+    if any(raw[end + SIGNATURE_BYTES :]):
         raise MalformedError("a report does not end behind its signature", offset=end)
     fields = _read_fields(raw[fields_at + 2 : end], fields_at + 2)
     report = DeviceReport(
@@ -163,22 +166,10 @@ def parse_report(raw: bytes) -> DeviceReport:
         measurements=_read_blocks(raw, blocks),
         fields=MappingProxyType(fields),
         signed=raw[:end],
-        signature=raw[end:],
+        signature=raw[end : end + SIGNATURE_BYTES],
     )
     _check_kind(report)
     return report
-
-
-def without_padding(raw: bytes) -> bytes:
-    """A report without the zeros that some drivers leave behind its signature.
-
-    Raises:
-        MalformedError: if something else than zeros is there, or it is no report.
-    """
-    end = _layout(raw)[2] + SIGNATURE_BYTES
-    if raw[end:].strip(b"\0"):
-        raise MalformedError("bytes behind a report's signature", offset=end)
-    return raw[:end]
 
 
 def _layout(raw: bytes) -> tuple[int, int, int]:
