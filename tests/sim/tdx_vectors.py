@@ -7,11 +7,11 @@ from dataclasses import replace
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.pcs import import_collateral
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx import TdxBody
+from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.tdx import TdxVerifier
 from tests.sim.vectors import vector

@@ -11,6 +11,8 @@ from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.asreference import Trusted, to_references
 from sealift.attest.collateral import Collateral, pack_bundle
+from sealift.attest.collateralfiles import to_items
+from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.referenceset import ReferenceSet, sign_set
 from sealift.attest.vendorfiles import wrap
 from sealift.cli.main import main
@@ -18,6 +20,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, PolicyError, UsageError
 from tests.sim import azure_vectors, nvidia_vectors, snp_vectors, tdx_vectors
 from tests.sim.vectors import vector, vectors_folder
+from tests.unit.attest.test_written import forms, scale, version_1
 
 pytestmark = pytest.mark.vectors
 JUNE = "2025-06-01"
@@ -100,12 +103,43 @@ def test_trustees_evidence_of_azure(name: str) -> None:
     assert wrap(vector(name), issuers).evidence == body.to_evidence()
 
 
-def test_trustees_tdx_evidence() -> None:
+@pytest.mark.parametrize("form", forms(b""))
+def test_a_quote_in_any_writing_alone_and_in_a_member(form: str) -> None:
+    """Bare, as Trustee sends it, as dstack answers, and in dstack's container."""
     quote = vector(tdx_vectors.V4)
-    import base64
+    expected = tdx_vectors.evidence_of(quote)
+    text = forms(quote)[form]
+    boxed = forms(scale(0, quote))[form]
+    for raw in (
+        text,
+        boxed,
+        json.dumps({"quote": text, "cc_eventlog": None}),
+        json.dumps({"quote": text, "event_log": "[]", "vm_config": "{}"}),
+        json.dumps({"attestation": boxed}),
+    ):
+        assert wrap(raw.encode()).evidence == expected
+    assert wrap(scale(0, quote)).evidence == expected
+    assert wrap(version_1("tdx", quote=quote, event_log=[])).evidence == expected
 
-    form = json.dumps({"quote": base64.b64encode(quote).decode(), "cc_eventlog": None})
-    assert wrap(form.encode()).evidence == tdx_vectors.evidence_of(quote)
+
+def test_a_report_in_dstacks_container_keeps_its_chain() -> None:
+    chosen = snp_vectors.VCEK
+    report, leaf = vector(chosen.report), _leaf(chosen)
+    for raw in (
+        scale(3, report, leaf),
+        version_1("sev-snp", report=report, cert_chain=[leaf], mr_config=""),
+    ):
+        assert wrap(raw).evidence == wrap(report, [leaf]).evidence
+
+
+def test_collateral_in_any_writing() -> None:
+    raw = vector("tdx/gotdx_rootcrl.der")
+    assert "tdx/root-crl" in to_items(raw)
+    for text in forms(raw).values():
+        assert to_items(text.encode()) == to_items(raw)
+    rim, stem = vector("nvidia/trustee_vbios_rim.b64"), "NV_GPU_VBIOS_1"
+    (found,) = to_items(rim, stem).values()
+    assert b"<SoftwareIdentity" in found[:1000]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +149,10 @@ def test_trustees_tdx_evidence() -> None:
 def test_what_is_none_of_them(raw: bytes) -> None:
     with pytest.raises(MalformedError):
         wrap(raw)
+
+
+def _leaf(chosen: snp_vectors.SnpVector) -> bytes:
+    return parse_certificates(vector(chosen.key))[0].der
 
 
 # --------------------------------------- evidence of others becomes reference values

@@ -8,8 +8,6 @@ item is used. Source: spec/evidence.md section Collateral.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +21,8 @@ from sealift.attest.formats.amdcert import (
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.formats.pcs import import_collateral
+from sealift.attest.tools.pcs import import_collateral
+from sealift.attest.tools.written import decode_text, read_bytes, read_object
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.ocsp import StatusAnswer
 from sealift.crypto.revocation import RevocationList
@@ -60,6 +59,7 @@ def to_items(raw: bytes, stem: str = "") -> dict[str, bytes]:
     Raises:
         MalformedError: ``collateral-unknown``.
     """
+    raw = read_bytes(raw)
     for read in (_read_json, _read_rim, _read_certificates, _read_crl, _read_ocsp):
         found = read(raw, stem)
         if found:
@@ -107,11 +107,9 @@ def bundle(
 
 
 def _read_json(raw: bytes, stem: str) -> dict[str, bytes]:
-    if not raw.lstrip().startswith(b"{"):
-        return {}
     try:
-        plain = json.loads(raw)
-    except (ValueError, RecursionError):
+        plain = read_object(raw)
+    except MalformedError:
         return {}
     if "tcb_info" in plain:
         return import_collateral(raw)
@@ -133,10 +131,7 @@ def _rim_answer(plain: dict[str, object]) -> dict[str, bytes]:
     name, text, expected = (plain.get(each) for each in ("id", "rim", "sha256"))
     if not isinstance(name, str) or not _RIM_NAME.fullmatch(name):
         raise MalformedError("a manifest without its id", field="id")
-    try:
-        raw = base64.b64decode(str(text), validate=True)
-    except ValueError:
-        raise MalformedError("a manifest that is no base64", field="rim") from None
+    raw = decode_text(str(text))
     if expected is not None and Digest.of(raw).raw.hex() != expected:
         raise MalformedError("a manifest of another digest", field="sha256")
     return {f"nvidia/rim/{name}": raw}

@@ -1,16 +1,17 @@
 """Evidence as vendors' own tools write it, wrapped so that our verifiers read it.
 
 Bare TDX quotes and SNP reports, reports of NVIDIA devices with their chains (the text of
-nvtrust, the JSON of its successor), and what Trustee's attesters send. A file is told by
-its content. Nothing is verified here; what a form lacks is given beside it or refused.
-Source: NVIDIA attestation-sdk and nvtrust; deps/verifier of confidential-containers.
+nvtrust, the JSON of its successor), what Trustee's attesters send, dstack's answers and
+containers. A file is told by its content, bare or in hex or base64. Nothing is verified
+here; what a form lacks is given beside it or refused. Source: NVIDIA attestation-sdk and
+nvtrust; deps/verifier of confidential-containers; Dstack-TEE/dstack.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from sealift.attest.formats.snp import REPORT_BYTES, parse_report
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.snp import SnpBody
 from sealift.attest.tdx import TdxBody
+from sealift.attest.tools.dstack import begins_container, read_container
+from sealift.attest.tools.written import decode_text, read_bytes
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import MalformedError, SealiftError, UsageError
 
@@ -56,13 +59,11 @@ def wrap(raw: bytes, certificates: Sequence[bytes] = (), device: int = 0) -> Wra
         MalformedError: ``bad-evidence-file``: no form that is known here.
         UsageError: if what must be given beside it was not.
     """
-    text = _as_text(raw)
-    if text is not None and _is_hex(text):
-        raw, text = bytes.fromhex(text), None
-    if text is not None:
-        return _wrap_json(text, certificates, device)
+    raw = read_bytes(raw)
+    if raw.lstrip()[:1] in (b"{", b"["):
+        return _wrap_json(raw, certificates, device)
     for begins, read in _BINARY:
-        if begins(raw):
+        if raw and begins(raw):
             return read(raw, tuple(certificates))
     raise _unknown("it begins like nothing that is known")
 
@@ -89,6 +90,15 @@ def _wrap_device(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
     return Wrapped(body.to_evidence(), "a bare report of an NVIDIA device")
 
 
+def _wrap_container(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
+    body = read_container(raw)
+    if isinstance(body, SnpBody):
+        inner = _wrap_snp(body.report, body.certificates + certificates)
+    else:
+        inner = _wrap_quote(body.quote, ())
+    return Wrapped(inner.evidence, "dstack's container, without its logs")
+
+
 _BINARY: Final[
     tuple[
         tuple[Callable[[bytes], bool], Callable[[bytes, tuple[bytes, ...]], Wrapped]],
@@ -98,12 +108,13 @@ _BINARY: Final[
     (lambda raw: len(raw) == REPORT_BYTES, _wrap_snp),
     (lambda raw: raw.startswith(_SPDM_REQUEST), _wrap_device),
     (lambda raw: raw[:2] in _QUOTE_VERSIONS, _wrap_quote),
+    (begins_container, _wrap_container),
 )
 
 
-def _wrap_json(text: str, certificates: Sequence[bytes], device: int) -> Wrapped:
+def _wrap_json(raw: bytes, certificates: Sequence[bytes], device: int) -> Wrapped:
     try:
-        plain = json.loads(text)
+        plain = json.loads(raw)
     except (ValueError, RecursionError):
         raise _unknown("neither JSON nor any other form") from None
     if isinstance(plain, list):
@@ -140,7 +151,17 @@ def _wrap_trustee_quote(
 ) -> Wrapped:
     ccel = _bytes(plain, "cc_eventlog") if plain.get("cc_eventlog") else None
     body = TdxBody(quote=_bytes(plain, "quote"), ccel=ccel)
-    return Wrapped(body.to_evidence(), "Trustee's TDX evidence")
+    whose = "dstack's answer, without its log" if "event_log" in plain else "Trustee's"
+    return Wrapped(body.to_evidence(), f"TDX evidence: {whose}")
+
+
+def _wrap_attestation(
+    plain: Mapping[str, Any], certificates: tuple[bytes, ...]
+) -> Wrapped:
+    raw = _bytes(plain, "attestation")
+    if not raw or not begins_container(raw):
+        raise _unknown("an attestation in another container than dstack's")
+    return _wrap_container(raw, certificates)
 
 
 def _wrap_azure(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrapped:
@@ -150,13 +171,13 @@ def _wrap_azure(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wr
         raise _unknown("Azure's evidence without registers")
     hcl = "hcl_report" if "hcl_report" in plain else "report"
     own = parse_certificates(_pem_or_der(plain, "vcek")) if plain.get("vcek") else ()
-    values = {str(n): _hex_or_list(raw) for n, raw in enumerate(quote["pcrs"])}
+    values = {str(n): _octets(raw) for n, raw in enumerate(quote["pcrs"])}
     body = AzureBody(
         hcl_report=_bytes(plain, hcl),
         td_quote=_bytes(plain, "td_quote") if "td_quote" in plain else b"",
         certificates=(*(each.der for each in own), *certificates),
-        quote=_hex_or_list(quote.get("message")),
-        signature=_RSASSA_SHA256 + _hex_or_list(quote.get("signature")),
+        quote=_bytes(quote, "message"),
+        signature=_RSASSA_SHA256 + _bytes(quote, "signature"),
         pcrs={"sha256": values},
     )
     return Wrapped(body.to_evidence(), "Trustee's evidence of an Azure guest")
@@ -173,37 +194,15 @@ _OBJECTS: Final[
     (frozenset({"hcl_report", "tpm_quote"}), _wrap_azure),
     (frozenset({"report", "quote"}), _wrap_azure),
     (frozenset({"quote"}), _wrap_trustee_quote),
+    (frozenset({"attestation"}), _wrap_attestation),
 )
 
 
-def _as_text(raw: bytes) -> str | None:
-    try:
-        text = raw.decode("ascii").strip()
-    except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() or text[:1] in ("{", "[") else None
-
-
-def _is_hex(text: str) -> bool:
-    try:
-        return bool(bytes.fromhex(text))
-    except ValueError:
-        return False
-
-
 def _bytes(plain: Mapping[str, Any], name: str) -> bytes:
-    found = plain.get(name)
-    if isinstance(found, list):
-        return _hex_or_list(found)
-    if not isinstance(found, str) or not found.isascii():
-        raise MalformedError("a member is missing or no text", field=name)
-    padded = found.rstrip("=") + "=" * (-len(found.rstrip("=")) % 4)
     try:
-        return base64.b64decode(
-            padded.replace("-", "+").replace("_", "/"), validate=True
-        )
-    except ValueError:
-        raise MalformedError("a member is no base64", field=name) from None
+        return _octets(plain.get(name))
+    except MalformedError as error:
+        raise MalformedError(error.what, field=name) from None
 
 
 def _pem_or_der(plain: Mapping[str, Any], name: str) -> bytes:
@@ -212,11 +211,13 @@ def _pem_or_der(plain: Mapping[str, Any], name: str) -> bytes:
     return found.encode() if pem else _bytes(plain, name)
 
 
-def _hex_or_list(value: object) -> bytes:
-    try:
-        return bytes(value) if isinstance(value, list) else bytes.fromhex(str(value))
-    except (ValueError, TypeError):
-        raise MalformedError("neither hex nor a list of bytes") from None
+def _octets(value: object) -> bytes:
+    if isinstance(value, str):
+        return decode_text(value)
+    with suppress(ValueError, TypeError):
+        if isinstance(value, list):
+            return bytes(value)
+    raise MalformedError("neither text nor a list of bytes")
 
 
 def _unknown(why: str) -> SealiftError:
@@ -224,6 +225,6 @@ def _unknown(why: str) -> SealiftError:
         "no form of evidence that is known here",
         why=why,
         fix="Give a file of `sealift attest collect`, a TDX quote, an SNP report, "
-        "NVIDIA's evidence or Trustee's",
+        "or evidence of NVIDIA's, Trustee's or dstack's tools",
         code="bad-evidence-file",
     )

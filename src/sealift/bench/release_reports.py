@@ -22,7 +22,6 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.formats.hcl import parse_hcl
-from sealift.attest.formats.pcs import import_collateral
 from sealift.attest.formats.rim import read_rim
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.snp import parse_report
@@ -34,6 +33,7 @@ from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.snp import SnpBody
 from sealift.attest.tdx import TdxBody
+from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier

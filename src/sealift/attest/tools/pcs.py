@@ -1,18 +1,16 @@
 """Collateral as Intel's service and its caches hand it out, made into items of ours.
 
 Tools around DCAP keep one JSON object: lists as text beside their signatures, chains as
-PEM, revocation lists as hex of DER (or PEM). Nothing here is verified; verifiers do.
+PEM, revocation lists as hex or base64 of DER (or PEM). Nothing here is verified; verifiers do.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, Final
+from typing import Any
 
+from sealift.attest.tools.written import decode_text, read_object
 from sealift.errors import MalformedError
-
-MAX_BYTES: Final = 1 << 20
 
 
 def import_collateral(raw: bytes) -> dict[str, bytes]:
@@ -21,7 +19,7 @@ def import_collateral(raw: bytes) -> dict[str, bytes]:
     Raises:
         MalformedError: if it is not such an object.
     """
-    plain = _parse(raw)
+    plain = read_object(raw)
     tcb = _text(plain, "tcb_info")
     kind = "tdx" if re.search(r'"id"\s*:\s*"TDX"', tcb) else "sgx"
     items = {
@@ -36,16 +34,6 @@ def import_collateral(raw: bytes) -> dict[str, bytes]:
     return {f"{kind}/{name}": item for name, item in items.items()}
 
 
-def _parse(raw: bytes) -> dict[str, Any]:
-    try:
-        plain = json.loads(raw.decode()) if len(raw) <= MAX_BYTES else None
-    except (ValueError, RecursionError):
-        plain = None
-    if not isinstance(plain, dict):
-        raise MalformedError("not a JSON object of collateral")
-    return plain
-
-
 def _signed(plain: dict[str, Any], name: str, field: str) -> bytes:
     inner, signature = _text(plain, field), _text(plain, f"{field}_signature")
     return f'{{"{name}":{inner},"signature":"{signature}"}}'.encode()
@@ -53,12 +41,7 @@ def _signed(plain: dict[str, Any], name: str, field: str) -> bytes:
 
 def _revocation_list(plain: dict[str, Any], field: str) -> bytes:
     text = _text(plain, field)
-    if text.startswith("-----"):
-        return text.encode()
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise MalformedError("neither hex nor PEM", field=field) from None
+    return text.encode() if text.startswith("-----") else decode_text(text)
 
 
 def _text(plain: dict[str, Any], field: str) -> str:

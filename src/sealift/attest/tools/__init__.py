@@ -1,0 +1,1 @@
+"""Files of vendors' tools, read for people at the command line; not the trust core."""
