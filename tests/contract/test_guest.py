@@ -159,7 +159,9 @@ def test_the_runtime_log_is_extended_inside(guest_host: GuestHost) -> None:
 
 
 def test_requests_that_fail_say_why(guest_host: GuestHost) -> None:
-    with pytest.raises(UnavailableError, match="evidence binds 32 bytes") as caught:
+    with pytest.raises(
+        UnavailableError, match="evidence binds 2 to 64 bytes"
+    ) as caught:
         guest_host.guest.collect(b"short")
     assert caught.value.code == "usage"
 

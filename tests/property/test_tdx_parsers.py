@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats import der, pck, pcs, sgxquote, tcbinfo
+from sealift.attest.formats import der, pck, sgxquote, tcbinfo
 from sealift.attest.tdx import MEDIA_TYPE, TdxBody, parse_body
+from sealift.attest.tools import pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, RefusedError

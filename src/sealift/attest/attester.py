@@ -25,7 +25,7 @@ class Attester(Protocol):
         ...
 
     def collect(self, bound: bytes) -> Evidence:
-        """Evidence that carries ``bound`` (32 bytes) in its signed field.
+        """Evidence that carries ``bound`` (2 to 64 bytes) in its signed field.
 
         Raises:
             UnavailableError: if the platform cannot make it now.

@@ -29,7 +29,7 @@ def device_bound(bound: bytes, place: int) -> bytes:
 
 
 def lead_bound(bound: bytes, devices: Sequence[Evidence]) -> bytes:
-    """What the lead attester must carry: 32 bytes; ``bound`` itself without devices."""
+    """What the lead attester must carry; ``bound`` itself without devices."""
     if not devices:
         return bound
     parts = (each.digest.raw for each in devices)

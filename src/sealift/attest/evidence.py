@@ -13,11 +13,13 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
 
 CHALLENGE_BYTES: Final = 32
-BOUND_BYTES: Final = 32
+BOUND_BYTES: Final = 32  # of a session; other protocols bind less or more
+MIN_BOUND_BYTES: Final = 2
+MAX_BOUND_BYTES: Final = 64
 MAX_BODY_BYTES: Final = 4 << 20
 _MEDIA_TYPE: Final = re.compile(r"application/[a-z0-9][a-z0-9.+-]{0,100}")
 
@@ -64,3 +66,17 @@ class Evidence:
     def digest(self) -> Digest:
         """SHA-256 of the body, for logs and receipts."""
         return Digest.of(self.body)
+
+
+def require_bound(bound: bytes, most: int = MAX_BOUND_BYTES) -> None:
+    """Refuse to bind what the kind's signed field (of ``most`` bytes) cannot carry.
+
+    Raises:
+        UsageError: ``usage``.
+    """
+    if not MIN_BOUND_BYTES <= len(bound) <= most:
+        raise UsageError(
+            f"this evidence binds {MIN_BOUND_BYTES} to {most} bytes",
+            why=f"{len(bound)} were given",
+            code="usage",
+        )

@@ -87,7 +87,7 @@ class Verifier(Protocol):
 
         Args:
             evidence: Of this verifier's media type.
-            bound: What it must carry (32 bytes); None makes that check fail.
+            bound: What it must carry; None makes that check fail.
             references: From the agreement.
             collateral: From the verifier's side.
             at_s: The time to judge certificates and collateral at, since 1970.

@@ -85,7 +85,9 @@ def _add_verify_parser(verbs: Any) -> None:
         help="with --references; default: all but development",
     )
     fresh = parser.add_mutually_exclusive_group(required=True)
-    fresh.add_argument("--bound", metavar="HEX", help="the 32 bytes that it must carry")
+    fresh.add_argument(
+        "--bound", metavar="HEX", help="the 2 to 64 bytes that it must carry"
+    )
     fresh.add_argument(
         "--unbound",
         action="store_true",

@@ -60,7 +60,9 @@ def add_collect_parser(verbs: Any) -> None:
         help="default: a TEE if this is one, else the TPM; never development",
     )
     parser.add_argument(
-        "--bound", metavar="HEX", help="32 bytes to carry; random ones if not given"
+        "--bound",
+        metavar="HEX",
+        help="2 to 64 bytes to carry (NVIDIA: to 32); 32 random ones if not given",
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
     parser.add_argument(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
-from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
+from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
 from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.vendorfiles import wrap
 from sealift.codec import decode
@@ -52,7 +52,7 @@ def add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         help="what `attest collect` wrote, or a vendor's own: a TDX quote, an SNP "
-        "report, NVIDIA's or Trustee's evidence",
+        "report, evidence of NVIDIA's, Trustee's or dstack's tools, in hex or base64",
     )
     parser.add_argument(
         "--certificates",
@@ -102,7 +102,7 @@ def load_collateral(path: Path | None) -> Collateral:
 
 
 def parse_bound(text: str) -> bytes:
-    """The 32 bytes that evidence must carry.
+    """The bytes that evidence must carry; its kind says how many it can.
 
     Raises:
         UsageError: for anything else.
@@ -110,9 +110,8 @@ def parse_bound(text: str) -> bytes:
     try:
         raw = bytes.fromhex(text)
     except ValueError:
-        raw = b""
-    if len(raw) != BOUND_BYTES:
-        raise UsageError(f"--bound takes {BOUND_BYTES} bytes in hex", code="usage")
+        raise UsageError("--bound takes bytes in hex", code="usage") from None
+    require_bound(raw)
     return raw
 
 

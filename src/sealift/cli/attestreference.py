@@ -45,7 +45,7 @@ def add_reference_parser(verbs: Any) -> None:
     add_collateral_argument(parser)
     add_time_argument(parser)
     parser.add_argument(
-        "--bound", metavar="HEX", help="the 32 bytes that it must carry"
+        "--bound", metavar="HEX", help="the 2 to 64 bytes that it must carry"
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
 

@@ -302,9 +302,14 @@ def test_registries_agree_on_media_types() -> None:
         assert verifier.media_type == media_type
 
 
-def test_an_attester_binds_32_bytes(key: SigningKey) -> None:
-    with pytest.raises(UsageError):
-        DevelopmentAttester(key, role=Role.HOLDER).collect(b"short")
+@pytest.mark.parametrize("length", [0, 1, 2, 64, 65])
+def test_an_attester_binds_2_to_64_bytes(key: SigningKey, length: int) -> None:
+    attester = DevelopmentAttester(key, role=Role.HOLDER)
+    if 2 <= length <= 64:
+        assert attester.collect(bytes(length))
+        return
+    with pytest.raises(UsageError, match="2 to 64 bytes"):
+        attester.collect(bytes(length))
 
 
 @pytest.mark.parametrize(

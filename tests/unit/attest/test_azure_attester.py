@@ -30,6 +30,7 @@ from sealift.attest.attesters.tpm.nonvolatile import (
 )
 from sealift.attest.azure import parse_body
 from sealift.attest.check import require_passed
+from sealift.attest.formats.tpmquote import parse_quote
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
@@ -173,12 +174,17 @@ def test_a_report_that_names_another_key(
         AzureAttester(sources(tpm, paravisor, tmp_path))
 
 
-def test_a_bound_value_has_32_bytes(
+def test_a_bound_value_has_2_to_64_bytes(
     tpm: SoftwareTpm, paravisor: Paravisor, tmp_path: Path
 ) -> None:
     opened = AzureAttester(sources(tpm, paravisor, tmp_path))
-    with opened as attester, pytest.raises(UsageError):
-        attester.collect(b"short")
+    with opened as attester:
+        for bound in (b"ab", bytes(range(64))):
+            body = parse_body(attester.collect(bound).body)
+            assert parse_quote(body.quote).extra == bound
+        for bound in (b"a", bytes(65)):
+            with pytest.raises(UsageError):
+                attester.collect(bound)
 
 
 @pytest.mark.parametrize("register", [16, 23])

@@ -351,7 +351,7 @@ def test_a_composite_has_devices(gpus: list[SoftDevice]) -> None:
     with pytest.raises(UsageError):
         CompositeAttester(LeadAttester(()), [])
     with pytest.raises(UsageError):
-        CompositeAttester(LeadAttester(()), [DeviceAttester(gpus[0])]).collect(b"short")
+        CompositeAttester(LeadAttester(()), [DeviceAttester(gpus[0])]).collect(b"s")
 
 
 def test_no_level_of_it_is_a_plain_tee(gpus: list[SoftDevice]) -> None:

@@ -15,6 +15,8 @@ from sealift.attest.attesters.nvidia import (
     open_nvml,
     read_gpu_state,
 )
+from sealift.attest.check import check_bound
+from sealift.attest.formats.spdm import parse_report
 from sealift.attest.gpubinding import BoundDevice, GpuBinding
 from sealift.attest.nvidia import parse_body
 from sealift.attest.runtimelog import RuntimeEvent
@@ -134,8 +136,16 @@ def test_a_gpu_that_does_not_answer_says_so(nvml: FakeNvml) -> None:
     attester = gpu_attesters(nvml)[0]
     assert "AttestationReport" in why(lambda: attester.collect(BOUND))
     assert "HandleByIndex" in why(lambda: NvidiaAttester(nvml, 2))
-    with pytest.raises(UsageError):
-        attester.collect(b"short")
+
+
+def test_a_gpu_binds_up_to_its_nonce(nvml: FakeNvml) -> None:
+    attester = gpu_attesters(nvml)[0]
+    for bound in (b"ab", bytes(range(32))):
+        report = parse_report(parse_body(attester.collect(bound).body).report)
+        assert check_bound(report.nonce, bound, "SPDM nonce").passed
+    for bound in (b"a", bytes(33)):
+        with pytest.raises(UsageError, match="2 to 32 bytes"):
+            attester.collect(bound)
 
 
 def test_an_answer_of_another_form_says_so(nvml: FakeNvml) -> None:

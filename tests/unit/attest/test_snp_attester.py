@@ -97,7 +97,7 @@ def test_a_replayed_report_is_not_passed_on(host: Host) -> None:
     assert caught.value.code == "tsm-interfered"
 
 
-@pytest.mark.parametrize("length", [0, 31, 65])
+@pytest.mark.parametrize("length", [0, 1, 65])
 def test_too_little_or_too_much_to_bind(host: Host, length: int) -> None:
     with pytest.raises(UsageError):
         host.attester().collect(bytes(length))

@@ -16,8 +16,11 @@ from sealift.attest.attesters.tpm.client import Command, TpmClient, TpmError
 from sealift.attest.attesters.tpm.link import DeviceLink, SocketLink, open_link
 from sealift.attest.attesters.tpm.nonvolatile import read_index
 from sealift.attest.attesters.tpm.registers import extend, read_registers
+from sealift.attest.check import check_bound
 from sealift.attest.enrolment import check_answer, make_challenge
+from sealift.attest.formats.tpmquote import parse_quote
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm import parse_body
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import digest
 from sealift.crypto.keys import TOKEN
@@ -216,7 +219,17 @@ def test_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError, match="too long"):
             host.evidence()
         with pytest.raises(UsageError):
-            host.evidence(b"short")
+            host.evidence(b"s")
+
+
+@pytest.mark.swtpm
+@pytest.mark.parametrize("length", [2, 20, 48, 64])
+def test_a_tpm_binds_what_other_protocols_ask_for(length: int) -> None:
+    bound = bytes(range(length))
+    with tpm_host() as host:
+        quote = parse_quote(parse_body(host.evidence(bound).body).quote)
+        assert check_bound(quote.extra, bound, "qualifying data").passed
+        assert not check_bound(quote.extra, bound[:-1] + b"x", "").passed
 
 
 @pytest.mark.swtpm

@@ -29,7 +29,7 @@ from sealift.attest.attesters.tpm.nonvolatile import read_index, write_index
 from sealift.attest.attesters.tpm.registers import quote
 from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.azure import MEDIA_TYPE, AzureBody
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.formats.hcl import (
     USER_DATA_BYTES,
     HclReport,
@@ -37,7 +37,7 @@ from sealift.attest.formats.hcl import (
     parse_hcl,
 )
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import UnavailableError
 
 HCL_REPORT: Final = 0x01400001
 USER_DATA: Final = 0x01400002
@@ -121,14 +121,13 @@ class AzureAttester:
         return self._client
 
     def collect(self, bound: bytes) -> Evidence:
-        """A quote over ``bound`` (32 bytes), with the paravisor's report.
+        """A quote over ``bound``, with the paravisor's report.
 
         Raises:
             UnavailableError: if TPM, paravisor or host do not answer.
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 2 to 64 bytes.
         """
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        require_bound(bound)
         user_data = bound if self._sources.fresh_hardware else b""
         with self._lock:
             endorsed = self._endorse(user_data.ljust(USER_DATA_BYTES, b"\0"))

@@ -11,7 +11,7 @@ from sealift.attest.composite import (
     device_bound,
     lead_bound,
 )
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import UsageError
 
@@ -44,11 +44,10 @@ class CompositeAttester:
         """Evidence over ``bound``.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 2 to 64 bytes.
             UnavailableError: if the lead or a device cannot answer now.
         """
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        require_bound(bound)
         devices = tuple(
             device.collect(device_bound(bound, place))
             for place, device in enumerate(self._devices)

@@ -14,10 +14,9 @@ from sealift.attest.development import (
     DevelopmentClaims,
     Statement,
 )
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.evidence import Evidence, require_bound
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import Signer
-from sealift.errors import UsageError
 from sealift.ids import Digest, Role
 
 
@@ -48,10 +47,9 @@ class DevelopmentAttester:
         """Evidence over ``bound``.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 2 to 64 bytes.
         """
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        require_bound(bound)
         statement = Statement(bound, self._claims, self._signer.public_key)
         signature = self._signer.sign(
             Label.DEVELOPMENT_EVIDENCE, codec.encode(statement)

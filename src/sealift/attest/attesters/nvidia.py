@@ -12,13 +12,13 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sealift.attest.evidence import BOUND_BYTES, Evidence
-from sealift.attest.formats.spdm import parse_report
+from sealift.attest.evidence import Evidence, require_bound
+from sealift.attest.formats.spdm import NONCE_BYTES, parse_report
 from sealift.attest.gpubinding import BoundDevice, Environment, GpuBinding, MultiGpu
 from sealift.attest.nvidia import MEDIA_TYPE, NvidiaBody
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.crypto.certificate import Certificate, certificates_from_pem
-from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.errors import MalformedError, UnavailableError
 
 _ENVIRONMENTS: Final[Mapping[int, Environment]] = {
     0: "unavailable",
@@ -67,16 +67,15 @@ class NvidiaAttester:
         """Evidence over ``bound``, the nonce of the request.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 2 to 32 bytes.
             UnavailableError: if the GPU does not answer, or not in its form.
         """
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        require_bound(bound, NONCE_BYTES)
         answer = _ask(
             self._nvml,
             "nvmlDeviceGetConfComputeGpuAttestationReport",
             self._device,
-            bound,
+            bound.ljust(NONCE_BYTES, b"\0"),
         )
         raw = bytes(answer.attestationReport)[: answer.attestationReportSize]
         chain = tuple(each.der for each in self.certificates())

@@ -12,11 +12,10 @@ from sealift.attest.attesters.configfs import (
     interfered,
     require_provider,
 )
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.formats.amdcert import parse_table
 from sealift.attest.formats.snp import parse_report
 from sealift.attest.snp import MEDIA_TYPE, SnpBody
-from sealift.errors import UsageError
 
 PROVIDER: Final = "sev_guest"
 
@@ -43,12 +42,10 @@ class SnpAttester:
         """Evidence over ``bound``; certificates that the host kept come by collateral.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes; up to 64 where another protocol
-                than ours binds a longer hash.
+            UsageError: if ``bound`` has not 2 to 64 bytes.
             UnavailableError: if the platform gives no report.
         """
-        if not BOUND_BYTES <= len(bound) <= INBLOB_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} to {INBLOB_BYTES} bytes")
+        require_bound(bound)
         inblob = bound.ljust(INBLOB_BYTES, b"\0")
         report = self.reader.report(inblob, privlevel=self.vmpl)
         require_provider(report, PROVIDER)

@@ -20,12 +20,12 @@ from sealift.attest.attesters.configfs import (
     require_provider,
     write_once,
 )
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.tcglog import parse
 from sealift.attest.runtimelog import RuntimeEvent, event_digest
 from sealift.attest.tdx import MEDIA_TYPE, REGISTER_HASH, TdxBody
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import UnavailableError
 
 PROVIDER: Final = "tdx_guest"
 CCEL_FILE: Final = Path("/sys/firmware/acpi/tables/data/CCEL")
@@ -101,12 +101,10 @@ class TdxAttester:
         """Evidence over ``bound`` and everything measured so far.
 
         Raises:
-            UsageError: if ``bound`` has not 32 bytes; up to 64 where another protocol
-                than ours binds a longer hash.
+            UsageError: if ``bound`` has not 2 to 64 bytes.
             UnavailableError: if the platform gives no quote.
         """
-        if not BOUND_BYTES <= len(bound) <= INBLOB_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} to {INBLOB_BYTES} bytes")
+        require_bound(bound)
         with self._lock:
             inblob = bound.ljust(INBLOB_BYTES, b"\0")
             quote = _quote_of(self.reader.report(inblob), inblob)

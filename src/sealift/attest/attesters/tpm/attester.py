@@ -25,13 +25,13 @@ from sealift.attest.attesters.tpm.measuredlog import (
 from sealift.attest.attesters.tpm.registers import Quoted, quote
 from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
-from sealift.attest.evidence import BOUND_BYTES, MAX_BODY_BYTES, Evidence
+from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
 from sealift.crypto.hash import HashName
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.tpmcredential import Credential
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import UnavailableError
 
 SECURITY: Final = Path("/sys/kernel/security")
 EVENT_LOG: Final = SECURITY / "tpm0/binary_bios_measurements"
@@ -110,11 +110,11 @@ class TpmAttester:
         return self._client
 
     def collect(self, bound: bytes) -> Evidence:
-        """A quote over ``bound`` (32 bytes), with all logs.
+        """A quote over ``bound``, with all logs.
 
         Raises:
             UnavailableError: if the TPM or a log cannot be read.
-            UsageError: if ``bound`` has not 32 bytes.
+            UsageError: if ``bound`` has not 2 to 64 bytes.
         """
         return self._collect(bound, None)
 
@@ -172,8 +172,7 @@ class TpmAttester:
         self._client.close()
 
     def _collect(self, bound: bytes, place: Position | None) -> Evidence:
-        if len(bound) != BOUND_BYTES:
-            raise UsageError(f"evidence binds {BOUND_BYTES} bytes")
+        require_bound(bound)
         sources = self._sources
         with self._lock:
             quoted = quote(self._client, self._key, bound, sources.bank, sources.pcrs)
