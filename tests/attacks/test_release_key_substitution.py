@@ -16,7 +16,9 @@ from sealift.codec import decode, encode
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
+from sealift.ids import Digest
 from sealift.release import grant
+from sealift.release.audit import sign_head
 from sealift.release.brokermessages import BrokerAnswer
 from sealift.release.collect import collect_release
 from sealift.release.grant import KeyRelease, seal_key
@@ -167,6 +169,50 @@ def test_a_broker_that_is_not_the_owners_is_not_asked(
         collect(consortium, session)
     assert caught.value.code == "not-the-owner"
     assert not session.other.inbox
+
+
+def test_a_broker_under_another_agreement_is_not_asked(
+    consortium: Consortium, box: BrokerBox
+) -> None:
+    session = session_pair(consortium, box.broker, "ada")
+    session.peer = replace(session.peer, agreement=Digest.of(b"another"))
+    with pytest.raises(PolicyError) as caught:
+        collect(consortium, session)
+    assert caught.value.code == "other-agreement"
+    assert not session.other.inbox
+
+
+def test_a_release_in_another_owners_log_is_refused(
+    consortium: Consortium, box: BrokerBox
+) -> None:
+    """The same tree under the head of a party that could have any log."""
+    bern = consortium.identities["bern"]
+
+    def move(release: KeyRelease) -> KeyRelease:
+        head = replace(release.head.head, log=bern.public_key)
+        return replace(release, head=sign_head(head, bern))
+
+    session = session_pair(consortium, box.broker, "ada")
+    intercept(session, move)
+    with pytest.raises(PolicyError) as caught:
+        collect(consortium, session)
+    assert caught.value.code == "other-log"
+
+
+def test_a_release_that_the_log_does_not_include_is_refused(
+    consortium: Consortium, box: BrokerBox
+) -> None:
+    """The entry says what it should, and stands nowhere under the head."""
+
+    def drop(release: KeyRelease) -> KeyRelease:
+        index = release.inclusion.index - 1
+        return replace(release, inclusion=replace(release.inclusion, index=index))
+
+    session = session_pair(consortium, box.broker, "ada")
+    intercept(session, drop)
+    with pytest.raises(IntegrityError) as caught:
+        collect(consortium, session)
+    assert caught.value.code == "entry-not-in-log"
 
 
 def test_challenge_cannot_be_used_twice(consortium: Consortium, box: BrokerBox) -> None:

@@ -1,11 +1,12 @@
 """What a holder demands to see before its rows leave (rule H6)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from sealift.errors import PolicyError
+from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest, Role
 from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
 from sealift.release.heads import HeadStore
@@ -69,3 +70,23 @@ def test_a_log_of_no_party_is_refused(consortium: Consortium, tmp_path: Path) ->
     with pytest.raises(PolicyError) as refused:
         attendance(consortium, tmp_path)._check_heads(heads)
     assert refused.value.code == "other-log"
+
+
+def test_a_head_that_its_log_did_not_sign_is_refused(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    forged = replace(head(consortium, "ada"), signature=bytes(64))
+    with pytest.raises(IntegrityError) as refused:
+        attendance(consortium, tmp_path)._check_heads((forged,))
+    assert refused.value.code == "head-unsigned"
+
+
+def test_a_log_that_is_another_than_the_one_shown_before_is_refused(
+    consortium: Consortium, tmp_path: Path
+) -> None:
+    attendance(consortium, tmp_path)._check_heads((head(consortium, "ada"),))
+    ada = consortium.identities["ada"]
+    other = sign_head(TreeHead(ada.public_key, 1, Digest.of(b"other"), 0), ada)
+    with pytest.raises(IntegrityError) as refused:
+        attendance(consortium, tmp_path)._check_heads((other,))
+    assert refused.value.code == "log-forked"
