@@ -14,8 +14,11 @@ from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
 from sealift.release.collect import collect_release
-from sealift.session import Endpoint, Link, Relay, connect
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect
 from sealift.session.frames import FrameKind, pack
+from sealift.session.link import Link
+from sealift.session.relay import Relay
 from sealift.travel import brokerage
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import ACCELERATOR, expect_broker, link_name

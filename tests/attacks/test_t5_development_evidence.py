@@ -24,7 +24,8 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import RefusedError, SealiftError
 from sealift.ids import Role
-from sealift.session import Established, handshake, proof, transcript
+from sealift.session import handshake, proof, transcript
+from sealift.session.endpoint import Established
 from sealift.session.handshake import Initiator, Responder
 from sealift.session.messages import Answer, Done, Hello, Params, Proof, Reply
 from sealift.session.transcript import KeySchedule, Side

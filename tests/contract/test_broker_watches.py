@@ -16,7 +16,8 @@ from sealift.events import Event
 from sealift.ids import Role
 from sealift.release.brokerserver import Broker
 from sealift.release.statement import save_statement, sign_statement
-from sealift.session import Endpoint, Relay
+from sealift.session.endpoint import Endpoint
+from sealift.session.relay import Relay
 from sealift.travel import brokerage, watcher
 from sealift.travel.brokerage import Brokerage
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, make_consortium

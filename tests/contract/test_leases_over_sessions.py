@@ -31,7 +31,9 @@ from sealift.release.collect import collect_release, request_head
 from sealift.release.lease import ask_standing, give_back_lease, prove_lease
 from sealift.release.logcheck import read_entries
 from sealift.release.standing import GRACE_S
-from sealift.session import Endpoint, PeerPolicy, Session, accept, connect
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.establish import accept, connect
+from sealift.session.session import Session
 from sealift.travel.leasewatch import LeaseWatch
 from tests.sim.owners import (
     BrokerBox,

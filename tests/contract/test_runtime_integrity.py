@@ -38,7 +38,7 @@ from sealift.release.bundle import measure_bundle
 from sealift.release.collect import request_head
 from sealift.release.lease import prove_lease
 from sealift.release.signed import Equipment, VerifiedAgreement
-from sealift.session import Endpoint
+from sealift.session.endpoint import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s
 from tests.sim.owners import Consortium, make_broker, make_consortium

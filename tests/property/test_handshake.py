@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.session import Established
+from sealift.session.endpoint import Established
 from tests.sim.attested import Cast
 
 CAST = Cast()

@@ -13,7 +13,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
-from sealift.session import Endpoint
+from sealift.session.endpoint import Endpoint
 from sealift.train.approval import Approval, ApprovedShare, approval_name
 from sealift.train.approving import ApprovalRequest, approve, read_request
 from sealift.train.handout import Handout

@@ -13,8 +13,10 @@ from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
-from sealift.session import Endpoint, Established, PeerPolicy, Session, accept, connect
+from sealift.session.endpoint import Endpoint, Established, PeerPolicy
+from sealift.session.establish import accept, connect
 from sealift.session.handshake import Initiator, Responder
+from sealift.session.session import Session
 
 A = TypeVar("A")
 B = TypeVar("B")

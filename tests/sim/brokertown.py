@@ -12,7 +12,9 @@ from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.release.collect import collect_release
-from sealift.session import Endpoint, Relay, connect
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect
+from sealift.session.relay import Relay
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import expect_broker
 from tests.sim.owners import BrokerBox, Consortium, make_broker

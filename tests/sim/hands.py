@@ -16,7 +16,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import PeerError
 from sealift.ids import Buffer, Handle
 from sealift.release.receipt import SignedReceipt
-from sealift.session import Session
+from sealift.session.session import Session
 from sealift.travel.frame import build_frame, placement, record_range
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import Lease, SignedLease

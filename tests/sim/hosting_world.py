@@ -14,7 +14,7 @@ from typing import TypeVar
 from sealift.channel.transports.memory import memory_pair
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose
-from sealift.session import Session
+from sealift.session.session import Session
 from sealift.travel.hosting import Hosting, Room
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (

@@ -27,7 +27,11 @@ from sealift.release.brokerserver import Broker
 from sealift.release.bundle import measure_bundle
 from sealift.release.receipt import SignedReceipt
 from sealift.release.signed import VerifiedAgreement
-from sealift.session import Endpoint, Link, Relay, Session, accept, connect
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import accept, connect
+from sealift.session.link import Link
+from sealift.session.relay import Relay
+from sealift.session.session import Session
 from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.holder import HeldResource, Provisioning

@@ -22,8 +22,10 @@ from sealift.errors import SealiftError
 from sealift.events import Event
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
-from sealift.session import Endpoint, Session, accept, connect
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import accept, connect
 from sealift.session.frames import FrameKind
+from sealift.session.session import Session
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.dock import Dock

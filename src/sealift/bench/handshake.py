@@ -23,7 +23,10 @@ from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
-from sealift.session import Endpoint, Link, PeerPolicy, Relay, accept, connect
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.establish import accept, connect
+from sealift.session.link import Link
+from sealift.session.relay import Relay
 
 BAR_MS: Final = 10.0
 REPEATS: Final = 200

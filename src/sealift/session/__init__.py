@@ -8,22 +8,3 @@
         session.send_message(request)
         answer = session.receive_message(Answer, timeout_s=10)
 """
-
-from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
-from sealift.session.establish import accept, connect
-from sealift.session.link import Link
-from sealift.session.relay import Relay
-from sealift.session.session import Incoming, Session
-
-__all__ = [
-    "Endpoint",
-    "Established",
-    "Incoming",
-    "Link",
-    "PeerPolicy",
-    "Relay",
-    "Session",
-    "VerifiedPeer",
-    "accept",
-    "connect",
-]

@@ -6,6 +6,8 @@ type, and that the decisions around them are the same.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
@@ -27,6 +29,7 @@ from sealift.attest.development import MEDIA_TYPE, RESULT_MEDIA_TYPE, parse_body
 from sealift.attest.result import APPRAISED
 from sealift.attest.runtimelog import RuntimeEvent, module_event
 from sealift.attest.trust import TrustVector
+from sealift.attest.verifier import ContinuingVerifier
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
@@ -38,6 +41,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest, Role
+from tests.sim.kinds import loaded
 
 BOUND = bytes(range(32))
 BUNDLE = Digest.of(b"code")
@@ -298,8 +302,51 @@ def test_results_are_made_by_appraisal_only(
 def test_registries_agree_on_media_types() -> None:
     assert MEDIA_TYPE in ATTESTER_FOR_MEDIA_TYPE
     assert set(ATTESTER_FOR_MEDIA_TYPE) <= set(VERIFIER_FOR_MEDIA_TYPE)
-    for media_type, verifier in VERIFIER_FOR_MEDIA_TYPE.items():
-        assert verifier.media_type == media_type
+    for media_type, kind in VERIFIER_FOR_MEDIA_TYPE.items():
+        verifier = loaded(media_type)
+        assert verifier.media_type == kind.media_type == media_type
+        assert verifier.levels == kind.levels
+        assert verifier.result_media_type == kind.result_media_type
+        grows = isinstance(verifier, ContinuingVerifier)
+        assert grows is isinstance(kind, ContinuingVerifier)
+
+
+ROOMS_OF = """
+import sys
+from sealift.attest.development import MEDIA_TYPE
+from sealift.attest.evidence import Evidence
+from sealift.attest.level import Level
+from sealift.attest.policy import Appraiser
+from sealift.errors import SealiftError
+import sealift.release.brokerserver
+appraiser = Appraiser(accept=(Level(sys.argv[1]),))
+for kind in ("development", "snp", "tdx", "azure", "nvidia", "composite"):
+    media_type = f"application/vnd.sealift.{kind}-evidence+json"
+    try:
+        appraiser.appraise(Evidence(kind, media_type, b"{}"), bytes(32))
+    except SealiftError:
+        pass
+print(*sorted(name for name in sys.modules if name.startswith("sealift.attest.")))
+"""
+
+
+def rooms_loaded(level: Level) -> set[str]:
+    command = [sys.executable, "-c", ROOMS_OF, level.value]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_rooms_of_kinds_that_nobody_accepts_are_not_loaded() -> None:
+    """Not even where a stranger shows such evidence; a broker's own rooms included."""
+    loaded_by = {
+        level: rooms_loaded(level) for level in (Level.ATTESTED_HOST, Level.TEE)
+    }
+    prefix = "sealift.attest.verifiers"
+    tee = {f"{prefix}.{name}" for name in ("azure", "snp", "tdx", "intelquote")}
+    assert not loaded_by[Level.ATTESTED_HOST] & tee
+    assert not {each for each in loaded_by[Level.ATTESTED_HOST] if "sgx" in each}
+    assert tee <= loaded_by[Level.TEE]  # control
+    assert f"{prefix}.development" not in loaded_by[Level.TEE]
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 64, 65])

@@ -13,13 +13,13 @@ from sealift.attest.formats.hcl import parse_claims, parse_hcl
 from sealift.attest.level import Level
 from sealift.attest.references.tpm import ImaReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.errors import MalformedError, PolicyError, SealiftError
 from sealift.ids import Digest
 from tests.sim import azure_made as made
 from tests.sim import snp_made
 from tests.sim.azure_made import Guest
+from tests.sim.kinds import loaded
 
 BUNDLE = Digest.of(b"code")
 EVENTS = (RuntimeEvent(CODE_BUNDLE, BUNDLE.raw), RuntimeEvent(MODULE, b"module"))
@@ -139,7 +139,7 @@ def test_both_kinds_of_references_are_needed(missing: str) -> None:
 
 
 def test_it_is_registered() -> None:
-    assert isinstance(VERIFIER_FOR_MEDIA_TYPE[MEDIA_TYPE], AzureVerifier)
+    assert isinstance(loaded(MEDIA_TYPE), AzureVerifier)
 
 
 def test_body_round_trip() -> None:

@@ -20,7 +20,6 @@ from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
 from sealift.attest.trust import TrustVector
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.verifiers.composite import CompositeVerifier, worst
 from sealift.errors import (
     EvidenceError,
@@ -41,6 +40,7 @@ from tests.sim.gpu_machine import (
     protected_pcie,
     refusal,
 )
+from tests.sim.kinds import loaded
 from tests.sim.nvidia_device import SoftDevice
 
 BOUND = bytes(range(32))
@@ -113,7 +113,7 @@ def test_protected_pcie_with_its_switches(joined: list[SoftDevice]) -> None:
 
 
 def test_the_registered_verifier_takes_the_leads_that_have_a_log() -> None:
-    found = VERIFIER_FOR_MEDIA_TYPE[MEDIA_TYPE]
+    found = loaded(MEDIA_TYPE)
     assert isinstance(found, CompositeVerifier)
     assert MEDIA_TYPE not in found._leads
     assert not any("nvidia" in each for each in found._leads)

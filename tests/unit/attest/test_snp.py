@@ -11,12 +11,12 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.snp import MEDIA_TYPE, SnpBody, parse_body
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.codec import encode
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Digest
 from tests.sim import snp_made as made
+from tests.sim.kinds import loaded
 from tests.sim.snp_case import Case
 
 PRODUCTS = ("Milan", "Genoa", "Turin")
@@ -273,7 +273,7 @@ def test_without_references_nothing_is_right() -> None:
 
 
 def test_it_is_registered_with_amds_roots() -> None:
-    assert isinstance(VERIFIER_FOR_MEDIA_TYPE[MEDIA_TYPE], SnpVerifier)
+    assert isinstance(loaded(MEDIA_TYPE), SnpVerifier)
 
 
 def test_references_default_to_refusal() -> None:

@@ -11,7 +11,7 @@ from sealift.attest.check import check, check_bound
 from sealift.attest.collateral import Collateral
 from sealift.attest.trust import TrustVector
 from sealift.errors import EvidenceError, SealiftError
-from sealift.session import Session
+from sealift.session.session import Session
 from tests.sim.attested import Cast, both
 
 MEDIA_TYPE = "application/vnd.example.growing"

@@ -20,7 +20,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest, Role
-from sealift.session import Endpoint, PeerPolicy
+from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.handshake import Initiator, Responder
 from sealift.session.messages import MAX_HELLO_BYTES, Hello
 from tests.sim.attested import Cast, accepting, run_handshake

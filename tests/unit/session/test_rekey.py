@@ -17,11 +17,10 @@ from sealift.errors import (
     SealiftError,
     UsageError,
 )
-from sealift.session import Session
 from sealift.session import session as session_module
 from sealift.session.frames import MessageType
 from sealift.session.rekey import start_renewal
-from sealift.session.session import MAX_WAITING
+from sealift.session.session import MAX_WAITING, Session
 from tests.sim.attested import Cast, both
 
 Pair = tuple[Session, Session]

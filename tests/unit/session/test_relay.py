@@ -11,7 +11,6 @@ import pytest
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
-from sealift.session import Link, Relay, Session
 from sealift.session import relay as relay_module
 from sealift.session.circuit import Circuit
 from sealift.session.envelope import (
@@ -21,7 +20,9 @@ from sealift.session.envelope import (
     EnvelopeKind,
     fresh_circuit,
 )
-from sealift.session.link import MAX_BACKLOG
+from sealift.session.link import MAX_BACKLOG, Link
+from sealift.session.relay import Relay
+from sealift.session.session import Session
 from sealift.session.switchboard import MAX_OPENED
 from tests.sim.attested import Cast, both
 

@@ -6,7 +6,8 @@ import pytest
 
 from sealift.errors import PeerError
 from sealift.events import Event
-from sealift.session import Link, Relay
+from sealift.session.link import Link
+from sealift.session.relay import Relay
 
 DIAL_S = 2.0
 

@@ -12,7 +12,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import RefusedError
 from sealift.ids import Digest, Role
 from sealift.release.signed import VerifiedAgreement
-from sealift.session import Endpoint
+from sealift.session.endpoint import Endpoint
 from sealift.train.manifest import (
     RunManifest,
     SignedManifest,

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import PeerError, SealiftError
-from sealift.session import Link, Relay, Session
+from sealift.session.link import Link
+from sealift.session.relay import Relay
+from sealift.session.session import Session
 from sealift.travel import meeting as room
 from sealift.travel.lease import Lease
 from sealift.travel.meeting import Meeting
