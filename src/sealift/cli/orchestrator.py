@@ -132,6 +132,10 @@ class _Outputs:
         """One piece."""
         self._folder.write_output(output)
 
+    def keep_fault(self, output: Output) -> None:
+        """Beside the folder, which does not appear."""
+        self._folder.keep_fault(output)
+
     def keep(self, summary: RunSummary) -> None:
         """Verify the manifest and let the folder appear."""
         self.summary = self._folder.finish(summary, self._agreement)

@@ -1,4 +1,4 @@
-"""`sealift output`: approve of a run's model, and open it as its owner."""
+"""`sealift output`: approve of a run's model, open it as its owner, or see what failed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.files import write_whole
 from sealift.release.signed import load_verified
+from sealift.train.faultnote import OpenedFault, open_fault
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,9 +34,15 @@ def add_parser(subparsers: Any) -> None:
         "sealed model with its owner's identity, and compares its weights with the "
         "digest in the manifest. Needs the approval of everybody whom the agreement's "
         "output.approved_by names. A run of plan local has no sealed model: its "
-        "model.safetensors lies open.",
+        "model.safetensors lies open. Of a run whose recipe failed, RUN.fault.NAME.json "
+        "tells the code's owner where.",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        metavar="RUN",
+        help="the run's folder, or RUN.fault.NAME.json",
+    )
     parser.add_argument(
         "--key", type=Path, required=True, metavar="FILE", help="the owner's identity"
     )
@@ -43,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         "--agreement", type=Path, required=True, metavar="FILE", help="the signed one"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="safetensors"
+        "-o", "--output", type=Path, metavar="FILE", help="safetensors, of a model"
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     add_judging_arguments(parser)
@@ -65,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _open(args: argparse.Namespace) -> str:
     """Open; the level of the run."""
-    if args.output.exists():
+    if args.output is None and not args.folder.is_file():
+        raise UsageError("a model goes to a file", fix="Name it with -o")
+    if args.output is not None and args.output.exists():
         raise UsageError(
             f"{args.output} exists", fix="Name another file with -o", code="exists"
         )
@@ -75,6 +84,8 @@ def _open(args: argparse.Namespace) -> str:
     owner = load_identity(
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
+    if args.folder.is_file():
+        return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
     from sealift.train.handover import open_output  # torch, once all else is right
 
     opened = open_output(args.folder, owner, verified)
@@ -94,3 +105,14 @@ def _open(args: argparse.Namespace) -> str:
         for name, value in facts.items():
             print(f"{name:<10}  {value}")
     return manifest.level
+
+
+def _show_fault(found: OpenedFault, *, as_json: bool) -> str:
+    error = found.error
+    facts = {"job": found.job, "error": error.code, "line": str(error)}
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        for name, value in facts.items():
+            print(f"{name:<10}  {value}")
+    return found.level

@@ -42,6 +42,8 @@ OUTPUT_NAMES = re.compile(
     r"model\.sealed|model\.key(\.[a-z0-9-]{1,63})?\.json|model\.share\.[a-z0-9-]{1,63}\.json"
 )
 
+FAULT_NAMES = re.compile(r"fault\.[a-z0-9-]{1,63}\.json")
+
 
 @dataclass(frozen=True, slots=True)
 class RunName:
@@ -122,6 +124,18 @@ class RunFolder:
                 file.write(output.part)
         except OSError as error:
             raise write_failed(self.path / output.name, error) from None
+
+    def keep_fault(self, output: Output) -> None:
+        """Where a recipe failed, sealed for one party, beside the folder: RUN.fault.NAME.json.
+
+        Raises:
+            MalformedError: for anything else.
+            UnavailableError: if the disk is full.
+        """
+        if not FAULT_NAMES.fullmatch(output.name) or not output.last:
+            raise MalformedError("an output of an unknown name", code="bad-output")
+        path = self.path.with_name(f"{self.path.name}.{output.name}")
+        write_whole(path, output.part)
 
     def add(self, name: str, content: bytes) -> None:
         """Add a whole file.

@@ -8,7 +8,7 @@ visit's memory is scrubbed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Final
 
@@ -20,6 +20,8 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.session.session import Session
+from sealift.train.faultnote import hidden_fault, seal_fault
+from sealift.train.faults import RecipeError
 from sealift.train.handout import Handout
 from sealift.train.jobshapes import JobShapes
 from sealift.train.keyring import Keyring
@@ -35,7 +37,7 @@ from sealift.train.worker.workshop import Workshop
 from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.dock import Dock
 from sealift.travel.hosting import Hosting, Room
-from sealift.travel.hostsetup import HostSetup, StartOverError
+from sealift.travel.hostsetup import GroupResult, HostSetup, LoadedCargo, StartOverError
 from sealift.travel.lease import LeaseTerms
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.meeting import Meeting
@@ -271,7 +273,7 @@ class Accelerator:
             rules=self._rules,
             meet=lambda lease, left_s: meet(lease, min(left_s, settings.meet_s)),
             check=check_cargo_rows,
-            work=job.work,
+            work=lambda cargo: self._do(job, control, cargo),
             sign=ReceiptWriter(self._endpoint.instance, self._proof, heads, job.terms),
             make_pool=CPUPool,
             clock=self._clock,
@@ -288,6 +290,28 @@ class Accelerator:
             note=job.handout.note,
             stop=orders.stop,
         )
+
+    def _do(
+        self, job: OpenJob, control: Session, cargo: Sequence[LoadedCargo]
+    ) -> GroupResult:
+        """Work on a group; rows were seen, so where it failed is no news for others."""
+        agreement = self._agreement.agreement
+        try:
+            return job.work(cargo)
+        except RecipeError as error:
+            if agreement.output.recipe_text:
+                raise
+            instance, evidence = self._endpoint.instance, self._proof.evidence
+            notes = seal_fault(
+                error.fault,
+                self._agreement,
+                job.name,
+                instance=instance,
+                evidence=evidence,
+            )
+            for note in notes:
+                _tell(control, note)
+        raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
 
     def _room(self, job: OpenJob) -> Room:
         longest_s = self._agreement.agreement.travel.lease_s

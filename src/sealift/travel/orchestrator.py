@@ -75,6 +75,10 @@ class Outputs(Protocol):
         """One piece."""
         ...
 
+    def keep_fault(self, output: Output) -> None:
+        """What is for a party alone, of a run that failed."""
+        ...
+
     def keep(self, summary: RunSummary) -> None:
         """That was all: check it, and keep it in its place, synced.
 
@@ -157,7 +161,7 @@ class Orchestrator:
         accelerator = self._accelerator()
         while True:
             try:
-                self._visit_all(accelerator, self._start(accelerator, start))
+                self._visit_all(accelerator, self._start(accelerator, start), outputs)
                 return self._finish(accelerator, outputs)
             except FailedError:
                 raise  # it lives, and says that there is no way
@@ -193,7 +197,9 @@ class Orchestrator:
         )
         return ready
 
-    def _visit_all(self, accelerator: Session, ready: JobReady) -> None:
+    def _visit_all(
+        self, accelerator: Session, ready: JobReady, outputs: Outputs
+    ) -> None:
         settings = replace(self._settings, buffer_bytes=ready.buffer_bytes)
         plan = plan_job(self._agreement.agreement.resources, settings)
         self._tally.forget_from(ready.position)
@@ -205,6 +211,7 @@ class Orchestrator:
             granting=self._granting,
             tally=self._tally,
             clock=self._clock,
+            keep=outputs.keep_fault,
         )
         try:
             voyage.run()

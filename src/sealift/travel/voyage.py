@@ -9,7 +9,7 @@ since the recipe may have seen its rows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -23,6 +23,7 @@ from sealift.travel.messages import (
     BufferOffered,
     Failed,
     FailedError,
+    Output,
     VisitEnded,
     VisitLoaded,
     VisitPhase,
@@ -39,7 +40,7 @@ from sealift.travel.told import NEVER_LATER, job_failed, told_errors
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
 TIMEOUT: Final = peer_timeout().code
-_TOLD: Final = (BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Failed)
+_TOLD: Final = (BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Failed, Output)
 
 
 class Stage(StrEnum):
@@ -127,6 +128,7 @@ class Voyage:
         granting: Makes offers and leases, and tells what happens.
         tally: Gets what became of every stop.
         clock: Monotonic seconds.
+        keep: Takes what the accelerator sealed for a party.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Voyage:
         granting: Granting,
         tally: Tally,
         clock: Clock,
+        keep: Callable[[Output], None],
     ) -> None:
         self._left = deque(groups)
         self._settings = settings
@@ -147,6 +150,7 @@ class Voyage:
         self._granting = granting
         self._tally = tally
         self._clock = clock
+        self._keep = keep
         self._convoys: list[Convoy] = []
         self._stays: dict[VisitId, tuple[Convoy, Stay]] = {}
         self._heard = clock()
@@ -268,6 +272,9 @@ class Voyage:
         if isinstance(told, Failed):
             with told_errors():
                 raise FailedError(told)
+        if isinstance(told, Output):
+            self._keep(told)
+            return
         assert isinstance(told, (BufferOffered, VisitPhase, VisitLoaded, VisitEnded))
         convoy, stay = self._stays.get(told.visit, (None, None))
         if convoy is None or stay is None or stay.offered is None:

@@ -40,6 +40,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.parts: list[Output] = []
+        self.faults: list[Output] = []
         self.summary: RunSummary | None = None
         self.cleared = 0
 
@@ -49,6 +50,9 @@ class Kept:
 
     def write(self, output: Output) -> None:
         self.parts.append(output)
+
+    def keep_fault(self, output: Output) -> None:
+        self.faults.append(output)
 
     def keep(self, summary: RunSummary) -> None:
         self.summary = summary
@@ -174,6 +178,17 @@ def test_what_the_accelerator_refuses_is_not_asked_of_another() -> None:
         job.run()
     assert refusal.value.code == "buffer-too-large"
     assert job.accelerators[1].said == []
+
+
+def test_where_it_failed_is_kept_for_its_reader() -> None:
+    """Sealed: the orchestrator takes it, and does not look."""
+    first, note = accelerator(), Output("fault.lab.json", b"sealed", last=True)
+    told = iter([note, Failed("recipe-error", "the recipe failed")])
+    first._say = lambda visit: next(told)  # type: ignore[method-assign]
+    job = Job(first)
+    with pytest.raises(JobError):
+        job.run()
+    assert job.kept.faults == [note]
 
 
 def test_a_recipe_that_fails_is_not_run_by_another() -> None:

@@ -18,6 +18,7 @@ from sealift.travel.messages import (
     Failed,
     FailedError,
     OfferVisit,
+    Output,
     VisitEnded,
     VisitLoaded,
     WorkVisits,
@@ -59,6 +60,7 @@ class Trip:
         for name in here:
             self.roster.enter(self.holders[name])  # type: ignore[arg-type]
         self.events: list[Event] = []
+        self.kept: list[Output] = []
         self.tally = Tally()
         self.voyage = Voyage(
             self.groups,
@@ -75,6 +77,7 @@ class Trip:
             ),
             tally=self.tally,
             clock=self.clock,
+            keep=self.kept.append,
         )
 
     def run(self) -> Trip:

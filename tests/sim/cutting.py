@@ -1,0 +1,46 @@
+"""Roles of an operator that wants single rows: ``python -m tests.sim.cutting CUT ROLE ...``.
+
+``CUT`` of an orchestrator is where it cuts north's table, whatever the plan says. ``0`` of
+any other role is the mutant without grid, plan and shape.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sealift.cli.main import main
+from sealift.release.agreement import Resource
+from sealift.train.jobshapes import JobShapes
+from sealift.travel import orchestrator
+from sealift.travel.hosting import Hosting
+from sealift.travel.schedule import Group, Stop
+from sealift.travel.settings import TravelSettings
+
+
+def cut_at(rows: int) -> None:
+    """The orchestrator asks for these rows of north first."""
+
+    def plan(resources: Sequence[Resource], _: TravelSettings) -> tuple[Group, ...]:
+        train = next(e for e in resources if (e.owner, e.part) == ("north", "train"))
+        first = Stop(0, "north", train.name, "train", 0, rows)
+        rest = Stop(0, "north", train.name, "train", rows, train.rows - rows)
+        return Group(0, "train", 0, (first,)), Group(1, "train", 0, (rest,))
+
+    orchestrator.plan_job = plan
+
+
+def believe_everything() -> None:
+    """Holder or accelerator without what this is about."""
+    Resource.require_cells = lambda *_: None  # type: ignore[method-assign]
+    Hosting._require_planned = lambda *_: None  # type: ignore[method-assign]
+    JobShapes.hold = lambda *words: words[-1]  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    cut = int(sys.argv.pop(1))
+    if cut:
+        cut_at(cut)
+    else:
+        believe_everything()
+    sys.exit(main(sys.argv[1:]))
