@@ -18,7 +18,9 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.frames import FrameKind, pack
 from sealift.session.link import Link
+from sealift.session.registry import Registry
 from sealift.session.relay import Relay
+from sealift.session.switchboard import MAX_OPENED_UNPROVEN
 from sealift.travel import brokerage
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import ACCELERATOR, expect_broker, link_name
@@ -38,7 +40,9 @@ def serving(consortium: Consortium, folder: Path) -> Iterator[Relay]:
     with ExitStack() as stack:
         box = make_broker(consortium, "ada", folder)
         stack.callback(box.close)
-        relay = stack.enter_context(Relay.listen())
+        # Of strangers all come from here, and an honest one is to find its place.
+        registry = Registry(strangers_each=8)
+        relay = stack.enter_context(Relay.listen(registry=registry))
         endpoint = Endpoint(
             role=Role.BROKER,
             name="ada",
@@ -88,13 +92,14 @@ def collect(consortium: Consortium, relay: Relay) -> str:
 
 
 def half_open(relay: Relay, stack: ExitStack, *, first: bytes = b"") -> None:
-    """A stranger opens all it may, and says nothing, or half of a hello."""
-    link = stack.enter_context(Link.dial(relay.address, "stranger"))
-    for _ in range(brokerage.MAX_SESSIONS):
-        circuit = link.open(ADA, 5)
-        if first:
-            with suppress(PeerError):
-                circuit.send(first)
+    """Strangers of several names open all they may, and say nothing, or half a hello."""
+    for number in range(brokerage.MAX_SESSIONS // MAX_OPENED_UNPROVEN):
+        link = stack.enter_context(Link.dial(relay.address, f"stranger-{number}"))
+        for _ in range(MAX_OPENED_UNPROVEN):
+            circuit = link.open(ADA, 5)
+            if first:
+                with suppress(PeerError):
+                    circuit.send(first)
     time.sleep(0.2)  # until the broker has taken what it takes
 
 
@@ -111,6 +116,16 @@ def test_mutant_without_a_share_for_each_is_full(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(brokerage, "MAX_EACH", brokerage.MAX_SESSIONS)
+    with ExitStack() as stack, serving(consortium, tmp_path) as relay:
+        half_open(relay, stack)
+        assert collect(consortium, relay) != ""
+
+
+def test_mutant_with_a_share_for_each_name_is_full(
+    consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger has as many names as it likes."""
+    monkeypatch.setattr(brokerage.Brokerage, "_share", lambda _, name: name)
     with ExitStack() as stack, serving(consortium, tmp_path) as relay:
         half_open(relay, stack)
         assert collect(consortium, relay) != ""

@@ -145,9 +145,9 @@ class SwitchboardMachine(RuleBasedStateMachine):
         envelope = Envelope(EnvelopeKind.REGISTER, name=name).encode()
         if name in self.alive.values():
             with pytest.raises(PeerError, match="taken"):
-                self.board.register(connection, envelope)
+                self.board.register(connection, envelope, None)
             return
-        self.board.register(connection, envelope)
+        self.board.register(connection, envelope, None)
         self.alive[connection] = name
 
     @precondition(lambda self: self.alive)

@@ -55,6 +55,9 @@ class _Crowded(Brokerage):
             return expect_at_broker(self._agreement)
         return super()._expect(peer_name)
 
+    def _share(self, peer_name: str) -> str:
+        return peer_name
+
 
 class BrokerEnd:
     """Does what the measurement orders."""

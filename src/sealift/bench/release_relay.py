@@ -6,16 +6,22 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from sealift.bench.travel_wire import Answer, serve
+from sealift.session.registry import Registry
 from sealift.session.relay import Relay
+
+CLIENTS: Final = 256  # all of them from this machine, under names without keys
 
 
 class RelayEnd:
     """Forwards frames."""
 
     def __init__(self) -> None:
-        self._relay = Relay.listen()
+        self._relay = Relay.listen(
+            registry=Registry(strangers=CLIENTS, strangers_each=CLIENTS)
+        )
 
     def start(self) -> Answer:
         """Where to dial."""

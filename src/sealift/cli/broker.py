@@ -26,6 +26,7 @@ from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
+from sealift.session.registry import prover
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import link_name
 
@@ -108,7 +109,9 @@ def _serve(
         agreement=setup.agreement.digest,
         identity=setup.identity,
     )
-    with Link.dial(setup.address, link_name(Role.BROKER, name), dial_s) as link:
+    called = link_name(Role.BROKER, name)
+    prove = prover(setup.identity, setup.agreement.digest, called)
+    with Link.dial(setup.address, called, dial_s, prove) as link:
         joined()
         Brokerage(
             link, endpoint, setup.agreement, broker=broker, sink=setup.sink, heads=heads

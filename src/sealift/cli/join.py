@@ -39,6 +39,7 @@ from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import DIAL_TIMEOUT_S, Link
+from sealift.session.registry import prover
 from sealift.travel.attendance import Attendance
 from sealift.travel.holder import HeldResource
 from sealift.travel.messages import Finished
@@ -232,7 +233,8 @@ def load_held(
 def holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> Link:
     """Dial the relay under the holder's name."""
     name = link_name(Role.HOLDER, setup.identity.name)
-    return Link.dial(setup.address, name, dial_s)
+    prove = prover(setup.identity, setup.agreement.digest, name)
+    return Link.dial(setup.address, name, dial_s, prove)
 
 
 def make_attendance(

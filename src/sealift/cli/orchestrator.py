@@ -23,6 +23,7 @@ from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.doorkeeper import Doorkeeper
 from sealift.travel.messages import Output, StartJob
 from sealift.travel.orchestrator import Orchestrator, RunSummary, dismiss_roles
+from sealift.travel.peers import registry_of
 from sealift.travel.roster import Roster
 
 FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
@@ -65,7 +66,10 @@ def _orchestrate(
     setup: RoleSetup, folder: RunFolder, stack: ExitStack
 ) -> dict[str, Any]:
     host, port = setup.address
-    relay = stack.enter_context(Relay.listen(host, port, sink=setup.sink))
+    registry = registry_of(setup.agreement)
+    relay = stack.enter_context(
+        Relay.listen(host, port, registry=registry, sink=setup.sink)
+    )
     listening = relay.address
     emit(setup.sink, "orchestrator.listening", host=listening[0], port=listening[1])
     endpoint = Endpoint(
@@ -77,7 +81,14 @@ def _orchestrate(
     roster = Roster(clock=time.monotonic)
     link = stack.enter_context(relay.local_link())
     stack.callback(roster.close)
-    door = Doorkeeper(link, endpoint, setup.agreement, roster=roster, sink=setup.sink)
+    door = Doorkeeper(
+        link,
+        endpoint,
+        setup.agreement,
+        roster=roster,
+        vouch=relay.vouch,
+        sink=setup.sink,
+    )
     door.start()
     orchestrator = Orchestrator(
         setup.agreement,

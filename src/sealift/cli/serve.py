@@ -29,7 +29,7 @@ from sealift.train.serving.hosted import overwrite_live_rooms
 from sealift.train.serving.server import Server, find_subject
 from sealift.train.settings import parse_address
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.peers import ACCELERATOR
+from sealift.travel.peers import ACCELERATOR, registry_of
 
 
 def add_parser(subparsers: Any) -> None:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         attester=attester,
     )
     with (
-        Relay(None, sink=setup.sink) as relay,
+        Relay(None, registry=registry_of(setup.agreement), sink=setup.sink) as relay,
         Workshop(
             files, code.entry, tell=say_sandbox, measure=measuring(attester)
         ) as workshop,

@@ -15,8 +15,10 @@ from sealift.release.signed import Equipment, VerifiedAgreement
 from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
+from sealift.session.registry import prover
 from sealift.train.settings import read_job
 from sealift.travel.meetbroker import meet_broker
+from sealift.travel.peers import teller_name
 
 DIAL_S: Final = 10.0
 
@@ -59,7 +61,9 @@ def tell_brokers(
         identity=identity,
     )
     equipped = agreement.equipped(Equipment(clock=wall_clock))
-    with Link.dial(read_job(job).address, f"tell-{identity.name}", DIAL_S) as link:
+    name = teller_name(identity.name)
+    prove = prover(identity, agreement.digest, name)
+    with Link.dial(read_job(job).address, name, DIAL_S, prove) as link:
         for owner in agreement.agreement.holders:
             try:
                 with meet_broker(link, endpoint, equipped, owner) as session:

@@ -41,6 +41,7 @@ class Label(StrEnum):
     TRANSCRIPT_PROOFS = "sealift v1 session transcript 2"
     IDENTITY_PROOF = "sealift v1 identity proof"
     INSTANCE_PROOF = "sealift v1 instance proof"
+    RELAY_NAME = "sealift v1 relay name"
     SESSION_MASTER = "sealift v1 session master"
     SESSION_SEND_INITIATOR = "sealift v1 session initiator to responder"
     SESSION_SEND_RESPONDER = "sealift v1 session responder to initiator"

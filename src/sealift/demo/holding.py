@@ -26,6 +26,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
+from sealift.session.registry import prover
 from sealift.train.eventlines import EventLines
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance, Between
@@ -55,7 +56,7 @@ def attend(program: str, make_between: MakeBetween) -> int:
             enroller=identity.public_key,
         )
         with ExitStack() as stack:
-            link = stack.enter_context(_dial(args.orchestrator, identity))
+            link = stack.enter_context(_dial(args.orchestrator, identity, agreement))
             held = _held(agreement, identity.name, args.sealed, stack)
             _attendance(args, job, agreement, identity, make_between)(
                 link, held
@@ -75,8 +76,12 @@ def _parse(program: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _dial(address: str, identity: Identity) -> AbstractContextManager[Link]:
-    return Link.dial(parse_address(address), link_name(Role.HOLDER, identity.name))
+def _dial(
+    address: str, identity: Identity, agreement: VerifiedAgreement
+) -> AbstractContextManager[Link]:
+    name = link_name(Role.HOLDER, identity.name)
+    prove = prover(identity, agreement.digest, name)
+    return Link.dial(parse_address(address), name, prove=prove)
 
 
 def _attendance(

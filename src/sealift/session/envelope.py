@@ -18,6 +18,7 @@ VERSION: Final = 1
 CIRCUIT_BYTES: Final = 16
 HEAD_BYTES: Final = 2 + CIRCUIT_BYTES + 1
 MAX_ENVELOPE_BYTES: Final = HEAD_BYTES + 63
+MAX_REGISTRATION_BYTES: Final = HEAD_BYTES + 64  # a name of 63, or a signature
 NO_CIRCUIT: Final = bytes(CIRCUIT_BYTES)
 # What one end may have under way on a circuit, and what a frame counts for in it.
 WINDOW_BYTES: Final = 4 << 20
@@ -35,6 +36,8 @@ class EnvelopeKind(IntEnum):
     CREDIT = 6  # payload: u32, bytes that the receiver took out of its queue
     CLOSE = 7  # payload: why
     REFUSED = 8  # payload: why
+    CHALLENGE = 9  # payload: 32 random bytes, to whoever wants a name that has a key
+    PROVE = 10  # payload: a signature of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +119,16 @@ def refuse(circuit: bytes, reason: str) -> bytes:
 _WHAT: Final = {
     "unknown-peer": ("no such peer at the relay", "Start it, or check its name"),
     "name-taken": ("the name is taken at the relay", "Stop the other process first"),
+    "name-unproven": (
+        "the name is a party's at the relay, and was not proven",
+        "Use the key that the agreement names",
+    ),
     "peer-gone": ("the peer's connection ended", "See its log"),
     "peer-closed": ("the peer closed the circuit", ""),
     "flooded": ("the circuit was closed for flooding", "This end ignored its credit"),
     "too-many-circuits": ("too many circuits are open", "Close some"),
     "peer-busy": ("the peer takes no more circuits now", "Try again later"),
-    "relay-full": ("the relay takes no more connections", "Try again later"),
+    "relay-full": ("the relay takes no more strangers", "Try again later"),
     "link-closed": ("the link to the relay is closed", ""),
     "relay-gone": ("the relay is gone", "Check that the orchestrator runs"),
 }

@@ -24,6 +24,7 @@ from sealift.session.envelope import (
     fresh_circuit,
     relay_error,
 )
+from sealift.session.registry import Prove
 
 DIAL_TIMEOUT_S: Final = 10.0
 MAX_BACKLOG: Final = 64
@@ -37,13 +38,19 @@ class Link:
         transport: The connection; this object owns it from now on.
         name: What this process wants to be called.
         timeout_s: How long the relay may take to answer.
+        prove: Proves the name, where the agreement gives it a key.
 
     Raises:
-        PeerError: if the relay refuses the name (``name-taken``) or does not answer.
+        PeerError: if the relay refuses the name (``name-taken``, ``name-unproven``) or
+            does not answer.
     """
 
     def __init__(
-        self, transport: Transport, name: str, timeout_s: float = DIAL_TIMEOUT_S
+        self,
+        transport: Transport,
+        name: str,
+        timeout_s: float = DIAL_TIMEOUT_S,
+        prove: Prove | None = None,
     ) -> None:
         self.name = name
         self._transport = transport
@@ -52,7 +59,7 @@ class Link:
         self._answers: dict[bytes, str | None] = {}
         self._backlog: deque[Circuit] = deque()
         self._end: str | None = None
-        self._register(timeout_s)
+        self._register(timeout_s, prove)
         self._reader = threading.Thread(
             target=self._read, name=f"link {name}", daemon=True
         )
@@ -60,7 +67,11 @@ class Link:
 
     @classmethod
     def dial(
-        cls, address: tuple[str, int], name: str, timeout_s: float = DIAL_TIMEOUT_S
+        cls,
+        address: tuple[str, int],
+        name: str,
+        timeout_s: float = DIAL_TIMEOUT_S,
+        prove: Prove | None = None,
     ) -> Link:
         """Connect to the relay, trying again until ``timeout_s`` if nobody listens yet.
 
@@ -76,7 +87,7 @@ class Link:
                     raise
                 time.sleep(_RETRY_S)
                 continue
-            return cls(transport, name, timeout_s)
+            return cls(transport, name, timeout_s, prove)
 
     def open(
         self,
@@ -124,11 +135,17 @@ class Link:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _register(self, timeout_s: float) -> None:
+    def _register(self, timeout_s: float, prove: Prove | None) -> None:
         try:
             hello = Envelope(EnvelopeKind.REGISTER, name=self.name)
-            self._transport.send(hello.encode())
-            answer = Envelope.parse(self._transport.receive(timeout_s))
+            answer = self._ask(hello, timeout_s)
+            if answer.kind is EnvelopeKind.CHALLENGE:
+                if prove is None:
+                    raise relay_error("name-unproven", self.name)
+                proof = prove(bytes(answer.payload))
+                answer = self._ask(
+                    Envelope(EnvelopeKind.PROVE, payload=proof), timeout_s
+                )
             if answer.kind is EnvelopeKind.REFUSED:
                 raise relay_error(answer.reason, self.name)
             if answer.kind is not EnvelopeKind.REGISTERED:
@@ -136,6 +153,10 @@ class Link:
         except SealiftError:
             self._transport.close()
             raise
+
+    def _ask(self, envelope: Envelope, timeout_s: float) -> Envelope:
+        self._transport.send(envelope.encode())
+        return Envelope.parse(self._transport.receive(timeout_s))
 
     def _open(self, peer_name: str, timeout_s: float) -> Circuit:
         circuit = self._circuit(fresh_circuit(), peer_name)

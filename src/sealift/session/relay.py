@@ -3,6 +3,9 @@
 All decisions are ``Switchboard``'s; here are the sockets around it. One thread accepts;
 another reads from every connection that has something, and writes to every one that
 takes something, so that a slow reader stops nobody else. Both end with ``close``.
+What waits for a slow reader counts against its sender, of whom nothing more is read
+then; strangers have one such account in all, and one for each address. Connections
+count from their accept; of those that have not registered the oldest go first.
 The relay is trusted for progress only: it can drop and delay, and nothing more.
 """
 
@@ -17,21 +20,31 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
-from sealift.channel.transports.tcp import TcpListener, TcpTransport
-from sealift.channel.transports.transport import DEFAULT_SEND_TIMEOUT_S, peer_timeout
+from sealift.channel.transports.tcp import TcpListener, TcpTransport, peer_host
+from sealift.channel.transports.transport import (
+    DEFAULT_SEND_TIMEOUT_S,
+    peer_closed,
+    peer_timeout,
+)
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
-from sealift.session.envelope import NO_CIRCUIT, refuse
+from sealift.session.envelope import NO_CIRCUIT, refuse, relay_error
 from sealift.session.link import Link
-from sealift.session.relayline import READ_BYTES, RelayLine
-from sealift.session.switchboard import MAX_CONNECTIONS, Delivery, Switchboard
+from sealift.session.registry import Registry
+from sealift.session.relayline import READ_BYTES, Account, Accounts, RelayLine
+from sealift.session.switchboard import Delivery, Switchboard
 
 REGISTER_TIMEOUT_S: Final = 10.0
 ACCEPT_PAUSE_S: Final = 0.05
-MAX_OUTBOX_BYTES: Final = 256 << 20  # a connection that takes nothing is dropped then
-MAX_OUTBOX_PIECES: Final = 1 << 17
+MAX_UNREGISTERED: Final = 32
+MAX_UNREGISTERED_EACH: Final = 8  # of them from one address
+# What may wait in outboxes, of one party, of one address of strangers, of all strangers.
+PARTY_BYTES: Final = 64 << 20
+ADDRESS_BYTES: Final = 8 << 20
+STRANGERS_BYTES: Final = 32 << 20
 _READING: Final = select.EPOLLIN | select.EPOLLRDHUP
 _GONE: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _LAST_READS: Final = 64
@@ -43,19 +56,32 @@ class Relay:
 
     Args:
         listener: Where processes dial in, or None for local links alone.
+        registry: Whose names are whose; without it everybody is a stranger.
         sink: Gets ``relay.registered``, ``relay.refused`` and ``relay.gone``.
     """
 
-    def __init__(self, listener: TcpListener | None, *, sink: Sink = discard) -> None:
+    def __init__(
+        self,
+        listener: TcpListener | None,
+        *,
+        registry: Registry | None = None,
+        sink: Sink = discard,
+    ) -> None:
         self._listener = listener
         self._sink = unfailing(sink)
         self._lock = threading.Lock()
-        self._board = Switchboard()
+        self._board = Switchboard(registry)
         self._lines: dict[int, RelayLine] = {}  # by number
         self._waited: dict[int, RelayLine] = {}  # by descriptor
         self._due_s: dict[RelayLine, float] = {}  # to register, or to take something
         self._begun: deque[RelayLine] = deque()
+        self._unregistered: dict[RelayLine, None] = {}  # the oldest first
+        self._crowded_out: deque[RelayLine] = deque()
         self._to_flush: dict[RelayLine, None] = {}
+        self._held: dict[RelayLine, None] = {}
+        self._strangers = Account(STRANGERS_BYTES)
+        # Whoever comes back finds its own again while anything in it waits.
+        self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._count = 0
         self._closing = threading.Event()
@@ -74,14 +100,19 @@ class Relay:
 
     @classmethod
     def listen(
-        cls, host: str = "127.0.0.1", port: int = 0, *, sink: Sink = discard
+        cls,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        registry: Registry | None = None,
+        sink: Sink = discard,
     ) -> Relay:
         """A relay on a fresh listener.
 
         Raises:
             UnavailableError: if the port is in use or may not be opened.
         """
-        return cls(TcpListener(host, port), sink=sink)
+        return cls(TcpListener(host, port), registry=registry, sink=sink)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -98,23 +129,74 @@ class Relay:
     def local_link(self, name: str = "orchestrator") -> Link:
         """A link of the relay's own process, over a pair of sockets."""
         here, there = socket.socketpair()
-        self.attach(there)
+        self._attach(there, b"", None, (Account(PARTY_BYTES),))
         return Link(TcpTransport(here), name)
 
     def attach(self, sock: socket.socket, begun: bytes = b"") -> None:
         """Serve one more connection; ``begun`` is what was read of it already."""
+        address = peer_host(sock)
+        self._attach(sock, begun, address, self._strangers_of(address))
+
+    def vouch(self, circuit: bytes) -> None:
+        """Whoever opened this circuit was judged by its evidence: its name is its own."""
         with self._lock:
-            if self._closing.is_set() or len(self._lines) >= MAX_CONNECTIONS:
-                _turn_away(sock)
+            number = self._board.vouch(circuit)
+            line = self._lines.get(number) if number is not None else None
+            if line is not None:
+                line.accounts = self._accounts_of(line)
+
+    def _attach(
+        self, sock: socket.socket, begun: bytes, address: str | None, accounts: Accounts
+    ) -> None:
+        with self._lock:
+            if self._closing.is_set() or not self._make_room(address):
+                sock.close()
                 return
             self._count += 1
-            line = RelayLine(self._count, sock, begun)
+            line = RelayLine(
+                self._count, sock, begun, address=address, accounts=accounts
+            )
             self._lines[line.number] = self._waited[line.fileno()] = line
+            self._unregistered[line] = None
             self._due_s[line] = time.monotonic() + REGISTER_TIMEOUT_S
             self._poll.register(line, _READING)
             if begun:
                 self._begun.append(line)
                 os.eventfd_write(self._wake, 1)
+
+    def _make_room(self, address: str | None) -> bool:
+        """Crowd out the oldest that has not registered; False if many were just now."""
+        if address is None:
+            return True
+        here = [line for line in self._unregistered if line.address == address]
+        if len(here) >= MAX_UNREGISTERED_EACH:
+            oldest = here[0]
+        elif len(self._unregistered) >= MAX_UNREGISTERED:
+            oldest = next(iter(self._unregistered))
+        else:
+            return True
+        if len(self._crowded_out) >= MAX_UNREGISTERED:
+            return False
+        del self._unregistered[oldest]
+        self._crowded_out.append(oldest)
+        os.eventfd_write(self._wake, 1)
+        return True
+
+    def _strangers_of(self, address: str) -> Accounts:
+        with self._lock:
+            return self._strangers, self._account(f"address {address}", ADDRESS_BYTES)
+
+    def _accounts_of(self, line: RelayLine) -> Accounts:
+        if line.address is None or not self._board.is_proven(line.number):
+            return line.accounts
+        name = self._board.name_of(line.number)
+        return (self._account(f"name {name}", PARTY_BYTES),)
+
+    def _account(self, whose: str, most_bytes: int) -> Account:
+        account = self._accounts.get(whose)
+        if account is None:
+            account = self._accounts[whose] = Account(most_bytes)
+        return account
 
     def close(self) -> None:
         """Stop listening, end every connection, wait for both threads."""
@@ -156,6 +238,7 @@ class Relay:
                 else:
                     self._serve_begun(descriptor)
             self._flush()
+            self._hear_again()
             if time.monotonic() >= look_s:
                 look_s = time.monotonic() + _LOOK_S
                 self._drop_overdue()
@@ -167,15 +250,22 @@ class Relay:
             self._to_flush[line] = None
         if not events & ~select.EPOLLOUT:
             return
+        if line.held:  # gone: what it sent beyond its account nobody misses
+            self._drop(line, peer_closed())
+            return
         # Whoever has left is forgotten at once: it may be back, in this very round.
         for _ in range(_LAST_READS if events & _GONE else 1):
             if line.number in self._lines:
                 self._take_all(line, lambda: line.receive(self._scratch))
 
     def _serve_begun(self, descriptor: int) -> None:
-        """Woken up: lines came of which something was read already."""
+        """Woken up: lines came of which something was read already, or have to go."""
         if descriptor == self._wake:
             os.eventfd_read(self._wake)
+        while self._crowded_out:
+            line = self._crowded_out.popleft()
+            if not self._board.name_of(line.number):  # else it was quick enough
+                self._drop(line, relay_error("relay-full"))
         while self._begun:
             line = self._begun.popleft()
             if line.number in self._lines:  # else it has left already
@@ -187,19 +277,43 @@ class Relay:
                 self._take(line, frame)
         except SealiftError as error:
             self._drop(line, error)
+        if line.is_over and self._board.name_of(
+            line.number
+        ):  # else it may prove itself
+            self._held[line] = None
+            line.held = True
+            self._listen(line)
+
+    def _hear_again(self) -> None:
+        """Read again of those whose frames were taken meanwhile."""
+        for line in [line for line in self._held if not line.is_over]:
+            del self._held[line]
+            line.held = False
+            self._listen(line)
+
+    def _listen(self, line: RelayLine) -> None:
+        reading = 0 if line.held else _READING
+        writing = select.EPOLLOUT if line.blocked else 0
+        self._poll.modify(line, reading | writing)
 
     def _take(self, line: RelayLine, frame: Buffer) -> None:
         with self._lock:
             known = self._board.name_of(line.number)
             if known:
-                self._deliver(self._board.handle(line.number, frame))
+                self._deliver(self._board.handle(line.number, frame), line.accounts)
         if not known:
             self._register(line, frame)
 
     def _register(self, line: RelayLine, frame: Buffer) -> None:
         try:
             with self._lock:
-                self._deliver([self._board.register(line.number, frame)])
+                answer = self._board.register(line.number, frame, line.address)
+                self._deliver([answer], line.accounts)
+                name = self._board.name_of(line.number)
+                if not name:  # asked to prove it
+                    return
+                line.accounts = self._accounts_of(line)
+                self._unregistered.pop(line, None)
         except SealiftError as error:
             emit(self._sink, "relay.refused", reason=error.code)
             line.put(refuse(NO_CIRCUIT, error.code))
@@ -208,13 +322,13 @@ class Relay:
             raise
         line.registered()
         self._due_s.pop(line, None)
-        emit(self._sink, "relay.registered", name=self._board.name_of(line.number))
+        emit(self._sink, "relay.registered", name=name)
 
-    def _deliver(self, deliveries: list[Delivery]) -> None:
+    def _deliver(self, deliveries: list[Delivery], sender: Accounts) -> None:
         for delivery in deliveries:
             target = self._lines.get(delivery.connection)
             if target is not None:
-                target.put(delivery.frame)
+                target.put(delivery.frame, sender)
                 self._to_flush[target] = None
 
     def _flush(self) -> None:
@@ -227,7 +341,6 @@ class Relay:
             before = line.outbox_bytes
             try:
                 line.flush()
-                _require_room(line)
             except PeerError as error:
                 self._drop(line, error)
                 continue
@@ -239,8 +352,7 @@ class Relay:
         began = left and not line.blocked
         if left != line.blocked:
             line.blocked = left
-            writing = select.EPOLLOUT if left else 0
-            self._poll.modify(line, _READING | writing)
+            self._listen(line)
             self._due_s.pop(line, None)
         if began or (left and progress):
             self._due_s[line] = time.monotonic() + DEFAULT_SEND_TIMEOUT_S
@@ -258,23 +370,12 @@ class Relay:
             if self._lines.pop(line.number, None) is None:
                 return
             name = self._board.name_of(line.number)
-            self._deliver(self._board.drop(line.number))
+            self._deliver(self._board.drop(line.number), ())
+            self._unregistered.pop(line, None)
+            self._held.pop(line, None)
             self._poll.unregister(line)
             del self._waited[line.fileno()]
             self._due_s.pop(line, None)
             line.close()
         if name:
             emit(self._sink, "relay.gone", name=name, reason=error.code)
-
-
-def _require_room(line: RelayLine) -> None:
-    full = line.outbox_bytes > MAX_OUTBOX_BYTES or len(line.outbox) > MAX_OUTBOX_PIECES
-    if full:
-        raise PeerError("the peer takes nothing", code="peer-timeout")
-
-
-def _turn_away(sock: socket.socket) -> None:
-    transport = TcpTransport(sock, send_timeout_s=0.0)
-    with suppress(SealiftError):
-        transport.send(refuse(NO_CIRCUIT, "relay-full"))
-    transport.close()

@@ -1,7 +1,7 @@
 """One connection of the relay: frames in, frames out, and never a wait.
 
 Frames as ``channel/transports/tcp.py`` writes them: a big-endian u32 length, then the frame. What
-the socket does not take at once stays in the outbox.
+the socket does not take at once stays in the outbox, and counts against whoever sent it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,31 @@ from sealift.channel.transports.transport import (
     peer_closed,
 )
 from sealift.ids import Buffer
-from sealift.session.envelope import MAX_ENVELOPE_BYTES
+from sealift.session.envelope import FRAME_COST_BYTES, MAX_REGISTRATION_BYTES
 
 READ_BYTES: Final = 64 << 10  # at once; longer frames are read into their own memory
 _PIECES: Final = 64  # of the outbox in one call; the system takes 1024
+
+
+class Account:
+    """Bytes of somebody that wait in outboxes, whosever they are.
+
+    Args:
+        most_bytes: From here on nothing more is read of it.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has to wait until others took some of it."""
+        return self.bytes >= self._most_bytes
+
+
+Accounts = tuple[Account, ...]
+_Piece = tuple[Buffer, Accounts]  # and what it counts against
 
 
 class RelayLine:
@@ -31,17 +52,30 @@ class RelayLine:
         number: Its number at the relay.
         sock: Owned from here on.
         begun: What somebody else read of it already.
+        address: Where it comes from; None for this process.
+        accounts: That its frames count against.
     """
 
-    def __init__(self, number: int, sock: socket.socket, begun: bytes) -> None:
+    def __init__(
+        self,
+        number: int,
+        sock: socket.socket,
+        begun: bytes,
+        *,
+        address: str | None,
+        accounts: Accounts,
+    ) -> None:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.number = number
+        self.address = address
+        self.accounts = accounts
         self.outbox_bytes = 0
-        self.outbox: deque[Buffer] = deque()
+        self.outbox: deque[_Piece] = deque()
         self.blocked = False  # the socket did not take all of it
-        self._max_frame_bytes = MAX_ENVELOPE_BYTES
+        self.held = False  # nothing is read of it
+        self._max_frame_bytes = MAX_REGISTRATION_BYTES
         self._sock = sock
         self._rest = begun
         self._long: memoryview | None = None
@@ -78,11 +112,17 @@ class RelayLine:
         frame, self._long = self._long, None
         return iter((frame,))
 
-    def put(self, frame: Buffer) -> None:
-        """Queue a frame."""
-        self.outbox.append(len(frame).to_bytes(LENGTH_BYTES, "big"))
-        self.outbox.append(frame)
+    @property
+    def is_over(self) -> bool:
+        """Whether too much of what it sent waits for others."""
+        return any(account.is_full for account in self.accounts)
+
+    def put(self, frame: Buffer, sender: Accounts = ()) -> None:
+        """Queue a frame that counts against its sender until it is sent."""
+        self.outbox.append((len(frame).to_bytes(LENGTH_BYTES, "big"), ()))
+        self.outbox.append((frame, sender))
         self.outbox_bytes += LENGTH_BYTES + len(frame)
+        _charge(sender, len(frame) + FRAME_COST_BYTES)
 
     def flush(self) -> None:
         """Send of the outbox what the socket takes now.
@@ -91,7 +131,7 @@ class RelayLine:
             PeerError: if the connection ended.
         """
         while self.outbox:
-            pieces = [self.outbox[i] for i in range(min(_PIECES, len(self.outbox)))]
+            pieces = [self.outbox[i][0] for i in range(min(_PIECES, len(self.outbox)))]
             try:
                 sent = self._sock.sendmsg(pieces)
             except BlockingIOError:
@@ -102,6 +142,8 @@ class RelayLine:
 
     def close(self) -> None:
         """Close the socket; what was not sent is lost."""
+        for piece, sender in self.outbox:
+            _charge(sender, -len(piece) - FRAME_COST_BYTES)
         self.outbox.clear()
         self._sock.close()
 
@@ -140,8 +182,15 @@ class RelayLine:
         """Take what was sent out of the outbox."""
         self.outbox_bytes -= sent
         while sent:
-            first = self.outbox.popleft()
+            first, sender = self.outbox.popleft()
             if sent < len(first):
-                self.outbox.appendleft(memoryview(first)[sent:])
+                self.outbox.appendleft((memoryview(first)[sent:], sender))
+                _charge(sender, -sent)
                 return
             sent -= len(first)
+            _charge(sender, -len(first) - FRAME_COST_BYTES)
+
+
+def _charge(accounts: Accounts, count: int) -> None:
+    for account in accounts:
+        account.bytes += count

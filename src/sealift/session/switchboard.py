@@ -3,16 +3,18 @@
 Guarantees: a frame goes only between the two connections of its circuit, unchanged and
 in order; an end with more under way than its window allows loses the circuit, so what
 waits in the relay is bounded; a connection that ends closes its circuits at their other
-ends. Not guaranteed: that a name is whose it says. Names route; identity is proven in
-the session's handshake, end to end.
+ends; a name with a key in the registry is its holder's alone, and strangers have few
+places and none of others. Not guaranteed: that any other name is whose it says. Names
+route; identity is proven in the session's handshake, end to end.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import AuthenticationError, MalformedError, PeerError
 from sealift.ids import Buffer
 from sealift.session.envelope import (
     FRAME_COST_BYTES,
@@ -23,9 +25,10 @@ from sealift.session.envelope import (
     refuse,
     relay_error,
 )
+from sealift.session.registry import CHALLENGE_BYTES, Registry
 
-MAX_CONNECTIONS: Final = 256
 MAX_OPENED: Final = 32  # circuits that one connection may have opened
+MAX_OPENED_UNPROVEN: Final = 8  # that of a stranger
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,14 @@ class Delivery:
 
     connection: int
     frame: Buffer
+
+
+@dataclass(slots=True)
+class _Member:
+    """A registered connection; ``address`` is a stranger's, None one that proved itself."""
+
+    name: str
+    address: str | None
 
 
 @dataclass(slots=True)
@@ -50,13 +61,18 @@ class Switchboard:
     """Who is registered, and which circuits are open between whom.
 
     Args:
+        registry: Whose names are whose.
         window_bytes: What one end of a circuit may have under way.
     """
 
-    def __init__(self, *, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, registry: Registry | None = None, *, window_bytes: int = WINDOW_BYTES
+    ) -> None:
+        self._registry = registry or Registry()
         self._window_bytes = window_bytes
         self._names: dict[str, int] = {}
-        self._connections: dict[int, str] = {}
+        self._asked: dict[int, tuple[str, bytes]] = {}  # a name, and our challenge
+        self._members: dict[int, _Member] = {}
         self._routes: dict[bytes, _Route] = {}
 
     @property
@@ -66,26 +82,57 @@ class Switchboard:
 
     def name_of(self, connection: int) -> str:
         """The name of a registered connection, or an empty text."""
-        return self._connections.get(connection, "")
+        member = self._members.get(connection)
+        return member.name if member else ""
 
-    def register(self, connection: int, frame: Buffer) -> Delivery:
-        """Take a connection's first envelope; return what answers it.
+    def is_proven(self, connection: int) -> bool:
+        """Whether a registered connection is a party's, ours, or vouched for."""
+        member = self._members.get(connection)
+        return member is not None and member.address is None
+
+    def register(self, connection: int, frame: Buffer, address: str | None) -> Delivery:
+        """Take an envelope of a connection that has no name yet; return what answers it.
+
+        Args:
+            connection: Its number.
+            frame: A registration, or the proof that was asked for.
+            address: Where it comes from; None for one of this process.
 
         Raises:
-            PeerError: if the name is taken or the relay is full.
-            MalformedError: if it is not a registration.
+            PeerError: if the name is taken or not proven, or strangers have no place.
+            MalformedError: if it is neither.
         """
         envelope = Envelope.parse(frame)
+        asked = self._asked.pop(connection, None)
+        if asked is not None:
+            self._require_proof(*asked, envelope)
+            return self._enter(connection, _Member(asked[0], None))
         if envelope.kind is not EnvelopeKind.REGISTER or not envelope.name:
             raise MalformedError("expected a registration", code="bad-envelope")
-        if envelope.name in self._names:
-            raise relay_error("name-taken", envelope.name)
-        if len(self._connections) >= MAX_CONNECTIONS:
-            raise relay_error("relay-full")
-        self._names[envelope.name] = connection
-        self._connections[connection] = envelope.name
-        answer = Envelope(EnvelopeKind.REGISTERED, name=envelope.name)
-        return Delivery(connection, answer.encode())
+        if address is not None and envelope.name in self._registry.keys:
+            challenge = secrets.token_bytes(CHALLENGE_BYTES)
+            self._asked[connection] = envelope.name, challenge
+            return Delivery(
+                connection, Envelope(EnvelopeKind.CHALLENGE, payload=challenge).encode()
+            )
+        if address is not None:
+            self._require_place(address)
+        return self._enter(connection, _Member(envelope.name, address))
+
+    def vouch(self, circuit: bytes) -> int | None:
+        """Whoever opened a circuit was judged by its evidence: the name is its own.
+
+        Returns its connection; None if it is gone, or its name proven already.
+        """
+        route = self._routes.get(circuit)
+        if route is None or self.is_proven(route.opener):
+            return None
+        member = self._members[route.opener]
+        if self._is_held(member.name):
+            return None
+        member.address = None
+        self._names[member.name] = route.opener
+        return route.opener
 
     def handle(self, connection: int, frame: Buffer) -> list[Delivery]:
         """What follows from one envelope of a registered connection.
@@ -113,9 +160,10 @@ class Switchboard:
 
     def drop(self, connection: int) -> list[Delivery]:
         """Forget a connection; its circuits are closed at their other ends."""
-        name = self._connections.pop(connection, None)
-        if name is not None:
-            del self._names[name]
+        self._asked.pop(connection, None)
+        member = self._members.pop(connection, None)
+        if member is not None and self._names.get(member.name) == connection:
+            del self._names[member.name]
         ended = {
             circuit: route
             for circuit, route in self._routes.items()
@@ -126,8 +174,36 @@ class Switchboard:
         return [
             Delivery(route.other(connection), close(circuit, "peer-gone"))
             for circuit, route in ended.items()
-            if route.other(connection) in self._connections
+            if route.other(connection) in self._members
         ]
+
+    def _enter(self, connection: int, member: _Member) -> Delivery:
+        if self._is_held(member.name):
+            raise relay_error("name-taken", member.name)
+        if member.address is None:
+            self._names[member.name] = connection
+        self._names.setdefault(member.name, connection)
+        self._members[connection] = member
+        answer = Envelope(EnvelopeKind.REGISTERED, name=member.name)
+        return Delivery(connection, answer.encode())
+
+    def _is_held(self, name: str) -> bool:
+        holder = self._names.get(name)
+        return holder is not None and self.is_proven(holder)
+
+    def _require_proof(self, name: str, challenge: bytes, envelope: Envelope) -> None:
+        if envelope.kind is not EnvelopeKind.PROVE:
+            raise MalformedError("expected a proof", code="bad-envelope")
+        try:
+            self._registry.verify(name, challenge, envelope.payload)
+        except AuthenticationError:
+            raise relay_error("name-unproven", name) from None
+
+    def _require_place(self, address: str) -> None:
+        strangers = [each.address for each in self._members.values()]
+        full = len(strangers) - strangers.count(None) >= self._registry.strangers
+        if full or strangers.count(address) >= self._registry.strangers_each:
+            raise relay_error("relay-full")
 
     def _open(self, connection: int, envelope: Envelope) -> list[Delivery]:
         try:
@@ -135,7 +211,7 @@ class Switchboard:
         except PeerError as error:
             return [Delivery(connection, refuse(envelope.circuit, error.code))]
         self._routes[envelope.circuit] = _Route(connection, target)
-        name = self._connections[connection]
+        name = self._members[connection].name
         there = Envelope(EnvelopeKind.OPEN, envelope.circuit, name)
         back = Envelope(EnvelopeKind.OPENED, envelope.circuit, envelope.name)
         return [
@@ -148,7 +224,8 @@ class Switchboard:
         if target is None or target == connection:
             raise relay_error("unknown-peer", envelope.name)
         opened = sum(route.opener == connection for route in self._routes.values())
-        if opened >= MAX_OPENED or envelope.circuit in self._routes:
+        most = MAX_OPENED if self.is_proven(connection) else MAX_OPENED_UNPROVEN
+        if opened >= most or envelope.circuit in self._routes:
             raise relay_error("too-many-circuits")
         return target
 

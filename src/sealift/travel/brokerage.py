@@ -41,14 +41,13 @@ from sealift.travel.peers import (
     expect_data_owner,
     expect_orchestrator,
     link_name,
+    registry_of,
 )
 from sealift.travel.watcher import Look, Watcher
 from sealift.travel.workers import Workers
 
 MAX_SESSIONS: Final = 32
-MAX_EACH: Final = (
-    8  # of them to one name on the relay: the half-open ones of a stranger
-)
+MAX_EACH: Final = 8  # of them to one name on the relay; to all strangers' together
 SILENCE_S: Final = 60.0
 OWNERS_PAUSE_S: Final = 0.5
 STATEMENTS_S: Final = 0.5
@@ -84,6 +83,7 @@ class Brokerage:
         self._heads = heads
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
         self._workers = Workers("broker session")
+        self._known = {*registry_of(agreement).keys, ACCELERATOR, ORCHESTRATOR}
         self._taken: Counter[str] = Counter()
         self._taking = threading.Lock()
         self._dismissed = False
@@ -133,10 +133,14 @@ class Brokerage:
                 if self._dismissed:
                     return
                 raise
-            if not self._take_place(circuit.peer_name):
+            if not self._take_place(self._share(circuit.peer_name)):
                 circuit.close()
                 continue
             self._workers.run(partial(self._serve_one, circuit))
+
+    def _share(self, peer_name: str) -> str:
+        """Whose places a peer takes; any other name costs a stranger nothing."""
+        return peer_name if peer_name in self._known else ""
 
     def _take_place(self, name: str) -> bool:
         """A place for one more session, of which no single peer may have all."""
@@ -172,7 +176,7 @@ class Brokerage:
             with session, suppress(SealiftError):
                 self._broker.serve(session, SILENCE_S, accepted_at_s=began_s)
         finally:
-            self._leave_place(circuit.peer_name)
+            self._leave_place(self._share(circuit.peer_name))
 
     def _expect(self, peer_name: str) -> PeerPolicy:
         if peer_name == ACCELERATOR:

@@ -7,6 +7,7 @@ away and told about in an event; the door stays open.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError
@@ -30,6 +31,7 @@ class Doorkeeper:
         endpoint: With the operator's identity.
         agreement: Verified.
         roster: Gets every established session.
+        vouch: Told the circuit of an accelerator whose evidence was accepted.
         sink: Where events go.
     """
 
@@ -40,12 +42,14 @@ class Doorkeeper:
         agreement: VerifiedAgreement,
         *,
         roster: Roster,
+        vouch: Callable[[bytes], None],
         sink: Sink,
     ) -> None:
         self._link = link
         self._endpoint = endpoint
         self._agreement = agreement
         self._roster = roster
+        self._vouch = vouch
         self._sink = sink
         self._greeters = threading.BoundedSemaphore(MAX_GREETERS)
         self._thread = threading.Thread(
@@ -86,6 +90,8 @@ class Doorkeeper:
             name = circuit.peer_name
             emit(self._sink, "role.refused", name=name, line=str(error))
             return
+        if is_accelerator:
+            self._vouch(circuit.id)
         self._roster.enter(session)
         peer = session.peer
         emit(self._sink, "role.arrived", role=peer.role.value, name=peer.name)

@@ -1,6 +1,7 @@
 """Who may talk to whom: peer policies from the agreement, and names on the relay.
 
-Names on the relay only route; who is there is settled by the handshake.
+Names on the relay only route; who is there is settled by the handshake. Those of
+parties are registered with their keys, so that nobody else takes them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import PeerPolicy
+from sealift.session.registry import Registry
 from sealift.travel.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
@@ -20,6 +22,24 @@ ACCELERATOR = "accelerator"
 def link_name(role: Role, party: str = "") -> str:
     """The name of a process on the relay: ``holder-north``, ``accelerator``."""
     return f"{role.value}-{party}" if party else role.value
+
+
+def teller_name(party: str) -> str:
+    """The name of a party's process that brings a statement to brokers."""
+    return f"tell-{party}"
+
+
+def registry_of(agreement: VerifiedAgreement) -> Registry:
+    """Whose names are whose at the relay of a job under this agreement."""
+    keys: dict[str, PublicKey] = {}
+    for party in agreement.agreement.parties:
+        names = (
+            link_name(Role.HOLDER, party.name),
+            link_name(Role.BROKER, party.name),
+            teller_name(party.name),
+        )
+        keys |= dict.fromkeys(names, party.sign)
+    return Registry(agreement.digest, keys)
 
 
 def say_role(role: str, name: str) -> str:

@@ -14,7 +14,7 @@ from sealift.session.envelope import FRAME_COST_BYTES, Envelope, EnvelopeKind
         b"",
         bytes(18),
         b"\x02" + bytes(18),
-        b"\x01\x09" + bytes(17),
+        b"\x01\x0b" + bytes(17),
         b"\x01\x03" + bytes(16) + b"\x05abc",
         b"\x01\x03" + bytes(16) + b"\x03A C",
         b"\x01\x03" + bytes(16) + b"\x02\xff\xfe",

@@ -9,18 +9,20 @@ from contextlib import ExitStack
 import pytest
 
 from sealift.channel.transports.tcp import TcpTransport
+from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
-from sealift.session import relay as relay_module
+from sealift.ids import Digest
 from sealift.session.circuit import Circuit
 from sealift.session.envelope import (
-    MAX_ENVELOPE_BYTES,
+    MAX_REGISTRATION_BYTES,
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
     fresh_circuit,
 )
 from sealift.session.link import MAX_BACKLOG, Link
+from sealift.session.registry import Registry, prover
 from sealift.session.relay import Relay
 from sealift.session.session import Session
 from sealift.session.switchboard import MAX_OPENED
@@ -42,9 +44,20 @@ def events() -> list[Event]:
     return []
 
 
+AGREEMENT = Digest.of(b"an agreement")
+PARTIES = {name: SigningKey.generate() for name in ("hospital-a", "accelerator")}
+REGISTRY = Registry(AGREEMENT, {name: key.public_key for name, key in PARTIES.items()})
+
+
+def dial(relay: Relay, name: str) -> Link:
+    """As the party that the registry names."""
+    prove = prover(PARTIES[name], AGREEMENT, name)
+    return Link.dial(relay.address, name, prove=prove)
+
+
 @pytest.fixture
 def relay(events: list[Event]) -> Iterator[Relay]:
-    with Relay.listen(sink=events.append) as relay:
+    with Relay.listen(registry=REGISTRY, sink=events.append) as relay:
         yield relay
 
 
@@ -52,8 +65,8 @@ def relay(events: list[Event]) -> Iterator[Relay]:
 def links(relay: Relay) -> Iterator[tuple[Link, Link]]:
     with ExitStack() as stack:
         yield (
-            stack.enter_context(Link.dial(relay.address, "hospital-a")),
-            stack.enter_context(Link.dial(relay.address, "accelerator")),
+            stack.enter_context(dial(relay, "hospital-a")),
+            stack.enter_context(dial(relay, "accelerator")),
         )
 
 
@@ -152,12 +165,12 @@ def test_name_taken(
     relay: Relay, links: tuple[Link, Link], events: list[Event]
 ) -> None:
     with pytest.raises(PeerError) as refusal:
-        Link.dial(relay.address, "accelerator")
+        dial(relay, "accelerator")
     assert refusal.value.code == "name-taken"
     assert "relay.refused" in [event.kind for event in events]
     links[1].close()
     wait_until(lambda: "accelerator" not in relay.names)
-    Link.dial(relay.address, "accelerator").close()
+    dial(relay, "accelerator").close()
 
 
 def test_a_name_is_free_as_soon_as_its_link_is_closed(relay: Relay) -> None:
@@ -323,7 +336,7 @@ def test_a_connection_that_somebody_read_from_already(
 
 def test_an_unregistered_connection_cannot_announce_a_long_frame(relay: Relay) -> None:
     transport = TcpTransport.dial(*relay.address)
-    transport._send_all([memoryview((MAX_ENVELOPE_BYTES + 1).to_bytes(4, "big"))])
+    transport._send_all([memoryview((MAX_REGISTRATION_BYTES + 1).to_bytes(4, "big"))])
     with pytest.raises(PeerError) as refusal:
         transport.receive(5)
     assert refusal.value.code == "peer-closed"
@@ -362,32 +375,6 @@ def test_a_stranger_cannot_speak_on_a_circuit(
         stranger.open("accelerator").close()  # the relay has seen both by now
     here.send(b"genuine")
     assert there.receive(5) == b"genuine"
-
-
-def test_a_connection_that_takes_nothing_is_dropped(
-    relay: Relay, links: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relay_module, "MAX_OUTBOX_BYTES", 1 << 20)
-    stalled = TcpTransport.dial(*relay.address)
-    stalled.send(Envelope(EnvelopeKind.REGISTER, name="stalled").encode())
-    wait_until(lambda: "stalled" in relay.names)
-    circuits = [links[0].open("stalled") for _ in range(MAX_OPENED - 1)]
-    with pytest.raises(PeerError) as refusal:
-        [send_mebibytes(circuit, WINDOW_BYTES >> 20) for circuit in circuits]
-    assert refusal.value.code == "peer-gone"
-    assert "stalled" not in relay.names
-    links[0].open("accelerator").send(b"x")
-    assert links[1].accept(5).receive(5) == b"x"
-    stalled.close()
-
-
-def test_a_full_relay_says_so(
-    relay: Relay, links: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relay_module, "MAX_CONNECTIONS", 2)
-    with pytest.raises(PeerError) as refusal:
-        Link.dial(relay.address, "third")
-    assert refusal.value.code == "relay-full"
 
 
 def test_frames_have_a_limit(links: tuple[Link, Link]) -> None:

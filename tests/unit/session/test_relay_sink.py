@@ -20,7 +20,7 @@ def test_frames_go_on() -> None:
     """One thread serves everybody: no event may end it."""
     with (
         Relay.listen(sink=fail) as relay,
-        Link.dial(relay.address, "first", DIAL_S) as first,
+        relay.local_link("first") as first,
     ):
         with pytest.raises(PeerError, match="name is taken"):
             Link.dial(relay.address, "first", DIAL_S)

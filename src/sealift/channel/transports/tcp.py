@@ -11,6 +11,7 @@ import errno
 import select
 import socket
 import threading
+from ipaddress import ip_network
 from typing import Final
 
 from sealift.channel.transports.transport import (
@@ -84,12 +85,8 @@ class TcpTransport(CopyingSlots):
 
     @property
     def peer_host(self) -> str:
-        """The address at the other end, without a port; empty if it has none."""
-        try:
-            name = self._sock.getpeername()
-        except OSError:
-            return ""
-        return str(name[0]) if isinstance(name, tuple) else ""
+        """See ``peer_host``."""
+        return peer_host(self._sock)
 
     def send(self, frame: Buffer) -> None:
         """Send one frame."""
@@ -272,6 +269,23 @@ class TcpListener:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
+
+
+def peer_host(sock: socket.socket) -> str:
+    """Whom the other end's places are counted for; empty if it has no address.
+
+    An address without a port; of IPv6 the first 64 bits, for all others are its own.
+    """
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return ""
+    if not isinstance(name, tuple):
+        return ""
+    host = str(name[0])
+    if sock.family == socket.AF_INET6:
+        return str(ip_network((host.partition("%")[0], 64), strict=False))
+    return host
 
 
 def connect_socket(host: str, port: int, *, timeout_s: float) -> socket.socket:
