@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.sim import lockorder
 from tests.sim.vectors import vectors_folder
 
 # How long an example takes says more about the machine than about the code. In CI,
@@ -81,6 +82,21 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "swtpm": _lacks_program("swtpm", "swtpm"),
     "vectors": _lacks_vectors,
 }
+
+
+lockorder.install()  # before any module makes one
+
+
+@pytest.fixture(scope="session", autouse=True)
+def locks_are_taken_in_one_order() -> Iterator[None]:
+    """At the end of a run: every pair of locks that was taken is as it is written down.
+
+    Each worker of a run looks at what its own tests took.
+    """
+    yield
+    order = lockorder.written_order(lockorder.TABLE.read_text())
+    wrong = lockorder.wrong_pairs(lockorder.RECORDER.pairs, order)
+    assert not wrong, "\n".join(["see docs/reference/locks.md", *wrong])
 
 
 @pytest.fixture(scope="session", autouse=True)

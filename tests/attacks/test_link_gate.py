@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -136,3 +139,45 @@ def test_a_batch_of_several_tensors_is_overwritten_whole_at_a_dead_gate():
     with pytest.raises(AuthenticationError):
         waiting.admit(tensors, [Told()])
     assert not any(tensor.any() for tensor in tensors)
+
+
+class Met:
+    """Verdicts that come once two threads wait for them."""
+
+    def __init__(self, error=None):
+        self._both, self._error = threading.Barrier(2), error
+
+    def wait(self):
+        with contextlib.suppress(threading.BrokenBarrierError):  # asked once more
+            self._both.wait(20)
+        self._both.abort()
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", [None, AuthenticationError()])
+def test_two_threads_wait_for_the_same_verdict(error):
+    """Neither goes on before it, and neither waits under the gate's lock."""
+    undone, gate, ended = [], Gate(), []
+
+    def undo():
+        undone.append(gate._lock.acquire(timeout=20))  # not held by this very thread
+        gate._lock.release()
+
+    gate.on_failure(undo)
+    gate.admit(Met(error), **FLOATS)
+
+    def check():
+        try:
+            gate.check()
+            ended.append("passed")
+        except AuthenticationError:
+            ended.append("refused")
+
+    threads = [threading.Thread(target=check, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert ended == [["passed"], ["refused"]][error is not None] * 2
+    assert undone == ([] if error is None else [True, True])

@@ -24,7 +24,8 @@ from sealift.channel.device import Verdicts
 from sealift.errors import AuthenticationError, SealiftError, UsageError
 
 DEFERRABLE: Final = ("bfloat16", "float16", "float32", "float64")
-Admitted = tuple[Verdicts, Callable[[], None] | None]
+Undo = Callable[[], None]
+Admitted = tuple[Verdicts, Undo | None]
 _BYTES: Final = dict(zip(DEFERRABLE, (2, 2, 4, 8), strict=True))
 
 
@@ -32,16 +33,17 @@ class Gate:
     """Holds verdicts that are still out, and everything outward until they came.
 
     Args:
-        undo: What a failed verdict undoes, in this order; each is tried.
+        undo: What a failed verdict undoes, in this order; each is tried. Called under no
+            lock, and again by every thread that waited for such a verdict.
     """
 
-    def __init__(self, undo: Sequence[Callable[[], None]] = ()) -> None:
+    def __init__(self, undo: Sequence[Undo] = ()) -> None:
         self._undo = list(undo)
         self._pending: list[Admitted] = []
         self._failed = False
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
-    def on_failure(self, undo: Callable[[], None]) -> None:
+    def on_failure(self, undo: Undo) -> None:
         """Undo this too."""
         with self._lock:
             self._undo.append(undo)
@@ -53,7 +55,7 @@ class Gate:
         dtype: str,
         shape: Sequence[int],
         nbytes: int,
-        undo: Callable[[], None] | None = None,
+        undo: Undo | None = None,
     ) -> None:
         """Let work begin on a batch whose verdicts are out.
 
@@ -71,10 +73,11 @@ class Gate:
         """
         check_deferrable(dtype, shape, nbytes)
         with self._lock:
-            if self._failed:
-                _settle_and_undo([(verdicts, undo)], ())
-            self._check_alive()
-            self._pending.append((verdicts, undo))
+            if not self._failed:
+                self._pending.append((verdicts, undo))
+                return
+        _settle_and_undo([(verdicts, undo)], ())
+        raise AuthenticationError
 
     def check(self) -> None:
         """Pass when everything admitted verified; called before anything outward.
@@ -84,17 +87,22 @@ class Gate:
         """
         with self._lock:
             self._check_alive()
-            pending, self._pending = self._pending, []
-            try:
-                for verdicts, _ in pending:
-                    verdicts.wait()
-            except BaseException as error:
-                self._failed = True
-                refused = _settle_and_undo(pending, self._undo)
-                # A failed tag outranks everything that came of it (rule M3).
-                if refused or isinstance(error, AuthenticationError):
-                    raise AuthenticationError from None
-                raise
+            pending = list(
+                self._pending
+            )  # they stay: another thread waits for them too
+        try:
+            for verdicts, _ in pending:
+                verdicts.wait()
+        except BaseException as error:
+            refused = _settle_and_undo(*self._die(pending))
+            # A failed tag outranks everything that came of it (rule M3).
+            if refused or isinstance(error, AuthenticationError):
+                raise AuthenticationError from None
+            raise
+        with self._lock:
+            self._check_alive()
+            known = {id(verdicts) for verdicts, _ in pending}
+            self._pending = [each for each in self._pending if id(each[0]) not in known]
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -113,14 +121,19 @@ class Gate:
                 raise failed from None
             raise
 
+    def _die(self, waited: list[Admitted]) -> tuple[list[Admitted], list[Undo]]:
+        """Nothing outward from now on; what is to be undone, outside of the lock."""
+        with self._lock:
+            self._failed = True
+            later = [each for each in self._pending if each not in waited]
+            return [*waited, *later], list(self._undo)
+
     def _check_alive(self) -> None:
         if self._failed:
             raise AuthenticationError
 
 
-def _settle_and_undo(
-    batches: Sequence[Admitted], undo_all: Iterable[Callable[[], None]]
-) -> bool:
+def _settle_and_undo(batches: Sequence[Admitted], undo_all: Iterable[Undo]) -> bool:
     """Undo everything; whether a tag failed."""
     refused = False
     for verdicts, _ in batches:  # none may write any more when memory is scrubbed

@@ -76,32 +76,32 @@ class HeadStore:
             PolicyError: ``head-unproven``, if there is no proof.
         """
         head = verify_head(signed)
-        with self._lock:
-            while True:
-                self._reload()
-                kept = self.last(signed.log)
-                if kept is not None:
-                    _verify_same_log(kept.head, head, prove)
-                    if head.size <= kept.size:
-                        return
-                if self._replace(kept, signed):
+        while True:
+            kept = self._reload(signed.log)
+            if kept is not None:
+                _verify_same_log(kept.head, head, prove)  # may dial: under no lock
+                if head.size <= kept.size:
                     return
+            if self._replace(kept, signed):
+                return
 
-    def _reload(self) -> None:
+    def _reload(self, log: PublicKey) -> SignedTreeHead | None:
         """The larger head of what this process saw and what the file holds."""
-        seen = (*self._kept.values(), *_load(self._path).values())
-        by_size = sorted(seen, key=lambda signed: signed.size)
-        self._kept = {signed.log.to_text(): signed for signed in by_size}
+        with self._lock:
+            seen = (*self._kept.values(), *_load(self._path).values())
+            by_size = sorted(seen, key=lambda signed: signed.size)
+            self._kept = {signed.log.to_text(): signed for signed in by_size}
+            return self.last(log)
 
     def _replace(self, kept: SignedTreeHead | None, signed: SignedTreeHead) -> bool:
-        """Keep ``signed``, unless another process kept another head meanwhile."""
+        """Keep ``signed``, unless somebody else kept another head meanwhile."""
         with locked(self._path.parent):
-            self._reload()
-            if self.last(signed.log) != kept:
+            if self._reload(signed.log) != kept:
                 return False
-            heads = {**self._kept, signed.log.to_text(): signed}
-            write_whole(self._path, encode(_Kept(heads)))
-            self._kept = heads
+            with self._lock:
+                heads = {**self._kept, signed.log.to_text(): signed}
+                write_whole(self._path, encode(_Kept(heads)))
+                self._kept = heads
         return True
 
 

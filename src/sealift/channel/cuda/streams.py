@@ -66,13 +66,10 @@ class EventPool:
 class Ticket:
     """A point in a lane (see ``channel.device.Event``)."""
 
-    def __init__(
-        self, driver: Driver, pool: EventPool, finish: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, driver: Driver, pool: EventPool) -> None:
         self._driver = driver
         self._pool = pool
         self._event: Any = None
-        self._finish = finish
         self._queued = threading.Event()
         self._lock = threading.Lock()
         self.failed: BaseException | None = None
@@ -109,7 +106,7 @@ class Ticket:
             return True
 
     def wait(self) -> None:
-        """Wait until it is past, and finish on the host what belongs to it.
+        """Wait until it is past.
 
         Raises:
             UnavailableError: code ``device-lost``, if the device failed meanwhile.
@@ -124,9 +121,6 @@ class Ticket:
     def _settle(self) -> None:
         try:
             self._driver.synchronize(self._event)
-            if self._finish is not None:
-                self._finish()
-                self._finish = None
         except CudaError as fault:
             self.failed = fault.to_error()
 
@@ -225,14 +219,12 @@ class Lane:
         step: Step,
         *,
         after: Sequence[HoldsUp] = (),
-        finish: Callable[[], None] | None = None,
     ) -> Ticket:
         """Queue ``step`` behind everything before and behind ``after``.
 
         Args:
             step: Queues work on the stream it is given.
             after: What it waits for.
-            finish: Run on the host once, by the first who waits for the ticket.
 
         Raises:
             UnavailableError: if it cannot be queued; a lane with a thread says so to
@@ -242,7 +234,7 @@ class Lane:
             raise device_lost("the engine was closed")
         if os.getpid() != self._process:  # its thread would never take the step
             raise device_lost("a GPU cannot be used in a forked process")
-        ticket = Ticket(self.driver, self._pool, finish)
+        ticket = Ticket(self.driver, self._pool)
         if self._thread is None:
             self._queue(ticket, step, after)
             if (failed := ticket.failed) is not None:

@@ -17,8 +17,9 @@ class CudaVerdicts:
     Args:
         ticket: Behind the way back of the verdicts.
         read: Reads them, one byte a record; called once.
-        refuse: Makes sure that nothing is left of the plaintext of the batch; called
-            once, when a record was not genuine.
+        refuse: Makes sure that nothing is left of the plaintext of the batch, when a
+            record was not genuine. Takes the engine's lock, so it is called under none;
+            several threads may call it at once.
     """
 
     def __init__(
@@ -41,11 +42,8 @@ class CudaVerdicts:
         Raises:
             UnavailableError: code ``device-lost``.
         """
-        # Without the lock once it is known: whoever refuses holds it, and wants the
-        # engine's, which a caller that takes this table back may hold.
-        if self._answer is None and self._failed is None:
-            with self._lock:
-                self._ask()
+        with self._lock:
+            self._ask()
         if self._answer is None:
             assert self._failed is not None
             raise self._failed
@@ -70,8 +68,9 @@ class CudaVerdicts:
         answer = self.collect()
         if answer == bytes([GENUINE]) * len(answer):
             return
-        with self._lock:
-            if not self._refused:
-                self._refuse()
-                self._refused = True
+        # Not under the lock: whoever takes this table back holds the engine's, which a
+        # refusal wants, and waits for this one.
+        if not self._refused:
+            self._refuse()
+            self._refused = True
         raise AuthenticationError

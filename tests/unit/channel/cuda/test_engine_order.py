@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
+from sealift.channel.cuda.engine import SLOTS
 from sealift.channel.cuda.faults import CudaError
+from sealift.channel.cuda.verdicts import CudaVerdicts
 from sealift.crypto.aead import Suite
 from sealift.errors import (
     AuthenticationError,
@@ -172,3 +174,86 @@ def test_an_engine_that_leaves_something_says_so_when_it_is_closed():
         engine.close()
     assert not gpu.blocks
     assert gpu.contexts == 0
+
+
+class OneBefore:
+    """A batch's lock: who takes the batch's table stands before it until it is refused.
+
+    Whoever is kept from it for good raises.
+    """
+
+    def __init__(self, *, patience_s):
+        self.reached, self.refusing = threading.Event(), threading.Event()
+        self._patience_s, self._real = patience_s, threading.Lock()
+
+    def __enter__(self):
+        if threading.current_thread().name == "opener":
+            self.reached.set()
+            assert self.refusing.wait(20)
+        if not self._real.acquire(timeout=self._patience_s):
+            raise TimeoutError
+
+    def __exit__(self, *error):
+        self._real.release()
+
+
+def refused_while_its_table_is_taken(engine, patience_s):
+    """What an opener and a waiter end in, when each needs what the other may hold."""
+    opening, ended = Opening(engine), {}
+    opening.spoil()
+    refused = opening.open()
+    lock = refused._lock = OneBefore(patience_s=patience_s)
+    prove = refused._refuse
+
+    def refuse():
+        lock.refusing.set()  # the opener goes on, with the engine's lock
+        prove()
+
+    refused._refuse = refuse
+    others = [opening.open() for _ in range(SLOTS - 1)]  # of the other tables
+
+    def run(name, act):
+        def work():
+            try:
+                ended[name] = act()
+            except Exception as error:
+                ended[name] = type(error)
+
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    opener = run("opener", opening.open)  # takes the table of the refused batch back
+    assert lock.reached.wait(20)
+    waiter = run("waiter", refused.wait)
+    for thread in (opener, waiter):
+        thread.join(20)
+        assert not thread.is_alive()
+    return ended, others
+
+
+def test_whoever_opens_and_whoever_refuses_do_not_wait_for_each_other(made):
+    """The opener holds the engine's lock and wants the verdicts'; a refusal, the engine's."""
+    _, engine = made
+    ended, others = refused_while_its_table_is_taken(engine, patience_s=20)
+    assert ended["waiter"] is AuthenticationError
+    for verdicts in (*others, ended["opener"]):
+        with pytest.raises(AuthenticationError):
+            verdicts.wait()
+
+
+def test_a_refusal_under_the_verdicts_lock_stops_both(made, monkeypatch):
+    """The mutant: as it was once, met by chance in two runs of all tests."""
+    _, engine = made
+
+    def wait(self):
+        answer = self.collect()
+        if answer != bytes([1]) * len(answer):
+            with self._lock:
+                self._refuse()
+            raise AuthenticationError
+
+    monkeypatch.setattr(CudaVerdicts, "wait", wait)
+    ended, _ = refused_while_its_table_is_taken(engine, patience_s=1)
+    assert ended["waiter"] is AuthenticationError  # once the other gave up
+    assert ended["opener"] is TimeoutError
