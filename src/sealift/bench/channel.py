@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from secrets import token_bytes
 from typing import Final
 
 from sealift.bench.pipeline import send_stream
@@ -26,7 +27,7 @@ from sealift.channel.header import sealed_bytes
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.channel.transports.transport import SlotTransport
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey
 
 RECORD_BYTES: Final = 1 << 20
 SIZES_BYTES: Final = (64 << 20, 256 << 20)
@@ -79,8 +80,9 @@ def _seal_all(key: SecretKey, source: memoryview, sealed: memoryview) -> None:
 
 
 def _measure_tcp(report: BenchReport, sizes: tuple[int, ...], repeats: int) -> None:
-    key = SecretKey.generate()
-    with _peer(key) as transport:
+    material = token_bytes(KEY_BYTES)
+    key = SecretKey(material)
+    with _peer(material) as transport:
         for size in sizes:
             source = _written_memory(size)
 
@@ -114,7 +116,7 @@ def _send_sealed(transport: SlotTransport, source: memoryview, key: SecretKey) -
 
 
 @contextmanager
-def _peer(key: SecretKey) -> Iterator[SlotTransport]:
+def _peer(material: bytes) -> Iterator[SlotTransport]:
     """A receiving process at the other end of a connection."""
     here, there = _connection()
     command = [sys.executable, "-m", "sealift.bench.channel_peer"]
@@ -124,7 +126,7 @@ def _peer(key: SecretKey) -> Iterator[SlotTransport]:
     there.close()
     transport = TcpTransport(here)
     try:
-        transport.send(key.reveal(TOKEN))
+        transport.send(material)
         yield transport
         child.wait(_TIMEOUT_S)
     finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +21,10 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import ReleaseRule, Resource
-from sealift.release.auditlog import AuditLog
-from sealift.release.brokerserver import Broker
+from sealift.release.doors import keep_keys, opened_broker
 from sealift.release.equip import equip
 from sealift.release.lease import ask_standing
 from sealift.release.signed import SignedAgreement, add_signature, verify
-from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import connect
 from sealift.session.link import Link
@@ -66,6 +64,7 @@ class BrokerEnd:
         self._identity = create_identity(OWNER)
         self._key = SecretKey.generate()
         self._link: Link | None = None
+        self._open = ExitStack()
 
     def make(self, heartbeat_s: float | None) -> Answer:
         """The owner's card and its one resource."""
@@ -101,11 +100,12 @@ class BrokerEnd:
             clock=_now_s,
             enroller=self._identity.public_key,
         )
-        self._vault = Vault.create(Path(folder) / "vault.db", self._identity)
-        self._vault.store(RESOURCE, self._key)
-        self._log = AuditLog.create(Path(folder) / "audit.db", self._identity, _now_s)
-        self._broker = Broker(
-            verified, self._identity, vault=self._vault, log=self._log, clock=_now_s
+        stores = Path(folder) / "vault.db", Path(folder) / "audit.db"
+        keep_keys(stores[0], self._identity, {RESOURCE: self._key})
+        self._broker = self._open.enter_context(
+            opened_broker(
+                *stores, self._identity, lambda ledger: verified, clock=_now_s
+            )
         )
         self._policy = expect_broker(verified, OWNER)
         self._endpoint = Endpoint(
@@ -151,8 +151,7 @@ class BrokerEnd:
         """Stop serving."""
         if self._link is not None:
             self._link.close()
-            self._vault.close()
-            self._log.close()
+            self._open.close()
 
 
 def _serve(door: Brokerage) -> None:

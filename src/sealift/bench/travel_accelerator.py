@@ -7,6 +7,7 @@ It has no torch: what is measured here is how cargo gets in and out.
 from __future__ import annotations
 
 import time
+from secrets import token_bytes
 from typing import Any
 
 from sealift.attest.attesters.development import DevelopmentAttester
@@ -16,7 +17,7 @@ from sealift.channel.transports.localsocket import LocalListener
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.channel.transports.transport import SlotTransport
 from sealift.codec import decode
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
 from sealift.release.receipt import ScrubSummary
@@ -140,10 +141,11 @@ class AcceleratorEnd:
     def open_plain(self, total_bytes: int) -> Answer:
         """A buffer and a berth for the plain copy."""
         assert self._dock is not None
-        key = SecretKey.generate()
+        material = token_bytes(KEY_BYTES)
+        key = SecretKey(material)
         self._make_pool(total_bytes)
         longest = frame_bytes(self._resource.record_bytes)
-        told = pack(key.reveal(TOKEN))
+        told = pack(material)
         self._berth: Berth = self._dock.berth(key, longest)
         offers = [(o.kind, o.address, pack(o.token)) for o in self._berth.offers]
         return {"offers": offers, "key": told}

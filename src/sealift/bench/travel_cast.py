@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_bytes
 from typing import Final, Self
 
 from sealift.attest.level import Level
@@ -18,7 +19,7 @@ from sealift.bench.travel_limit import Link
 from sealift.bench.travel_wire import Answer, Child, pack, unpack
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Card, create_identity
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import KEY_BYTES
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Handle, VisitId
 from sealift.release.agreement import (
@@ -149,7 +150,7 @@ class Cast:
     def ship_model(self, model_bytes: int) -> float:
         """The model to the holder and back, sealed; seconds."""
         host, port = self._places["models"]
-        key = pack(SecretKey.generate().reveal(TOKEN))
+        key = pack(token_bytes(KEY_BYTES))
         self.accelerator.tell("lend_model", key=key, total_bytes=model_bytes)
         told = self.holder.ask(
             "train_here", host=host, port=port, key=key, total_bytes=model_bytes

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from sealift.bench.travel_shipping import receive_model, send_model, ship
@@ -21,7 +22,7 @@ from sealift.channel.sealedfile import write_sealed_file
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.ids import Role
 from sealift.release.agreement import Resource
 from sealift.release.signed import (
@@ -74,7 +75,8 @@ class HolderEnd:
     ) -> Answer:
         """Write the data set in plaintext (for the baseline) and sealed."""
         self._plain = Path(folder) / "plain"
-        key = SecretKey.generate()
+        material = token_bytes(KEY_BYTES)
+        key = SecretKey(material)
         with self._plain.open("wb") as file:
             for chunk in _chunks(total_bytes):
                 file.write(chunk)
@@ -104,7 +106,7 @@ class HolderEnd:
         return {
             "card": pack(encode(self._identity.card)),
             "resource": pack(encode(resource)),
-            "key": pack(key.reveal(TOKEN)),
+            "key": pack(material),
         }
 
     def sign(self, signed: str) -> Answer:

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
+from sealift.release.doors import destroy_keys
 from sealift.release.line import has_veto
 from sealift.release.signed import (
     SignedAgreement,
@@ -29,7 +29,6 @@ from sealift.release.statement import (
     save_statement,
     sign_statement,
 )
-from sealift.release.vault import Vault
 
 SEALED_SUFFIX: Final = ".sealed"
 _MEANS: Final[dict[StatementKind, str]] = {
@@ -146,11 +145,8 @@ def _clean_up(args: argparse.Namespace, agreement: Agreement, owner: Identity) -
     """Destroy the keys, and name what cannot be destroyed from here."""
     names = [resource.name for resource in agreement.resources_of(owner.name)]
     if args.vault is not None:
-        with closing(Vault.open(args.vault, owner)) as vault:
-            held = vault.resources()
-            for name in (name for name in names if name in held):
-                vault.destroy(name)
-                print(f"destroyed  key of {name}")
+        for name in destroy_keys(args.vault, owner, names):
+            print(f"destroyed  key of {name}")
     elif names:
         _say("your data keys are still in your vault: say --vault FILE to destroy them")
     for path in _copies(names, args.sealed or [args.file.parent]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from sealift.cli.roles import (
 )
 from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role
-from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
+from sealift.release.doors import opened_broker
 from sealift.release.heads import HeadStore
-from sealift.release.statementdesk import StatementDesk
-from sealift.release.vault import Vault
+from sealift.release.ledger import Ledger
+from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.session.registry import prover
@@ -67,28 +67,21 @@ def run(args: argparse.Namespace) -> int:
     setup = set_up_role(args, ("travel", "serve"))
     require_data_owner(setup, "broker")
     counts = Counts()
-    with (
-        closing(Vault.open(args.vault, setup.identity)) as vault,
-        closing(open_log(args.log, setup)) as log,
-    ):
-        agreement = equip_from(
-            args,
-            setup.agreement,
-            enroller=setup.identity.public_key,
-            ledger=vault.ledger,
-        )
-        setup = replace(setup, agreement=agreement)
-        broker = Broker(
-            setup.agreement,
-            setup.identity,
-            vault=vault,
-            log=log,
-            clock=wall_clock,
-            sink=counts.sink(setup.sink),
-            statements=StatementDesk(
-                setup.agreement, statements_folder(setup), clock=wall_clock
-            ),
-        )
+
+    def equipped(ledger: Ledger) -> VerifiedAgreement:
+        enroller = setup.identity.public_key
+        return equip_from(args, setup.agreement, enroller=enroller, ledger=ledger)
+
+    with opened_broker(
+        args.vault,
+        args.log,
+        setup.identity,
+        equipped,
+        clock=wall_clock,
+        sink=counts.sink(setup.sink),
+        statements=statements_folder(setup),
+    ) as broker:
+        setup = replace(setup, agreement=broker.verified)
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
         rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
         with reporting(args.status, broker, counts):
@@ -147,9 +140,3 @@ def reporting(folder: Path | None, broker: Broker, counts: Counts) -> Iterator[N
 def statements_folder(setup: RoleSetup) -> Path:
     """Beside the agreement: where statements about it count."""
     return Path(setup.job.agreement).parent
-
-
-def open_log(path: Path, setup: RoleSetup) -> AuditLog:
-    """The owner's log; a first broker makes it."""
-    make = AuditLog.open if path.exists() else AuditLog.create
-    return make(path, setup.identity, wall_clock)

@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.events import Event, Sink, discard
 from sealift.ids import check_name
+from sealift.release.doors import opened_vault
 from sealift.release.files import make_folder
-from sealift.release.vault import Vault
 
 if TYPE_CHECKING:
     from sealift.data.card import ResourceCard
@@ -272,7 +272,7 @@ def _verify(args: argparse.Namespace, card: ResourceCard | None) -> str:
         raise UsageError("--vault and --key are given together")
     if args.vault is None:
         return "no"
-    with closing(Vault.open(args.vault, _identity(args))) as vault:
+    with opened_vault(args.vault, _identity(args)) as vault:
         name = card.name if card is not None else args.file.name.split(".")[0]
         key = vault.fetch(name)
     verify_table(args.file, key, card)

@@ -6,8 +6,7 @@ A source may take hours to seal; a broker uses the same vault meanwhile.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from sealift.data.card import ResourceCard, read_card
 from sealift.data.staging import sealed_paths
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
-from sealift.release.vault import Vault
+from sealift.release.doors import keep_keys, opened_vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,7 @@ class OwnersVault:
         if not self._is_there:
             _demand_folder(self.path)
             return
-        with self._open() as vault:
-            held = vault.resources()
+        held = self._held()
         for name in names:
             if name in held:
                 raise _key_exists(name, _fix(name, folder, held[name]))
@@ -53,31 +51,22 @@ class OwnersVault:
         Raises:
             UsageError, UnavailableError: as ``Vault.store_all``; none is kept then.
         """
-        with self._open_or_create() as vault:
-            vault.store_all(keys)
+        keep_keys(self.path, self.identity, keys)
 
     def kept(self, card: ResourceCard) -> bool:
         """Whether the key that a card names is kept."""
         if not self._is_there:
             return False
-        with self._open() as vault:
-            return vault.resources().get(card.name) == card.resource.key
+        return self._held().get(card.name) == card.resource.key
 
     @property
     def _is_there(self) -> bool:
         """False also where nobody may look: what comes next says why."""
         return os.path.exists(self.path)
 
-    @contextmanager
-    def _open(self) -> Iterator[Vault]:
-        with closing(Vault.open(self.path, self.identity)) as vault:
-            yield vault
-
-    @contextmanager
-    def _open_or_create(self) -> Iterator[Vault]:
-        make = Vault.open if self._is_there else Vault.create
-        with closing(make(self.path, self.identity)) as vault:
-            yield vault
+    def _held(self) -> dict[str, Digest]:
+        with opened_vault(self.path, self.identity) as vault:
+            return vault.resources()
 
 
 def _demand_folder(path: Path) -> None:

@@ -33,10 +33,10 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.ids import Role
+from sealift.release.doors import opened_vault
 from sealift.release.files import make_folder
 from sealift.release.heads import HeadStore
 from sealift.release.statementdesk import StatementDesk
-from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import DIAL_TIMEOUT_S, Link
 from sealift.session.registry import prover
@@ -181,7 +181,7 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
     from sealift.data.sameschema import demand_sealed_as
     from sealift.data.shard import Shard
 
-    with closing(Vault.open(vault, setup.identity)) as keys:
+    with opened_vault(vault, setup.identity) as keys:
         for name, each in held.items():
             key = keys.fetch(name)
             try:

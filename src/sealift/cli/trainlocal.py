@@ -23,9 +23,9 @@ from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard, read_car
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.bundle import load_bundle
+from sealift.release.doors import opened_vault
 from sealift.release.files import read_secret_line
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.vault import Vault
 from sealift.train.local import LocalRun, SealedRows, train_local
 from sealift.train.sandbox import limits
 from sealift.train.settings import JobTable
@@ -132,7 +132,7 @@ def _keys(
         args.key, args.passphrase_file, args.vault, strict=True
     ):
         identity = load_identity(key, read_secret_line(passphrase))
-        vault = stack.enter_context(closing(Vault.open(path, identity)))
+        vault = stack.enter_context(opened_vault(path, identity))
         for resource in agreement.agreement.resources_of(identity.name):
             keys[resource.name] = vault.fetch(resource.name)
     return keys

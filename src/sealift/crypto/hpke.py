@@ -72,6 +72,11 @@ class HpkePublicKey:
             raise MalformedError("not a usable HPKE public key") from None
 
 
+def seal_key(key: SecretKey, info: bytes, recipient: HpkePublicKey) -> bytes:
+    """Seal a key, which nobody on the way reads; raises like ``HpkePublicKey.seal``."""
+    return recipient.seal(info, key.reveal(TOKEN))
+
+
 class HpkePrivateKey:
     """The private half: ML-KEM seed (64 bytes) || X25519 private key (32 bytes)."""
 

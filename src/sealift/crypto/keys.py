@@ -53,6 +53,10 @@ class SecretKey:
         """A key from bytes that the caller already holds."""
         return cls(material)
 
+    def twin(self) -> SecretKey:
+        """The same key once more, which lives and is wiped by itself."""
+        return SecretKey(self.reveal(TOKEN))
+
     def reveal(self, token: _RevealToken) -> bytes:
         """The bytes.
 

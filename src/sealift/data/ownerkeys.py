@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
+from sealift.release.doors import opened_vault
 from sealift.release.files import read_secret_line
 from sealift.release.vault import Vault
 
@@ -38,5 +39,5 @@ def owner_keys(
     if passphrase_file is not None:
         passphrase = read_secret_line(Path(passphrase_file))
     owner = load_identity(Path(identity), passphrase or "")
-    with closing(Vault.open(Path(vault), owner)) as opened:
+    with opened_vault(Path(vault), owner) as opened:
         yield opened

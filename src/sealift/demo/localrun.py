@@ -19,9 +19,9 @@ from sealift.demo.travelrun import TravelRun, Watch, count_visits
 from sealift.events import Event
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle
+from sealift.release.doors import opened_vault
 from sealift.release.files import write_whole
 from sealift.release.signed import load_verified
-from sealift.release.vault import Vault
 from sealift.train.eventlines import RoleEvent
 from sealift.train.joint import joint_training
 from sealift.train.local import SealedRows, loop_settings, mean_of_parts, run_local
@@ -73,7 +73,7 @@ def _rows(world: World, agreement: Agreement, stack: ExitStack) -> SealedRows:
     readers, cards, keys = {}, {}, {}
     for owner in OWNERS:
         home = world.home(owner)
-        vault = stack.enter_context(closing(Vault.open(home.vault, unlock(home))))
+        vault = stack.enter_context(opened_vault(home.vault, unlock(home)))
         for resource in agreement.resources_of(owner):
             name = resource.name
             keys[name] = vault.fetch(name)

@@ -14,7 +14,6 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -35,10 +34,10 @@ from sealift.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS, PARTIES
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Task
 from sealift.release.document import compile_document
+from sealift.release.doors import keep_keys
 from sealift.release.files import write_failed, write_whole
 from sealift.release.signed import add_signature, save_signed
 from sealift.release.starter import Starter
-from sealift.release.vault import Vault
 
 CELL_ROWS: Final = 16  # of few rows, so that a visit may be short
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
@@ -132,21 +131,20 @@ def _settle(home: Home, name: str) -> Identity:
 
 def _seal(home: Home, identity: Identity, tables: Path) -> None:
     schema = load_schema(tables / "schema.toml")
-    with closing(Vault.create(home.vault, identity)) as vault:
-        for part in ("train", "heldout"):
-            name, key = f"{identity.name}-{part}", SecretKey.generate()
-            vault.store(name, key)
-            seal_table(
-                tables / f"{part}.npz",
-                schema,
-                name=name,
-                part="train" if part == "train" else "heldout",
-                owner=identity.name,
-                key=key,
-                out_dir=home.sealed,
-                record_bytes=RECORD_BYTES,
-                cell_rows=CELL_ROWS,
-            )
+    for part in ("train", "heldout"):
+        name, key = f"{identity.name}-{part}", SecretKey.generate()
+        keep_keys(home.vault, identity, {name: key})
+        seal_table(
+            tables / f"{part}.npz",
+            schema,
+            name=name,
+            part="train" if part == "train" else "heldout",
+            owner=identity.name,
+            key=key,
+            out_dir=home.sealed,
+            record_bytes=RECORD_BYTES,
+            cell_rows=CELL_ROWS,
+        )
 
 
 def _agree(

@@ -160,6 +160,11 @@ class ShareRelease:
     logged: Logged
 
 
+def deposit_of(mark: CheckpointMark, share: SecretKey) -> Deposit:
+    """A share on its way to its broker, for the session to seal."""
+    return Deposit(mark, share.reveal(TOKEN))
+
+
 def split_key(key: SecretKey, owners: Sequence[str]) -> dict[str, SecretKey]:
     """One share per owner; all of them together are the key, fewer are nothing."""
     if not owners:

@@ -16,9 +16,10 @@ from typing import Any
 
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
+from sealift.crypto.hpke import seal_key
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PolicyError, SealiftError, StaleError
 from sealift.ids import Digest
 from sealift.release.audit import CheckpointEntry, CheckpointKind, read_entry
@@ -194,7 +195,7 @@ class CheckpointDesk:
             expiry_s=EXPIRY_S,
         )
         share = self._store.fetch(key, fetch.mark)
-        sealed = asker.peer.hpke.seal(encode(info), share.reveal(TOKEN))
+        sealed = seal_key(share, encode(info), asker.peer.hpke)
         share.wipe()
         signature = self._identity.sign(
             Label.CHECKPOINT_SHARE, signed_bytes(sealed, info)

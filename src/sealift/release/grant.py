@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from sealift.channel.commitment import key_commitment
 from sealift.codec import decode, encode
+from sealift.crypto import hpke
 from sealift.crypto.hash import sha256, verify_equal
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import Signer
 from sealift.errors import (
     AuthenticationError,
@@ -67,7 +68,7 @@ def seal_key(
 ) -> SealedKey:
     """Seal a data key to the recipient's session key and sign it as its owner."""
     raw = encode(info)
-    sealed = recipient.seal(raw, data_key.reveal(TOKEN))
+    sealed = hpke.seal_key(data_key, raw, recipient)
     signature = owner.sign(Label.RELEASE, _signed_bytes(sealed, raw))
     return SealedKey(info, sealed, signature)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from sealift.codec import encode
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     IntegrityError,
     MalformedError,
@@ -36,11 +36,11 @@ from sealift.release.checkpoint import (
     CheckpointMark,
     CheckpointRequest,
     CheckpointStatus,
-    Deposit,
     Fetch,
     Logged,
     ShareInfo,
     ShareRelease,
+    deposit_of,
 )
 from sealift.release.checkpointdesk import mark_of, signed_bytes
 from sealift.release.collect import (
@@ -97,7 +97,7 @@ class Shares:
 
     def deposit(self, mark: CheckpointMark, share: SecretKey) -> None:
         """Have a share kept; the checkpoint does not count by that."""
-        deposit = Deposit(mark, share.reveal(TOKEN))
+        deposit = deposit_of(mark, share)
         answer = self._ask(CheckpointRequest(job=self._job, deposit=deposit))
         if require_answer(answer.status, answer).pending != mark:
             raise MalformedError("the broker kept something else", code="bad-answer")

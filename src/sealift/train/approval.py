@@ -15,10 +15,10 @@ from typing import Final, Literal
 
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
-from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
+from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label, derive_bytes
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, PolicyError
 from sealift.ids import Digest
@@ -350,7 +350,7 @@ def require_committed(share: SecretKey, approver: str, commitment: bytes) -> Non
 
 
 def _wrap(share: SecretKey, info: Info, recipient: HpkePublicKey) -> bytes:
-    return recipient.seal(encode(info), share.reveal(TOKEN))
+    return seal_key(share, encode(info), recipient)
 
 
 def _sign(wrapped: bytes, info: Info, signer: Signer) -> bytes:

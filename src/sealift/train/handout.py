@@ -13,7 +13,7 @@ from dataclasses import replace
 from sealift import __version__
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead
@@ -195,7 +195,7 @@ class Handout:
         recipients = self._agreement.agreement.model_to
         files = {}
         for name in recipients:
-            own = SecretKey(key.reveal(TOKEN))
+            own = key.twin()
             hpke = self._agreement.party(name).hpke
             wrapped = wrap_output_key(own, replace(info, owner=name), hpke, instance)
             files[key_name(name, recipients)] = encode(wrapped)

@@ -19,9 +19,9 @@ from sealift.channel.sealer import StreamSealer
 from sealift.channel.stream import StreamOpener
 from sealift.channel.trailer import TRAILER_BYTES
 from sealift.codec import decode, encode
-from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
+from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
 from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
@@ -163,7 +163,7 @@ def wrap_output_key(
 ) -> OutputKey:
     """Hide the key for its owner and sign; the key is wiped."""
     info_bytes = encode(info)
-    wrapped = recipient.seal(info_bytes, key.reveal(TOKEN))
+    wrapped = seal_key(key, info_bytes, recipient)
     key.wipe()
     signature = signer.sign(Label.OUTPUT, wrapped + info_bytes)
     return OutputKey(info, wrapped, signature)

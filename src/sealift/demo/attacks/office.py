@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from secrets import token_bytes
 from typing import Final
 
 from sealift.attest.attester import Attester
@@ -24,7 +25,7 @@ from sealift.channel.commitment import key_commitment
 from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.release.agreement import (
@@ -36,10 +37,9 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
-from sealift.release.auditlog import AuditLog
-from sealift.release.brokerserver import Broker
 from sealift.release.bundle import measure_bundle
 from sealift.release.collect import collect_release
+from sealift.release.doors import keep_keys, opened_broker
 from sealift.release.enrol import enrol
 from sealift.release.equip import equip
 from sealift.release.signed import (
@@ -47,7 +47,6 @@ from sealift.release.signed import (
     add_signature,
     verify,
 )
-from sealift.release.vault import Vault
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session
@@ -103,7 +102,8 @@ class Office:
         self.folder = folder
         self.wire = Wire()
         self.identities = {name: create_identity(name) for name in (OWNER, OPERATOR)}
-        self.key = SecretKey.generate()
+        self.material = token_bytes(KEY_BYTES)
+        self.key = SecretKey(self.material)
         self.refused = ""
         (folder / "host").mkdir(parents=True)
         self.host: RehearsedHost = self._stack.enter_context(
@@ -113,13 +113,12 @@ class Office:
         self.agreement = equip(
             verify(self.signed), clock=now_s, enroller=self.identity.public_key
         )
-        self.vault = Vault.create(folder / "vault.db", self.identity)
-        self._stack.callback(self.vault.close)
-        self.vault.store(RESOURCE, self.key)
-        log = AuditLog.create(folder / "audit.db", self.identity, now_s)
-        self._stack.callback(log.close)
-        self.broker = Broker(
-            self.agreement, self.identity, vault=self.vault, log=log, clock=now_s
+        stores = folder / "vault.db", folder / "audit.db"
+        keep_keys(stores[0], self.identity, {RESOURCE: self.key})
+        self.broker = self._stack.enter_context(
+            opened_broker(
+                *stores, self.identity, lambda ledger: self.agreement, clock=now_s
+            )
         )
         bundle = self.agreement.agreement.code.digest
         self.host.attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))

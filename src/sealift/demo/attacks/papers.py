@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from sealift.codec import decode, encode
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import SecretKey
 from sealift.demo.attacks.office import OPERATOR, RESOURCE, Office, now_s
 from sealift.demo.attacks.stage import Stage
 from sealift.errors import SealiftError
 from sealift.release.agreement import Agreement
-from sealift.release.auditlog import AuditLog
-from sealift.release.brokerserver import Broker
+from sealift.release.doors import keep_keys, opened_broker
 from sealift.release.signed import SignedAgreement, VerifiedAgreement, verify
-from sealift.release.vault import Vault
 
 NOTHING_FOUND: Final = "nothing found"
 
@@ -50,30 +48,30 @@ def rolled_back(stage: Stage) -> str:
     office, first = stage.office, stage.office.agreement
     successor = replace(first.agreement, number=2, predecessor=first.digest)
     later = office.sign(SignedAgreement(successor, before=office.signed.line))
-    with _another_vault(office, office.key) as vault:
-        vault.activate(verify(later))
-        return _refusal(lambda: _start(office, vault, first))
+    stores = _stores(office, office.key)
+    _start(office, stores, verify(later))
+    return _refusal(lambda: _start(office, stores, first))
 
 
 def edited_database(stage: Stage) -> str:
     """(P3) The broker's administrator puts another agreement and key into its files."""
     office = stage.office
-    with _another_vault(office, SecretKey.generate()) as vault:
-        return _refusal(lambda: _start(office, vault, office.agreement))
+    stores = _stores(office, SecretKey.generate())
+    return _refusal(lambda: _start(office, stores, office.agreement))
 
 
 def signed_by_all(stage: Stage) -> bool:
     """(P3) What everybody signed binds, and a broker serves it."""
     office = stage.office
-    with _another_vault(office, office.key) as vault:
-        return not _refusal(lambda: _start(office, vault, verify(office.signed)))
+    stores = _stores(office, office.key)
+    return not _refusal(lambda: _start(office, stores, verify(office.signed)))
 
 
 def search_everything(stage: Stage) -> str:
     """(P4) Search vault, log and all that crossed for the data key."""
     office = stage.office
     office.ask()
-    return "" if _found(office, office.key.reveal(TOKEN)) else NOTHING_FOUND
+    return "" if _found(office, office.material) else NOTHING_FOUND
 
 
 def search_finds(stage: Stage) -> bool:
@@ -91,19 +89,19 @@ def _found(office: Office, secret: bytes) -> bool:
     return any(secret in place or secret.hex().encode() in place for place in places)
 
 
-@contextmanager
-def _another_vault(office: Office, key: SecretKey) -> Iterator[Vault]:
-    """A vault of the same owner, with this key."""
-    vault = Vault.create(_fresh(office, "vault"), office.identity)
-    with closing(vault):
-        vault.store(RESOURCE, key)
-        yield vault
+def _stores(office: Office, key: SecretKey) -> tuple[Path, Path]:
+    """Another vault of the same owner, with this key, and a place for its log."""
+    vault = _fresh(office, "vault")
+    keep_keys(vault, office.identity, {RESOURCE: key})
+    return vault, _fresh(office, "audit")
 
 
-def _start(office: Office, vault: Vault, verified: VerifiedAgreement) -> Broker:
-    log = AuditLog.create(_fresh(office, "audit"), office.identity, now_s)
-    with closing(log):
-        return Broker(verified, office.identity, vault=vault, log=log, clock=now_s)
+def _start(
+    office: Office, stores: tuple[Path, Path], verified: VerifiedAgreement
+) -> None:
+    """Start a broker, and end it."""
+    with opened_broker(*stores, office.identity, lambda ledger: verified, clock=now_s):
+        pass
 
 
 def _fresh(office: Office, name: str) -> Path:

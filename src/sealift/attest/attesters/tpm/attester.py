@@ -29,7 +29,6 @@ from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
 from sealift.crypto.hash import HashName
-from sealift.crypto.keys import TOKEN
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import UnavailableError
 
@@ -150,7 +149,7 @@ class TpmAttester:
                 secret = keys.activate(self._client, self._key, ek, credential)
             finally:
                 keys.forget(self._client, ek)
-        return secret.reveal(TOKEN)
+        return secret
 
     @property
     def events(self) -> tuple[RuntimeEvent, ...]:

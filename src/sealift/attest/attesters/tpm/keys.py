@@ -25,7 +25,6 @@ from sealift.attest.attesters.tpm.nonvolatile import read_index
 from sealift.attest.formats.tpm import USER_WITH_AUTH, Public, parse_public
 from sealift.attest.formats.tpmwire import sized
 from sealift.crypto.certificate import Certificate
-from sealift.crypto.keys import SecretKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError, UnavailableError
 
@@ -237,7 +236,7 @@ def forget(client: TpmClient, key: LoadedKey) -> None:
 
 def activate(
     client: TpmClient, ak: LoadedKey, ek: LoadedKey, credential: Credential
-) -> SecretKey:
+) -> bytes:
     """The secret of a credential that was made for this pair of keys.
 
     Raises:
@@ -258,7 +257,7 @@ def activate(
         if session != PASSWORD:
             client.flush(session)
         raise
-    return SecretKey(answer.reader("activated credential").sized())
+    return answer.reader("activated credential").sized()
 
 
 def trim_der(raw: bytes) -> bytes:
