@@ -70,7 +70,7 @@ def configure_optimizers(model):
 PAUSE = b"""
 import time
 
-PAUSES = [6.0, 6.0]
+PAUSES = [5.0] * 12  # a scan of all memory takes its time on a busy machine
 
 def pause():
     time.sleep(PAUSES.pop() if PAUSES else 0)
@@ -229,10 +229,11 @@ def test_while_a_worker_is_at_work_the_scan_finds_rows_and_activations(
         recipe=slow + PAUSE,
         environment=environment(),
     ) as job:
-        visit = threading.Thread(target=lambda: job.provision(job.grant("ada")))
+        visit = threading.Thread(
+            target=provision_while_it_lasts, args=(job, job.grant("ada")), daemon=True
+        )
         visit.start()
         found = scan_until_found(job.process.pid, canary.needles(), visit.is_alive)
-        visit.join()
     workers = {hit.split()[0] for hit in found["activation"]}
     assert found["row"]
     assert workers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -53,7 +55,36 @@ def _mappings(process: int) -> Iterator[tuple[int, int, str]]:
         from_file = fields[4] != "0" and "w" not in fields[1]
         if fields[1].startswith("r") and not from_file and not label.startswith("[v"):
             start, end = (int(part, 16) for part in fields[0].split("-"))
-            yield start, end, label
+            offset = int(fields[2], 16)
+            file = Path(f"/proc/{process}/map_files/{fields[0]}")
+            for first, last in _written(file, offset, end - start, label):
+                yield start + first, start + last, label
+
+
+def _written(
+    file: Path, offset: int, length: int, label: str
+) -> Iterator[tuple[int, int]]:
+    """Where a mapped memory file has pages: reading elsewhere would make some."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY) if label.startswith("/memfd:") else -1
+    except OSError:  # not ours to open, or gone
+        descriptor = -1
+    if descriptor < 0:
+        yield 0, length
+        return
+    end = offset
+    try:
+        while end < offset + length:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            if start >= offset + length:
+                return
+            yield start - offset, min(end - offset, length)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # nothing behind
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _chunks(
