@@ -46,6 +46,7 @@ from tests.sim.hostile_recipe import (
     hostile_bundle,
 )
 from tests.sim.inplace import InPlace
+from tests.sim.inside import demand
 from tests.sim.memoryscan import family
 from tests.unit.train.joints import cargo_of, resource
 from tests.unit.train.test_output import RULE
@@ -117,19 +118,17 @@ def open_stage(files: dict[str, bytes], wanted: str, *, text: bool = False) -> S
 
 @pytest.fixture(scope="module", params=["full", "without namespaces"])
 def stage(request: pytest.FixtureRequest, bundle: dict[str, bytes]) -> Iterator[Stage]:
-    made = open_stage(bundle, WANTED[request.param])
+    made = open_stage(bundle, demand(WANTED[request.param]))
     with made.workshop:
-        if made.workshop.sandbox != WANTED[request.param]:
-            pytest.skip(f"this machine lacks a part of {WANTED[request.param]}")
+        assert made.workshop.sandbox == WANTED[request.param]
         yield made
 
 
 @pytest.fixture(scope="module")
 def full(bundle: dict[str, bytes]) -> Iterator[Stage]:
-    made = open_stage(bundle, BEST)
+    made = open_stage(bundle, demand(BEST))
     with made.workshop:
-        if "namespaces" not in made.workshop.sandbox:
-            pytest.skip("this machine lacks namespaces for this user")
+        assert made.workshop.sandbox == BEST
         yield made
 
 

@@ -1,0 +1,242 @@
+"""N6: area and states are overwritten by their parent, whatever a recipe did.
+
+Spies are duplicates of what the parent handed out; they outlive the parent's own closing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from sealift.errors import SealiftError
+from sealift.train.joint import JointTraining
+from sealift.train.serving.hosted import HostedModel, HostLimits
+from sealift.train.tasks import Given, LoopSettings
+from sealift.train.worker import taskprocess
+from sealift.train.worker.area import Area
+from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.workshop import Workshop
+from sealift.travel.sharedbuffer import SharedBuffer
+from tests.sim.served import FORM, rows
+from tests.unit.train.joints import cargo
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+
+
+class SpiedArea(Area):
+    """Keeps a duplicate of what is handed out."""
+
+    spies: list[int]
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.spies.append(os.dup(self.descriptor))
+
+
+@pytest.fixture
+def spies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
+    """Duplicates of the areas and states of all tasks, that nobody closes."""
+    found: dict[str, list[int]] = {"area": [], "states": []}
+    plain = taskprocess._states_of
+
+    def states_of(given: Given) -> SharedBuffer:
+        made = plain(given)
+        found["states"].append(os.dup(made.descriptor))
+        return made
+
+    monkeypatch.setattr(SpiedArea, "spies", found["area"], raising=False)
+    monkeypatch.setattr(taskprocess, "Area", SpiedArea)
+    monkeypatch.setattr(taskprocess, "_states_of", states_of)
+    yield found
+    for each in (*found["area"], *found["states"]):
+        os.close(each)
+
+
+def written(descriptor: int) -> bytes:
+    """What of a memory file exists at all; most of an area does not."""
+    found, at, size = b"", 0, os.fstat(descriptor).st_size
+    while at < size:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:
+            break
+        at = os.lseek(descriptor, start, os.SEEK_HOLE)
+        found += os.pread(descriptor, at - start, start)
+    return found
+
+
+SPOILER = """
+import fcntl
+import os
+import time
+import torch
+from torch import nn
+
+STEPS = []
+
+def build():
+    return nn.Linear(4, 2)
+
+def configure_optimizers(model):
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+def nothing():
+    pass
+
+def fail():
+    raise ValueError
+
+def leave():
+    os._exit(0)
+
+def hang():
+    time.sleep(60)
+
+def spoil():
+    for descriptor in range(64):
+        for attempt in (
+            lambda: fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND),
+            lambda: os.ftruncate(descriptor, 0),
+            lambda: descriptor == 3 or os.close(descriptor),
+        ):
+            try:
+                attempt()
+            except OSError:
+                pass
+
+def loss(model, batch):
+    STEPS.append(1)
+    if len(STEPS) == 2:
+        ACT()
+    return model(batch["x"]).square().mean()
+"""
+ACTS = {"nothing": "", "fail": "recipe-error", "leave": "recipe-killed"} | {
+    "hang": "recipe-timeout",
+    "spoil": "",
+}
+
+
+def act(name: str) -> str:
+    """Two slices, the second with a state to go on from; the code that it ends with."""
+    files = {"recipe.py": SPOILER.replace("ACT", name).encode()}
+    limits = WorkshopLimits(work_s=8.0)
+    with Workshop(files, "recipe.py", limits=limits) as shop:
+        # A state is handed over after the first step, before the recipe acts.
+        settings = LoopSettings(1, batch_rows=16, digest_every=1)
+        training = JointTraining(shop, settings)
+        training.build()
+        try:
+            training.work([cargo("ada", 48)])
+        except SealiftError as error:
+            return error.code
+    return ""
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_area_and_states_are_overwritten_whatever_it_did(
+    name: str, spies: dict[str, list[int]]
+) -> None:
+    assert act(name) == ACTS[name]
+    for kind, found in spies.items():
+        assert len(found) == 2
+        left = written(found[-1])
+        assert left, kind  # control: it was written at all
+        assert not any(left), kind
+
+
+def test_without_overwriting_they_are_still_there(
+    spies: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above: the spies do see states."""
+    monkeypatch.setattr(Area, "overwrite", lambda self: None)
+    assert act("nothing") == ""
+    assert any(written(spies["area"][-1]))
+
+
+SERVED = b"""
+import fcntl, os
+from torch import nn
+
+def build():
+    return nn.Linear(2, 2, bias=False)
+
+def predict(model, batch):
+    for descriptor in range(64):
+        for attempt in (
+            lambda: fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND),
+            lambda: os.ftruncate(descriptor, 0),
+            lambda: descriptor == 3 or os.close(descriptor),
+        ):
+            try:
+                attempt()
+            except OSError:
+                pass
+    return {"y": model(batch["x"])}
+
+def generate(model, batch):
+    yield {}
+"""
+
+
+@contextmanager
+def served(worker_gone: bool = False) -> Iterator[tuple[int, int]]:
+    """Question and answer of a model, spied on, once it was closed."""
+    weights = save({"weight": 2 * np.eye(2, dtype=np.float32)})
+    with Workshop({"recipe.py": SERVED}, "recipe.py") as shop:
+        limits = HostLimits(max_batch_rows=16, work_s=60.0)
+        model = HostedModel(shop, FORM, lambda: SharedBuffer.of(weights), limits=limits)
+        model.start()
+        model.predict([rows(41.5).tobytes()], 1)
+        worker = model._worker
+        assert worker is not None
+        room = os.dup(model._room.descriptor)
+        area = os.dup(worker._area.descriptor)
+        try:
+            assert any(written(room))  # control: both were there
+            assert any(written(area))
+            if worker_gone:  # before anything of its end could go well
+                model._worker = cast("Any", Endless())
+                with closing(worker), pytest.raises(OSError, match="no end"):
+                    model.close()
+            else:
+                model.close()
+            yield room, area
+        finally:
+            os.close(room)
+            os.close(area)
+
+
+class Endless:
+    """A worker that cannot be ended in order."""
+
+    def close(self) -> None:
+        raise OSError("no end")
+
+
+def test_question_and_answer_are_overwritten_when_a_model_closes() -> None:
+    with served() as (room, area):
+        assert not any(written(room))
+        assert not any(written(area))
+
+
+def test_a_question_is_overwritten_though_the_worker_does_not_end() -> None:
+    with served(worker_gone=True) as (room, _area):
+        assert not any(written(room))
+
+
+def test_an_overwriting_by_a_shared_open_file_can_be_made_to_fail() -> None:
+    """The control: why areas are overwritten through the parent's own mapping."""
+    with closing(Area(4096)) as area:
+        fcntl.fcntl(area.descriptor, fcntl.F_SETFL, os.O_APPEND)
+        with pytest.raises(PermissionError):
+            os.pwrite(area.descriptor, b"\0", 0)
+        area._map[:4] = b"rows"
+        area.overwrite()
+        assert area.copy(0, 4) == bytes(4)

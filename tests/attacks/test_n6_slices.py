@@ -1,0 +1,209 @@
+"""N6, N10: nothing passes from one slice to the next; recipes in real workers try it."""
+
+from __future__ import annotations
+
+import _sqlite3
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealift.errors import JobError, MalformedError
+from sealift.train.joint import JointTraining
+from sealift.train.states import TrainingState
+from sealift.train.tasks import Given, LoopSettings, SliceTask, TaskModel
+from sealift.train.worker.answers import Answers
+from sealift.train.worker.area import Area
+from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
+from sealift.train.worker.workshop import Workshop
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
+from tests.sim.inside import look
+from tests.unit.train.joints import cargo, in_place, joint
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+# Sixty labels of somebody's held-out rows, left in whatever is open and has an offset.
+CARRIER = """
+import os
+import torch
+from torch import nn
+
+def places():
+    for descriptor in range(64):
+        try:
+            yield descriptor, os.lseek(descriptor, 0, os.SEEK_CUR)
+        except OSError:
+            pass
+
+def build():
+    return nn.Linear(4, 2)
+
+def configure_optimizers(model):
+    return torch.optim.SGD(model.parameters(), lr=0.0)
+
+def loss(model, batch):
+    found = sum(at for _, at in places())
+    return (model(batch["x"]).sum() * 0.0).double() + float(found)
+
+def evaluate(model, batch):
+    word = sum(int(bit) << place for place, bit in enumerate(batch["y"][:60].tolist()))
+    for descriptor, _ in places():
+        os.lseek(descriptor, word, os.SEEK_SET)
+    return {"accuracy": 0.0}
+"""
+
+
+def carried(workplace: Any) -> tuple[float, float]:
+    """One owner's loss before and after another owner's rows were evaluated."""
+    training = JointTraining(workplace, LoopSettings(1, batch_rows=64))
+    before = training.work([cargo("bob")])["bob-train"].metrics["loss"]
+    training.work([cargo("alice", 40, part="heldout")], "heldout")
+    after = training.work([cargo("bob", epoch=1)])["bob-train"].metrics["loss"]
+    return before, after
+
+
+def test_no_offset_of_an_open_file_carries_rows_to_the_next_slice() -> None:
+    with Workshop({"recipe.py": CARRIER.encode()}, "recipe.py") as shop:
+        assert carried(shop) == (0.0, 0.0)
+
+
+def test_a_file_that_both_slices_have_open_carries_them() -> None:
+    """The control of the test above: the recipe does what it says."""
+    with open(os.memfd_create("shared"), "rb"):
+        before, after = carried(in_place(CARRIER))
+    assert after != before
+
+
+WORKER_SAYS = """
+import io, sys
+from sealift.errors import JobError
+from sealift.train.worker import workshop
+from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
+
+RECIPE = b'''
+from torch import nn
+from sealift.travel.scrub import freed_is_overwritten
+def build():
+    print(freed_is_overwritten.__wrapped__())
+    return nn.Linear(4, 2)
+def configure_optimizers(model):
+    from torch.optim import SGD
+    return SGD(model.parameters(), lr=0.1)
+'''
+from sealift.train.joint import JointTraining
+from sealift.train.tasks import LoopSettings
+left_out = sys.argv[1:]
+workshop._INHERITED = [name for name in workshop._INHERITED if name not in left_out]
+text = io.StringIO()
+try:
+    with workshop.Workshop({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:
+        assert shop.sandbox
+        JointTraining(shop, LoopSettings(1, batch_rows=2)).build()
+except JobError as error:
+    print(error.code, error.why)
+print(text.getvalue())
+"""
+
+
+def worker_says(*left_out: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER_SAYS, *left_out],
+        env=dict(os.environ) | ALLOCATOR_ENVIRONMENT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_worker_overwrites_what_it_frees_as_its_parent_does() -> None:
+    assert "True" in worker_says()
+
+
+@pytest.mark.parametrize("left_out", sorted(ALLOCATOR_ENVIRONMENT))
+def test_a_worker_that_keeps_what_it_frees_does_not_start(left_out: str) -> None:
+    """Also the control of the test above: what a worker is not given, it has not."""
+    found = worker_says(left_out)
+    assert found[0].startswith("recipe-killed")
+    assert "keeps what it frees" in found[0]
+    assert "True" not in found
+
+
+def test_libraries_are_in_memory_before_the_first_slice(tmp_path: Path) -> None:
+    """N6: what a recipe reads of them changes nothing that anybody could time."""
+    library = tmp_path / "library.so"
+    shutil.copy(_sqlite3.__file__, library)
+    os.sync()
+    before, after = look("pages", SHOWN=str(library))
+    if not before:  # nothing can be dropped where files are memory
+        pytest.skip("this machine lacks a disk for temporary files")
+    assert after == 0
+
+
+def test_who_forks_workers_holds_libraries_in_memory() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("this machine lacks the right to lock memory")
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    largest = max(each.stat().st_size for each in folder.glob("libtorch*.so"))
+    assert look("zygote")["locked"] > largest
+
+
+class ChangingArea(Area):
+    """Another process's memory: what was read once is different the next time."""
+
+    def copy(self, start: int, length: int) -> bytes:
+        found = super().copy(start, length)
+        self._map[start : start + length] = bytes(length)
+        return found
+
+
+@pytest.fixture
+def state() -> TrainingState:
+    training = joint()
+    training.build()
+    return training._states[""]
+
+
+def answers_of(area: Area, state: TrainingState) -> Answers:
+    area._map[: len(state.tensors)] = state.tensors
+    area._map[len(state.tensors) : len(state.tensors) + len(state.tree)] = state.tree
+    model = TaskModel((), begun=True, windows=(0,))
+    task = SliceTask("train", LoopSettings(1, batch_rows=2), (model,))
+    return Answers(task, Given(states=[state]), area)
+
+
+def test_what_a_worker_hands_over_is_read_once(state: TrainingState) -> None:
+    """N10: what was checked is what is used."""
+    size = size_of(state)
+    with closing(ChangingArea(1 << 20)) as area:
+        assert answers_of(area, state).take(Handed(0, size)) == state
+    with closing(ChangingArea(1 << 20)) as area:
+        done = Done((DoneModel(size, (0.5,), ()),), ())
+        assert answers_of(area, state).finish(done).models[0].state == state
+    with closing(ChangingArea(1 << 20)) as area:  # control: a second look is another
+        answers = answers_of(area, state)
+        answers.take(Handed(0, size))
+        with pytest.raises(MalformedError):
+            answers.take(Handed(0, size))
+
+
+def test_nothing_outside_of_an_area_is_read(state: TrainingState) -> None:
+    with closing(Area(1 << 12)) as area:
+        for start, length in ((0, (1 << 12) + 1), (1 << 12, 1), (-1, 1), (4, -5)):
+            with pytest.raises(MalformedError):
+                area.copy(start, length)
+
+
+def test_a_parent_that_cannot_have_a_worker_says_so() -> None:
+    """A zygote that is gone is an error with a code, not a silent lack of walls."""
+    with Workshop({"recipe.py": b""}, "recipe.py") as shop:
+        assert shop.sandbox
+        shop.interrupt()
+        with pytest.raises(JobError):
+            JointTraining(shop, LoopSettings(1, batch_rows=2)).build()
