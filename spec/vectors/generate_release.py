@@ -29,9 +29,8 @@ from sealift.release.agreement import (
     TravelRule,
 )
 from sealift.release.audit import LogEntry, TreeHead, sign_head
-from sealift.release.broker import ReleaseInfo
 from sealift.release.bundle import measure_bundle
-from sealift.release.grant import info_digest
+from sealift.release.grant import ReleaseInfo, info_digest
 from sealift.release.receipt import instance_bound
 
 TARGET = Path(__file__).with_name("release.json")

@@ -68,6 +68,7 @@ def spoiling(spoil: Spoil, finder: Pathfinder, *, at_frame: int = 2) -> Bring:
             hand.signed,
             clock=hand.clock,
             check_heads=lambda heads: None,
+            require_allowed=lambda: None,
             pathfinder=finder,
             sink=sink,
         ).provision(hand.session)

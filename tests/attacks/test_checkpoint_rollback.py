@@ -349,6 +349,7 @@ def test_one_share_alone_is_not_the_key(world: CheckpointWorld) -> None:
 
 def test_a_key_split_without_this_owner_is_refused(world: CheckpointWorld) -> None:
     instance = SigningKey.generate().public_key
+    world.give_keys("ada", instance)
     asked = world.shares("ada", instance)
     asked.claim()
     for split in (("bern",), ("ada", "zoe")):

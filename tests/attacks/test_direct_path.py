@@ -64,6 +64,7 @@ def alongside(
             hand.signed,
             clock=hand.clock,
             check_heads=lambda heads: None,
+            require_allowed=lambda: None,
             pathfinder=finder or Pathfinder(tuple(kinds)),
         ).provision(hand.session)
 

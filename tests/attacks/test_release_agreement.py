@@ -20,9 +20,10 @@ from sealift.errors import (
     StaleError,
     UsageError,
 )
-from sealift.release import broker, brokerserver
+from sealift.release import brokerserver, decision
 from sealift.release.agreement import Agreement
 from sealift.release.collect import collect_release
+from sealift.release.grant import ReleaseRequest
 from sealift.release.signed import (
     SignedAgreement,
     VerifiedAgreement,
@@ -159,7 +160,7 @@ def test_mutant_that_trusts_the_agreements_own_key_releases(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: without the owner's own key to compare with, ada's key goes out."""
-    monkeypatch.setattr(broker, "_require_own_agreement", lambda *args: None)
+    monkeypatch.setattr(decision, "_signed", lambda state: None)
     monkeypatch.setattr(
         brokerserver,
         "bring_into_force",
@@ -175,7 +176,7 @@ def test_mutant_that_trusts_the_agreements_own_key_releases(
         clock=lambda: 0.0,
     )
     session = session_pair(forged, box.broker, "ada")
-    request = broker.ReleaseRequest("ada-train", "train", bytes(32))
+    request = ReleaseRequest("ada-train", "train", bytes(32))
     asked = brokerserver.BrokerRequest(release=request)
     assert ask(box.broker, session.other, asked).release is not None
     box.close()

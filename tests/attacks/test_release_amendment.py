@@ -15,9 +15,11 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.ids import Digest
-from sealift.release import broker, line
+from sealift.release import line
 from sealift.release.agreement import Agreement, Board, Party
 from sealift.release.collect import collect_release
+from sealift.release.decision import decide
+from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.signed import (
     VerifiedAgreement,
     add_former_key,
@@ -333,10 +335,18 @@ def test_broker_refuses_who_did_not_sign_at_each_request(
     """The decision itself asks again, whoever made the broker."""
     after = consortium.successor()
     verified = verify(after.signed("bern", "cleo"))
-    owner = broker.Owner("ada", consortium.identities["ada"].public_key)
     session = session_pair(after, start(consortium, tmp_path), "ada")
+    asked = Ask(kind=Kind.DATA_KEY, peer=session.other.peer, resource="ada-train")
+    state = State(
+        owner=Owner("ada", consortium.identities["ada"].public_key),
+        verified=verified,
+        at_s=0.0,
+        ended=None,
+        revoked="",
+        in_force=verified.digest,
+    )
     with pytest.raises(PolicyError) as caught:
-        broker.may_keep_checkpoints(session.other.peer, verified, owner)
+        decide(asked, state)
     assert caught.value.code == "owner-unsigned"
 
 

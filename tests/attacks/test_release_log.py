@@ -28,10 +28,10 @@ from sealift.release.audit import (
     verify_head,
 )
 from sealift.release.auditlog import AuditLog
-from sealift.release.broker import ReleaseRequest
 from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.collect import collect_release
 from sealift.release.database import copy_database
+from sealift.release.grant import ReleaseRequest
 from sealift.release.heads import HeadStore
 from sealift.release.logcheck import read_entries, read_head, verify_log
 from sealift.release.logfile import APPLICATION_ID

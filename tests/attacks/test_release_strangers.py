@@ -11,10 +11,10 @@ import pytest
 from sealift.attest.result import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.ids import Role
-from sealift.release import refusals
-from sealift.release.broker import CHALLENGE_BYTES, ReleaseRequest
+from sealift.release import door
 from sealift.release.brokermessages import BrokerRequest
 from sealift.release.checkpoint import CheckpointRequest
+from sealift.release.grant import CHALLENGE_BYTES, ReleaseRequest
 from sealift.release.logcheck import read_entries
 from tests.sim.owners import (
     BrokerSide,
@@ -37,7 +37,7 @@ def consortium() -> Consortium:
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "MAX_UNPROVEN", FEW)
+    monkeypatch.setattr(door, "MAX_UNPROVEN", FEW)
 
 
 def asker(consortium: Consortium, result: AttestationResult | None) -> BrokerSide:

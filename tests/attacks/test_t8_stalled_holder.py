@@ -169,6 +169,7 @@ def slow_holder(world: VisitWorld, sent: list[Event]) -> Callable[[Hand], Any]:
             hand.signed,
             clock=own_clock,
             check_heads=lambda heads: None,
+            require_allowed=lambda: None,
             sink=note,
         )
         return provisioning.provision(hand.session)

@@ -20,6 +20,7 @@ from tests.sim.memory_ledger import MemoryLedger
 from tests.sim.owners import make_consortium
 
 LEDGERS = ("vault", "memory")
+ONE, TWO = (SigningKey.generate().public_key for _ in range(2))
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +41,19 @@ def ledger(
 
 
 def test_uses_are_counted_up_to_the_limit(ledger: Ledger) -> None:
-    assert [ledger.debit("line", "rows", 2) for _ in range(2)] == [1, 2]
+    assert [ledger.debit("line", "rows", 2, ONE) for _ in range(2)] == [1, 2]
     for _ in range(2):
         with pytest.raises(PolicyError) as refusal:
-            ledger.debit("line", "rows", 2)
+            ledger.debit("line", "rows", 2, ONE)
         assert refusal.value.code == "uses-exhausted"
     assert ledger.uses("line", "rows") == 2
-    assert ledger.debit("line", "rows", 3) == 3  # a successor allows more
-    assert ledger.debit("line", "other", 1) == 1
-    assert ledger.debit("other-line", "rows", 1) == 1
-    assert ledger.debit("line", "rows", 0) == 4  # no limit counts all the same
+    assert ledger.debit("line", "rows", 3, ONE) == 3  # a successor allows more
+    assert ledger.debit("line", "other", 1, TWO) == 1
+    assert ledger.debit("other-line", "rows", 1, ONE) == 1
+    assert ledger.debit("line", "rows", 0, ONE) == 4  # no limit counts all the same
+    assert ledger.held("line", ONE) == {"rows"}
+    assert ledger.held("line", TWO) == {"other"}
+    assert ledger.held("other-line", TWO) == frozenset()
 
 
 def test_revoked_once_is_revoked_for_good(ledger: Ledger) -> None:
@@ -71,7 +75,10 @@ def test_numbers_never_fall(ledger: Ledger) -> None:
 
 
 KILLED: dict[str, tuple[str, Callable[[Ledger], bool]]] = {
-    "debit": ("debit('line', 'rows', 9)", lambda kept: kept.uses("line", "rows") == 1),
+    "debit": (
+        "debit('line', 'rows', 9, identity.public_key)",
+        lambda kept: kept.uses("line", "rows") == 1,
+    ),
     "remember": ("remember('hosts', 7)", lambda kept: kept.remembered("hosts") == 7),
 }
 

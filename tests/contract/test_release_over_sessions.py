@@ -125,9 +125,9 @@ def test_an_accelerator_collects_a_key(
 
 def ask_for_bern(session: Session, consortium: Consortium) -> None:
     """Ask ada's broker for bern's key, past our own check of whom to ask."""
-    from sealift.release.broker import ReleaseRequest
     from sealift.release.brokermessages import BrokerRequest
     from sealift.release.collect import ask_broker
+    from sealift.release.grant import ReleaseRequest
 
     request = ReleaseRequest("bern-train", "train", bytes(32))
     ask_broker(session, BrokerRequest(release=request), 10.0)

@@ -146,12 +146,21 @@ class CheckpointWorld:
     ) -> CheckpointLedger:
         """What a fresh accelerator uses."""
         key = instance or SigningKey.generate().public_key
+        for owner in self.owners:
+            self.give_keys(owner, key)
 
         @contextmanager
         def reach(owner: str) -> Iterator[Shares]:
             yield self.shares(owner, key)
 
         return CheckpointLedger(self.owners, reach, (heads or ShownHeads()).show)
+
+    def give_keys(self, owner: str, instance: PublicKey) -> None:
+        """The owner's broker counted its keys for an accelerator, as it must have."""
+        agreement, ledger = self.consortium.agreement, self.boxes[owner].vault.ledger
+        for resource in agreement.resources_of(owner):
+            if resource.name not in ledger.held(agreement.name, instance):
+                ledger.debit(agreement.name, resource.name, 0, instance)
 
     def shares(self, owner: str, instance: PublicKey) -> Shares:
         return Shares(

@@ -167,7 +167,11 @@ Bring = Callable[[Hand], SignedReceipt | None]
 def honest(hand: Hand) -> SignedReceipt:
     """The real holder."""
     provisioning = Provisioning(
-        hand.held, hand.signed, clock=hand.clock, check_heads=lambda heads: None
+        hand.held,
+        hand.signed,
+        clock=hand.clock,
+        check_heads=lambda heads: None,
+        require_allowed=lambda: None,
     )
     return provisioning.provision(hand.session)
 

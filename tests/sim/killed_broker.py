@@ -14,9 +14,9 @@ from typing import Any
 
 from sealift.codec import encode
 from sealift.release.auditlog import Appended
-from sealift.release.broker import ReleaseRequest
 from sealift.release.brokermessages import BrokerRequest
 from sealift.release.brokerserver import Broker
+from sealift.release.grant import ReleaseRequest
 from tests.sim.owners import BrokerSide, make_broker, make_consortium, session_pair
 
 
@@ -42,7 +42,7 @@ def _send_before_logging(broker: Broker, side: BrokerSide) -> None:
         side.send_message("the sealed key")
         raise AssertionError("not reached")
 
-    broker._releases._log = append  # type: ignore[method-assign]
+    broker._door.append = append  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -181,6 +181,7 @@ class LiveJob:
                 signed,
                 clock=lambda: 0.0,
                 check_heads=lambda heads: None,
+                require_allowed=lambda: None,
                 receipt_wait_s=WAIT_S,
             ).provision(session)
 

@@ -143,6 +143,7 @@ class HolderEnd:
             signed,
             clock=time.monotonic,
             check_heads=lambda heads: None,
+            require_allowed=lambda: None,
             receipt_wait_s=WAIT_S,
             pathfinder=Pathfinder(kinds),
             sink=lambda event: paths.extend(

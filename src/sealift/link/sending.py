@@ -8,6 +8,7 @@ the device reports that batches are missing.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -47,12 +48,12 @@ from sealift.link.handover import (
 )
 from sealift.link.onecall import OneCall
 from sealift.link.terms import (
+    FeedDoor,
     File,
     load_agreement,
     load_key,
     owner_endpoint,
     require_possible,
-    require_result,
 )
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.establish import connect
@@ -87,11 +88,18 @@ class Sender:
     """
 
     def __init__(
-        self, link: LinkSender, keys: LinkKeys, form: BatchForm, seen: Seen
+        self,
+        link: LinkSender,
+        keys: LinkKeys,
+        form: BatchForm,
+        *,
+        seen: Seen,
+        door: FeedDoor,
     ) -> None:
         self.form = form
         self.seen = seen
         self._link = link
+        self._door = door
         self._keys = keys
         self._one_call = OneCall()
         self._packed = bytearray(form.batch_bytes)
@@ -109,6 +117,7 @@ class Sender:
 
         Raises:
             UsageError: code ``batch-differs``, or ``link-in-use``; the link goes on.
+            RefusedError: the owner's rule lets nothing go any more.
             PeerError: code ``device-left``, or ``peer-timeout``.
         """
         with self._one_call:
@@ -177,6 +186,7 @@ class Sender:
             raise
 
     def _pack(self, batch: Batch) -> None:
+        self._door.require()
         self.form.require_names(batch)
         arrays = {f.name: _array(batch[f.name], f) for f in self.form.fields}
         for field, start in self.form.places():
@@ -235,6 +245,9 @@ def offer(
         PeerError: nobody listens there, or it refused us.
         UsageError, MalformedError, UnavailableError: something is wrong here.
     """
+    folder = None
+    if not isinstance(agreement, VerifiedAgreement):
+        folder = Path(agreement).parent
     batch_form, link_mode = form_of(form), choose_mode(mode, development=development)
     agreement = load_agreement(agreement, collateral=collateral, references=references)
     require_possible(agreement, development=development)
@@ -242,7 +255,7 @@ def offer(
     endpoint, policy = owner_endpoint(agreement, owner), expect_accelerator(agreement)
     sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
     transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
-    whom = f"who listens at {path}"
+    whom, began_s = f"who listens at {path}", time.monotonic()
     with handshake_with(whom):
         session = connect(transport, endpoint, policy, HANDSHAKE_S)
     proposal = Proposal(
@@ -255,7 +268,10 @@ def offer(
     with ExitStack() as undo:
         connection = Connection(session, transport, sock)
         undo.callback(connection.close)
-        result = require_result(session.peer.result, agreement, owner.name)
+        door = FeedDoor(agreement, folder, owner, session.peer, began_s)
+        door.require()
+        result = session.peer.result
+        assert result is not None, "nothing is fed without evidence"
         seen = Seen(result.standing, agreement.agreement.code.digest, agreement.digest)
         with handshake_with(whom):
             consent = hand_over(connection, proposal, HANDSHAKE_S)
@@ -272,7 +288,7 @@ def offer(
             timeout_s=timeout_s,
         )
         undo.pop_all()
-    return Sender(link, keys, batch_form, seen)
+    return Sender(link, keys, batch_form, seen=seen, door=door)
 
 
 def _array(given: Any, field: BatchField) -> NDArray[Any]:

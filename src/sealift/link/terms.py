@@ -19,14 +19,16 @@ from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, parse_bundle
 from sealift.attest.level import Level
 from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
-from sealift.attest.result import AttestationResult
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UnavailableError, UsageError
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
+from sealift.release.decision import decide, require_home
 from sealift.release.equip import equip
+from sealift.release.facts import Ask, Kind, Owner, Peer, State
 from sealift.release.files import read_secret_line, read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.travel.peers import ACCELERATOR, expect_data_owner
 
@@ -39,7 +41,7 @@ def load_agreement(
     collateral: File | None = None,
     references: Iterable[File] = (),
 ) -> VerifiedAgreement:
-    """The signed agreement, in force now, with what evidence is judged with.
+    """The signed agreement, with what evidence is judged with.
 
     Args:
         agreement: Its file; or one that was verified and equipped already.
@@ -47,7 +49,7 @@ def load_agreement(
         references: For a file.
 
     Raises:
-        SealiftError: if it is not signed by all who must, or its time is over.
+        SealiftError: if it is not signed by all who must, or was ended.
     """
     if isinstance(agreement, VerifiedAgreement):
         if collateral is not None or tuple(references):
@@ -55,14 +57,12 @@ def load_agreement(
                 "this agreement has what evidence is judged with already",
                 fix="Give collateral= and references= with an agreement's file",
             )
-        agreement.agreement.require_time(_wall_clock())
         return agreement
     sets = [parse_set(read_whole(Path(each), MAX_SET_BYTES)) for each in references]
     bundle = None
     if collateral is not None:
         bundle = parse_bundle(read_whole(Path(collateral), 2 * MAX_BUNDLE_BYTES))
     verified = load_verified(Path(agreement))
-    verified.agreement.require_time(_wall_clock())
     return equip(verified, clock=_wall_clock, collateral=bundle, sets=sets)
 
 
@@ -90,18 +90,13 @@ def load_key(
 
 
 def owner_endpoint(agreement: VerifiedAgreement, identity: Identity) -> Endpoint:
-    """The owner's side; the time that its own rules allow is now.
+    """The owner's side, if its own rules allow that anything is fed now.
 
     Raises:
-        PolicyError: ``not-a-party``, ``other-key``, ``owner-unsigned``, ``owner-left``,
-            ``not-a-data-owner``, ``resource-not-yet`` or ``resource-expired``.
+        PolicyError: see ``require_home``.
     """
-    agreement.agreement.require_own_key(identity.name, identity.public_key)
-    agreement.require_owner_signed(identity.name)
-    if identity.name not in agreement.agreement.data_owners:
-        raise _no_data(identity.name)
-    for resource in agreement.agreement.resources_of(identity.name):
-        resource.require_time(_wall_clock())
+    owner = Owner(identity.name, identity.public_key)
+    require_home(owner, agreement, _wall_clock())
     return Endpoint(
         role=Role.HOLDER,
         name=identity.name,
@@ -120,10 +115,12 @@ def device_endpoint(
     """The device's side; its code is read and compared with the agreement first.
 
     Raises:
+        PolicyError: ``agreement-not-yet`` or ``agreement-expired``.
         IntegrityError: code ``code-bundle-differs``.
         UnavailableError: code ``no-evidence``.
         PolicyError: code ``attester-unknown``.
     """
+    agreement.agreement.require_time(_wall_clock())
     load_bundle(Path(code), agreement.agreement.code)
     return Endpoint(
         role=Role.ACCELERATOR,
@@ -168,29 +165,47 @@ def require_possible(agreement: VerifiedAgreement, *, development: bool) -> None
         )
 
 
-def require_result(
-    result: AttestationResult | None, agreement: VerifiedAgreement, owner: str
-) -> AttestationResult:
-    """What the device proved, if it will do for all that this owner brings.
+class FeedDoor:
+    """The owner's door to the device that it feeds: asked before each batch.
 
-    Raises:
-        PolicyError: ``level-refused`` or ``code-bundle-differs``.
+    Args:
+        agreement: Verified.
+        folder: Where statements about it lie; None knows of none that come.
+        identity: The owner's.
+        peer: The device, as the session proved it.
+        judged_after_s: A time before which its evidence was not judged, by the
+            monotonic clock.
     """
-    assert result is not None, "a session without evidence was refused"
-    for resource in agreement.agreement.resources_of(owner):
-        if resource.rule.accept and result.level not in resource.rule.accept:
-            raise PolicyError(
-                "the device proves another level",
-                why=f"{result.level}; the rule of {resource.name} wants "
-                f"{', '.join(resource.rule.accept)}",
-                code="level-refused",
-            )
-    if result.claims.code_bundle != agreement.agreement.code.digest:
-        raise PolicyError(
-            "the device runs other code than the agreement names",
-            code="code-bundle-differs",
+
+    def __init__(
+        self,
+        agreement: VerifiedAgreement,
+        folder: Path | None,
+        identity: Identity,
+        peer: Peer,
+        judged_after_s: float,
+    ) -> None:
+        self._statements = StatementDesk(agreement, folder, clock=_wall_clock)
+        self._owner = Owner(identity.name, identity.public_key)
+        self._peer = peer
+        self._judged_after_s = judged_after_s
+
+    def require(self) -> None:
+        """Return if a batch may leave now.
+
+        Raises:
+            RefusedError: see ``decide``.
+        """
+        verified, ended = self._statements.judged()
+        state = State(
+            owner=self._owner,
+            verified=verified,
+            at_s=_wall_clock(),
+            ended=ended,
+            revoked="",
+            evidence_age_s=time.monotonic() - self._judged_after_s,
         )
-    return result
+        decide(Ask(kind=Kind.FED_DEVICE, peer=self._peer), state)
 
 
 def _development_attester(

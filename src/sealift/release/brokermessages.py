@@ -10,14 +10,14 @@ from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
 from sealift.release.audit import Inclusion, SignedTreeHead
-from sealift.release.broker import Peer, ReleaseRequest
 from sealift.release.checkpoint import (
     CheckpointRequest,
     CheckpointStatus,
     Logged,
     ShareRelease,
 )
-from sealift.release.grant import KeyRelease
+from sealift.release.facts import Peer
+from sealift.release.grant import KeyRelease, ReleaseRequest
 from sealift.release.standing import Standing
 from sealift.release.statement import SignedStatement
 

@@ -14,7 +14,6 @@ from typing import Final
 from sealift.attest.enrolment import Enrolment
 from sealift.codec import encode
 from sealift.crypto.identity import Identity
-from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import (
     EvidenceError,
@@ -26,19 +25,10 @@ from sealift.errors import (
     StaleError,
     UnavailableError,
 )
-from sealift.events import Sink, discard, emit, unfailing
+from sealift.events import Sink, discard, unfailing
 from sealift.ids import Digest
-from sealift.release.admission import Admission, bring_into_force
-from sealift.release.agreement import Resource
-from sealift.release.audit import LogEntry, SignedTreeHead
-from sealift.release.auditlog import Appended, AuditLog
-from sealift.release.broker import (
-    Owner,
-    Peer,
-    ReleaseInfo,
-    ReleaseRequest,
-    may_read_heads,
-)
+from sealift.release.audit import SignedTreeHead
+from sealift.release.auditlog import AuditLog
 from sealift.release.brokermessages import (
     BrokerAnswer,
     BrokerRequest,
@@ -52,13 +42,13 @@ from sealift.release.checkpoint import (
     CheckpointStatus,
     Logged,
 )
-from sealift.release.checkpointdesk import Asker, CheckpointDesk
+from sealift.release.checkpointdesk import CheckpointDesk
+from sealift.release.decision import require_reader
+from sealift.release.door import Door, bring_into_force
 from sealift.release.enroldesk import EnrolDesk
+from sealift.release.facts import Owner, Peer
 from sealift.release.files import is_about_peer
-from sealift.release.grant import KeyRelease, SealedKey, seal_key
 from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
-from sealift.release.refusals import RefusalCount
-from sealift.release.releasedesk import Asked, ReleaseDesk
 from sealift.release.rollback import Sighting
 from sealift.release.rollbackgate import RollbackGate
 from sealift.release.signed import VerifiedAgreement
@@ -114,66 +104,45 @@ class Broker:
         statements: StatementDesk | None = None,
     ) -> None:
         self._verified = verified
-        self._identity = identity
-        self._owner = Owner(identity.name, identity.public_key)
-        self._vault = vault
         self._log = log
-        self._clock = clock
         self._monotonic = monotonic
-        self._sink = unfailing(sink)
-        self._refusals = RefusalCount()
-        bring_into_force(verified, self._owner, vault)
-        self._served = self._append("agreement")
+        bring_into_force(verified, identity, vault)
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
         self.statements = statements or StatementDesk(verified, clock=clock)
-        self._admission = Admission(
-            verified,
-            self._owner,
-            vault,
-            gate=self.gate,
-            statements=self.statements,
+        self.leases = LeaseDesk(
+            Owner(identity.name, identity.public_key),
+            Standings(vault.ledger),
+            heartbeat_s=shortest_heartbeat(
+                verified.agreement.resources_of(identity.name)
+            ),
+            record=self._record_revocation,
+            monotonic=monotonic,
         )
-        self.leases = self._open_leases()
         self._enrolling = EnrolDesk(
             verified, identity, record=self._record_enrolment, clock=clock
         )
-        self._releases = self._open_releases()
-        self._desk = self._open_checkpoints()
-
-    def _open_leases(self) -> LeaseDesk:
-        resources = self._verified.agreement.resources_of(self._owner.name)
-        return LeaseDesk(
-            self._owner,
-            Standings(self._vault.ledger),
-            heartbeat_s=shortest_heartbeat(resources),
-            record=self._record_revocation,
-            monotonic=self._monotonic,
+        self._door = Door(
+            verified,
+            identity,
+            vault,
+            log,
+            statements=self.statements,
+            gate=self.gate,
+            leases=self.leases,
+            clock=clock,
+            monotonic=monotonic,
+            sink=unfailing(sink),
         )
-
-    def _open_releases(self) -> ReleaseDesk:
-        return ReleaseDesk(
-            self._verified,
-            self._owner,
-            self._vault,
-            admit=self._admission.admit,
-            append=self._append,
-            tell=self._tell,
-            refusals=self._refusals,
-            clock=self._clock,
+        self._desk = CheckpointDesk(
+            verified,
+            identity,
+            store=vault.checkpoints,
+            log=log,
+            door=self._door,
+            clock=clock,
         )
-
-    def _open_checkpoints(self) -> CheckpointDesk:
-        return CheckpointDesk(
-            self._verified,
-            self._identity,
-            self._owner,
-            store=self._vault.checkpoints,
-            log=self._log,
-            clock=self._clock,
-            admit=self._admission.admit,
-            refusals=self._refusals,
-        )
+        self._served = self._door.append("agreement")
 
     def serve(
         self,
@@ -212,7 +181,7 @@ class Broker:
         except SealiftError as error:
             if is_about_peer(error):
                 return BrokerAnswer(refusal=Refusal(error.code, str(error)))
-            self._tell("broker.failed", rule=error.code, peer=session.peer.name)
+            self._door.tell("broker.failed", rule=error.code, peer=session.peer.name)
             line = "the broker cannot answer now; its own output says why"
             return BrokerAnswer(refusal=Refusal(error.code, line))
 
@@ -225,12 +194,12 @@ class Broker:
         """
         if not isinstance(error, (RefusedError, MalformedError)):
             return
-        self._tell("release.refused", rule=error.code, peer=name)
-        if self._refusals.admit(None):
+        self._door.tell("release.refused", rule=error.code, peer=name)
+        if self._door.may_log(None):
             try:
-                self._append("refusal", role=role, peer=name[:63], rule=error.code)
+                self._door.append("refusal", role=role, peer=name[:63], rule=error.code)
             except UnavailableError as failure:
-                self._tell("broker.failed", rule=failure.code, peer=name)
+                self._door.tell("broker.failed", rule=failure.code, peer=name)
 
     def obey_statements(self) -> None:
         """End every lease once a statement, or its time, ended what keys go by.
@@ -239,7 +208,7 @@ class Broker:
             SealiftError: why nothing is released now, though leases go on.
         """
         try:
-            self._admission.require_in_force()
+            self._door.require_in_force()
         except SealiftError as error:
             if error.code not in ENDS:
                 raise
@@ -252,7 +221,7 @@ class Broker:
             StaleError: ``agreement-superseded``.
             UnavailableError: if vault or log cannot be read.
         """
-        self._admission.require_in_force()
+        self._door.require_in_force()
         self._log.head()
 
     def open_leases(self) -> int:
@@ -271,16 +240,16 @@ class Broker:
     def _answer(
         self, request: BrokerRequest, session: BrokerSession, visit: SessionVisit
     ) -> BrokerAnswer:
-        self.leases.admit(session.peer)
         if request.release is not None:
-            return BrokerAnswer(release=self._release(request.release, session, visit))
+            return BrokerAnswer(release=self._door.release(request.release, visit))
+        if request.checkpoint is not None:
+            return self._answer_checkpoint(request.checkpoint, visit)
+        self.leases.admit(session.peer)
         if request.enrol is not None:
             return self._enrol(request.enrol, session)
         if request.lease is not None:
             return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
-        if request.checkpoint is not None:
-            return self._answer_checkpoint(request.checkpoint, session)
-        may_read_heads(session.peer, self._verified)
+        require_reader(session.peer, self._verified)
         if request.statement is not None:
             self.statements.admit(request.statement)
             with suppress(SealiftError):  # it is kept: the watch obeys it as well
@@ -288,7 +257,7 @@ class Broker:
         if request.statements or request.statement is not None:
             return BrokerAnswer(statements=self.statements.known())
         if request.sighting:
-            self._admission.require_in_force()  # or we would say that it is the last one here
+            self._door.require_in_force()  # or we would say that it is the last one here
             served = self._served
             answer = Served(served.entry, served.inclusion, served.head)
             return BrokerAnswer(served=answer)
@@ -308,60 +277,28 @@ class Broker:
         return BrokerAnswer(enrolment=signed)
 
     def _answer_checkpoint(
-        self, request: CheckpointRequest, session: BrokerSession
+        self, request: CheckpointRequest, visit: SessionVisit
     ) -> BrokerAnswer:
-        asker = Asker(session.peer, session.th2)
-        answered = self._desk.answer(request, asker)
+        answered = self._desk.answer(request, visit)
         if request.commit is not None:
             number = str(request.commit.number)
-            self._tell("checkpoint.committed", job=request.job, number=number)
+            self._door.tell("checkpoint.committed", job=request.job, number=number)
         if isinstance(answered, CheckpointStatus):
             return BrokerAnswer(status=answered)
         if isinstance(answered, Logged):
             return BrokerAnswer(logged=answered)
         return BrokerAnswer(share=answered)
 
-    def _release(
-        self, request: ReleaseRequest, session: BrokerSession, visit: SessionVisit
-    ) -> KeyRelease:
-        """Over a session: sealed to its key, under a lease if the owner's rule says."""
-        peer = session.peer
-
-        def seal(data_key: SecretKey, info: ReleaseInfo) -> SealedKey:
-            return seal_key(data_key, info, recipient=peer.hpke, owner=self._identity)
-
-        def grant(resource: Resource) -> None:
-            self.leases.grant(peer, resource, visit.judged_after_s)
-
-        def opens(resource: Resource) -> None:
-            self.leases.require_fresh(resource, visit.judged_after_s)
-
-        asked = Asked(request, peer, session.th2, peer.instance, opens)
-        sealed, logged, _ = self._releases.release(asked, seal, grant)
-        return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
-
     def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
-        self._tell("lease.revoked", rule=rule, peer=instance.to_text())
-        self._append("revocation", instance=instance, rule=rule, epoch=epoch)
+        self._door.tell("lease.revoked", rule=rule, peer=instance.to_text())
+        self._door.append("revocation", instance=instance, rule=rule, epoch=epoch)
 
     def _record_enrolment(self, peer: Peer, enrolment: Enrolment) -> None:
-        self._tell("host.enrolled", peer=peer.name)
-        self._append(
+        self._door.tell("host.enrolled", peer=peer.name)
+        self._door.append(
             "enrolment",
             role=peer.role.value,
             peer=peer.name,
             instance=peer.instance,
             info=Digest.of(encode(enrolment)),
         )
-
-    def _append(self, kind: str, **fields: object) -> Appended:
-        entry = LogEntry(
-            kind=kind,  # type: ignore[arg-type]
-            at_s=int(self._clock()),
-            agreement=self._verified.digest,
-            **fields,  # type: ignore[arg-type]
-        )
-        return self._log.append(entry)
-
-    def _tell(self, kind: str, **fields: str) -> None:
-        emit(self._sink, kind, owner=self._owner.name, **fields)

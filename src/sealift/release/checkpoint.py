@@ -25,7 +25,7 @@ from sealift.errors import (
 )
 from sealift.ids import Digest, check_name
 from sealift.release.audit import Inclusion, SignedTreeHead
-from sealift.release.broker import CHALLENGE_BYTES
+from sealift.release.grant import check_challenge
 
 MAX_OWNERS: Final = 256
 
@@ -71,10 +71,7 @@ class Fetch:
     challenge: bytes
 
     def __post_init__(self) -> None:
-        if len(self.challenge) != CHALLENGE_BYTES:
-            raise MalformedError(
-                f"a challenge has {CHALLENGE_BYTES} bytes", field="challenge"
-            )
+        check_challenge(self.challenge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

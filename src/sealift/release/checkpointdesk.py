@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from sealift.codec import encode
@@ -24,7 +23,6 @@ from sealift.errors import MalformedError, PolicyError, SealiftError, StaleError
 from sealift.ids import Digest
 from sealift.release.audit import CheckpointEntry, CheckpointKind, read_entry
 from sealift.release.auditlog import AuditLog
-from sealift.release.broker import EXPIRY_S, Owner, Peer, may_keep_checkpoints
 from sealift.release.checkpoint import (
     CheckpointMark,
     CheckpointRequest,
@@ -37,18 +35,13 @@ from sealift.release.checkpoint import (
     rolled_back,
 )
 from sealift.release.checkpointstore import CheckpointStore, JobKey
-from sealift.release.refusals import RefusalCount
+from sealift.release.door import Door
+from sealift.release.facts import Ask, Kind
+from sealift.release.grant import EXPIRY_S
+from sealift.release.leasedesk import SessionVisit
 from sealift.release.signed import VerifiedAgreement
 
 Answered = CheckpointStatus | Logged | ShareRelease
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """Who asks, in which session."""
-
-    peer: Peer
-    th2: bytes
 
 
 class CheckpointDesk:
@@ -57,42 +50,36 @@ class CheckpointDesk:
     Args:
         verified: The agreement that everybody signed.
         identity: The owner's; signs.
-        owner: For whom.
         store: The shares in its vault.
         log: Its audit log.
+        door: Asks whether anything may leave.
         clock: Seconds since 1970, for people who read the log.
-        admit: Raises unless the agreement is in force and this challenge is fresh.
-        refusals: Says which refusals are logged.
     """
 
     def __init__(
         self,
         verified: VerifiedAgreement,
         identity: Identity,
-        owner: Owner,
         *,
         store: CheckpointStore,
         log: AuditLog,
+        door: Door,
         clock: Callable[[], float],
-        admit: Callable[[bytes | None], None],
-        refusals: RefusalCount,
     ) -> None:
         self._verified = verified
         self._identity = identity
-        self._owner = owner
         self._store = store
         self._log = log
         self._clock = clock
-        self._admit = admit
-        self._refusals = refusals
+        self._door = door
         self._lock = threading.Lock()
         self._logged = last_logged(log.entries(), verified.digest)
 
-    def answer(self, request: CheckpointRequest, asker: Asker) -> Answered:
+    def answer(self, request: CheckpointRequest, asker: SessionVisit) -> Answered:
         """Answer one request, or log why not.
 
         Raises:
-            PolicyError: ``instance-superseded`` and the rules of a key's release.
+            PolicyError: ``instance-superseded`` and the rules of the decision.
             StaleError: ``checkpoint-number``, ``checkpoint-rolled-back``.
             UnavailableError: if vault or log cannot be written.
         """
@@ -100,13 +87,13 @@ class CheckpointDesk:
             try:
                 return self._answer(request, asker)
             except SealiftError as error:
-                if self._refusals.admit(asker.peer.result):
-                    self._refuse(request, asker, error)
+                self._refuse(request, asker, error)
                 raise
 
-    def _answer(self, request: CheckpointRequest, asker: Asker) -> Answered:
-        may_keep_checkpoints(asker.peer, self._verified, self._owner)
-        self._admit(request.fetch.challenge if request.fetch else None)
+    def _answer(self, request: CheckpointRequest, asker: SessionVisit) -> Answered:
+        asked = Ask(kind=Kind.CHECKPOINT_SHARE, peer=asker.peer)
+        challenge = request.fetch.challenge if request.fetch else None
+        self._door.require(asked, asker, challenge)
         key = JobKey(self._verified.digest, request.job)
         status = self._settle(key)
         if request.claim:
@@ -142,14 +129,14 @@ class CheckpointDesk:
             self._store.finish(key)
         return self._store.status(key)
 
-    def _claim(self, key: JobKey, asker: Asker) -> CheckpointStatus:
+    def _claim(self, key: JobKey, asker: SessionVisit) -> CheckpointStatus:
         instance = asker.peer.instance
         if self._store.was_superseded(key, instance):
             raise _superseded()
         self._store.claim(key, instance)
         return self._store.status(key)
 
-    def _require_worker(self, key: JobKey, asker: Asker) -> None:
+    def _require_worker(self, key: JobKey, asker: SessionVisit) -> None:
         if self._store.worker(key) != asker.peer.instance:
             raise _superseded()
 
@@ -168,7 +155,7 @@ class CheckpointDesk:
         key: JobKey,
         mark: CheckpointMark,
         status: CheckpointStatus,
-        asker: Asker,
+        asker: SessionVisit,
     ) -> Logged:
         """Log, then let it count. A repeated commit is logged again, and harmless."""
         counts_on = None if status.finished else status.committed
@@ -180,7 +167,7 @@ class CheckpointDesk:
         return logged
 
     def _release(
-        self, key: JobKey, fetch: Fetch, status: CheckpointStatus, asker: Asker
+        self, key: JobKey, fetch: Fetch, status: CheckpointStatus, asker: SessionVisit
     ) -> ShareRelease:
         """Seal, log and sync, in this order; what is returned may leave."""
         if fetch.mark != status.committed:
@@ -189,7 +176,7 @@ class CheckpointDesk:
             agreement=key.agreement,
             job=key.job,
             mark=fetch.mark,
-            owner=self._owner.name,
+            owner=self._identity.name,
             recipient=asker.th2,
             challenge=fetch.challenge,
             expiry_s=EXPIRY_S,
@@ -204,32 +191,37 @@ class CheckpointDesk:
         logged = self._append("checkpoint-release", key, fetch.mark, asker, info=digest)
         return ShareRelease(info, sealed, signature, logged)
 
-    def _finish(self, key: JobKey, status: CheckpointStatus, asker: Asker) -> Logged:
+    def _finish(
+        self, key: JobKey, status: CheckpointStatus, asker: SessionVisit
+    ) -> Logged:
         logged = self._append("checkpoint-finish", key, status.committed, asker)
         self._store.finish(key)
         return logged
 
     def _require_split(self, mark: CheckpointMark) -> None:
         holders = self._verified.agreement.holders
-        if self._owner.name not in mark.split or not set(mark.split) <= set(holders):
+        if self._identity.name not in mark.split or not set(mark.split) <= set(holders):
             raise MalformedError(
                 "the key is split among others",
-                why=f"{', '.join(mark.split)[:80]}; this is {self._owner.name}'s broker",
+                why=f"{', '.join(mark.split)[:80]}; this is {self._identity.name}'s broker",
                 code="checkpoint-split",
             )
 
     def _refuse(
-        self, request: CheckpointRequest, asker: Asker, error: SealiftError
+        self, request: CheckpointRequest, asker: SessionVisit, error: SealiftError
     ) -> None:
         key = JobKey(self._verified.digest, request.job)
-        self._append("checkpoint-refusal", key, request.mark, asker, rule=error.code)
+        if self._door.refused(asker.peer, error):
+            self._append(
+                "checkpoint-refusal", key, request.mark, asker, rule=error.code
+            )
 
     def _append(
         self,
         kind: CheckpointKind,
         key: JobKey,
         mark: CheckpointMark | None,
-        asker: Asker,
+        asker: SessionVisit,
         **fields: Any,
     ) -> Logged:
         peer, result = asker.peer, asker.peer.result

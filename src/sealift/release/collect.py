@@ -18,12 +18,6 @@ from sealift.errors import MalformedError, PolicyError, StaleError
 from sealift.ids import Role
 from sealift.release.agreement import Party, Resource
 from sealift.release.audit import SignedTreeHead, verify_head
-from sealift.release.broker import (
-    CHALLENGE_BYTES,
-    EXPIRY_S,
-    ReleaseInfo,
-    ReleaseRequest,
-)
 from sealift.release.brokermessages import (
     BrokerAnswer,
     BrokerRequest,
@@ -31,7 +25,14 @@ from sealift.release.brokermessages import (
     ConsistencyRequest,
     Refusal,
 )
-from sealift.release.grant import KeyRelease, open_release
+from sealift.release.grant import (
+    CHALLENGE_BYTES,
+    EXPIRY_S,
+    KeyRelease,
+    ReleaseInfo,
+    ReleaseRequest,
+    open_release,
+)
 from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting, read_sighting
 from sealift.release.signed import VerifiedAgreement

@@ -29,7 +29,7 @@ from sealift.crypto.sign import Signer
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import EvidenceError, PolicyError
 from sealift.ids import Digest
-from sealift.release.broker import Peer
+from sealift.release.facts import Peer
 from sealift.release.signed import VerifiedAgreement
 
 MAX_OPEN: Final = 64

@@ -9,6 +9,7 @@ Source: spec/release.md section Release.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sealift.channel.commitment import key_commitment
 from sealift.codec import decode, encode
@@ -21,12 +22,13 @@ from sealift.crypto.sign import Signer
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
+    MalformedError,
     PolicyError,
     RefusedError,
     StaleError,
 )
 from sealift.ids import Digest
-from sealift.release.agreement import Party, Resource
+from sealift.release.agreement import Part, Party, Resource
 from sealift.release.audit import (
     Inclusion,
     LogEntry,
@@ -34,7 +36,46 @@ from sealift.release.audit import (
     verify_entry,
     verify_head,
 )
-from sealift.release.broker import ReleaseInfo
+
+CHALLENGE_BYTES: Final = 32
+# Counted by the receiver from the moment it made the challenge; a release is made at
+# once, so this only bounds how long a delayed answer is of use.
+EXPIRY_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Asks for the key of one resource.
+
+    Attributes:
+        purpose: What it will be used for.
+        challenge: 32 fresh random bytes; the answer carries them.
+    """
+
+    resource: str
+    purpose: Part
+    challenge: bytes
+
+    def __post_init__(self) -> None:
+        check_challenge(self.challenge)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseInfo:
+    """What a released key is bound to (rule C9).
+
+    Attributes:
+        recipient: th2 of the session with the recipient.
+        expiry_s: Seconds after the challenge was made, by the recipient's clock.
+    """
+
+    agreement: Digest
+    resource: str
+    purpose: Part
+    owner: str
+    recipient: bytes
+    challenge: bytes
+    expiry_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +102,14 @@ class KeyRelease:
     entry: bytes
     inclusion: Inclusion
     head: SignedTreeHead
+
+
+def check_challenge(challenge: bytes) -> None:
+    """Refuse a challenge of another length."""
+    if len(challenge) != CHALLENGE_BYTES:
+        raise MalformedError(
+            f"a challenge has {CHALLENGE_BYTES} bytes", field="challenge"
+        )
 
 
 def seal_key(

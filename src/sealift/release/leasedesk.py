@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, SealiftError, StaleError
+from sealift.errors import PolicyError, SealiftError
 from sealift.release.agreement import Resource
-from sealift.release.broker import Owner, Peer
 from sealift.release.brokermessages import LeaseRequest
+from sealift.release.facts import Owner, Peer
 from sealift.release.standing import (
-    GRACE_S,
     HEARTBEAT_MISSING,
     Standing,
     Standings,
@@ -68,27 +67,9 @@ class LeaseDesk:
         """Refuse an instance that was revoked; raises ``lease-revoked``."""
         self._standings.require_good(peer.instance)
 
-    def require_fresh(self, resource: Resource, proven_at_s: float) -> None:
-        """Refuse a lease that would be overdue from the first moment.
-
-        A session may stay open for hours: the evidence of its beginning says nothing
-        about the host of now.
-
-        Raises:
-            StaleError: ``evidence-old``.
-        """
-        heartbeat_s = resource.rule.heartbeat_s
-        if heartbeat_s is None:
-            return
-        age_s = self._monotonic() - proven_at_s
-        if age_s >= heartbeat_s + GRACE_S:
-            raise StaleError(
-                f"the evidence is too old for the key of {resource.name}",
-                why=f"it may have been judged {age_s:.1f} s ago; "
-                f"the heartbeat is {heartbeat_s:g} s",
-                fix="Renew the session first, or begin another one",
-                code="evidence-old",
-            )
+    def host(self, instance: PublicKey) -> str:
+        """What made the evidence that its open lease began with; empty without one."""
+        return self._standings.host(instance)
 
     def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:
         """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
@@ -219,6 +200,11 @@ class SessionVisit:
     def peer(self) -> Peer:
         """Who is at the other end, as of the latest renewal."""
         return self._session.peer
+
+    @property
+    def th2(self) -> bytes:
+        """Names the session."""
+        return self._session.th2
 
     @property
     def judged_after_s(self) -> float:

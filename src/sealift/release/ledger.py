@@ -1,8 +1,6 @@
-"""What a broker must never forget, beside keys and log: uses, revocations, numbers seen.
+"""What a broker must never forget, beside keys and log: uses, who has what, revocations.
 
-A small protocol, so that the decisions around it can be tested without a disk; what
-brokers use is ``SqliteLedger``, in the vault's file. Every change is on the disk before
-the call returns, so a use is debited before its key leaves (rule H6), and a revoked
+In the vault's file. Every change is on the disk before the call returns, so a use is debited before its key leaves (rule H6), and a revoked
 instance stays revoked over restarts. An older copy of the file brings older memory
 back: the audit log, and the heads that others kept, show that it happened.
 """
@@ -12,10 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
+from sealift.release.decision import require_use
 from sealift.release.groupcommit import GroupCommit
 from sealift.release.vaultfile import VaultFile
 
@@ -23,6 +22,9 @@ SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS uses (
     line TEXT NOT NULL, resource TEXT NOT NULL, count INTEGER NOT NULL,
     PRIMARY KEY (line, resource)) STRICT;
+CREATE TABLE IF NOT EXISTS holders (
+    line TEXT NOT NULL, instance TEXT NOT NULL, resource TEXT NOT NULL,
+    PRIMARY KEY (line, instance, resource)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS revocations (
     epoch INTEGER PRIMARY KEY, instance TEXT NOT NULL UNIQUE, rule TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS seen (
@@ -30,77 +32,54 @@ CREATE TABLE IF NOT EXISTS seen (
 """
 
 
-class Ledger(Protocol):
-    """What is remembered, and how it may change."""
-
-    def debit(self, line: str, resource: str, limit: int, count: int = 1) -> int:
-        """Count more uses of a resource's key; the number of the last, from 1.
-
-        Args:
-            line: Name of the line of agreements; successors go on counting.
-            resource: Its name.
-            limit: Most uses; 0 for any number.
-            count: How many more.
-
-        Raises:
-            PolicyError: ``uses-exhausted``; nothing was counted.
-        """
-        ...
-
-    def uses(self, line: str, resource: str) -> int:
-        """How often it was counted."""
-        ...
-
-    def revoke(self, instance: PublicKey, rule: str) -> int:
-        """An instance gets nothing any more; the key epoch that begins with it.
-
-        Revoking it again changes nothing.
-        """
-        ...
-
-    def revoked(self, instance: PublicKey) -> str:
-        """The rule that an instance was revoked for; empty if it was not."""
-        ...
-
-    def epoch(self) -> int:
-        """The key epoch: how many instances were revoked."""
-        ...
-
-    def remember(self, name: str, number: int) -> None:
-        """A numbered thing was used; the number remembered never falls."""
-        ...
-
-    def remembered(self, name: str) -> int:
-        """The highest number remembered, or 0."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Use:
     line: str
     resource: str
     limit: int
-    count: int
+    instance: PublicKey
 
 
-class SqliteLedger:
+class Ledger:
     """The ledger in one vault; ``Vault.ledger`` makes it."""
 
     def __init__(self, file: VaultFile) -> None:
         self._file = file
         self._debiting = GroupCommit(self._debit)
 
-    def debit(self, line: str, resource: str, limit: int, count: int = 1) -> int:
-        """See ``Ledger``; uses that come together are counted in one transaction."""
-        return self._debiting.run(_Use(line, resource, limit, count))
+    def debit(self, line: str, resource: str, limit: int, instance: PublicKey) -> int:
+        """Count one more use of a resource's key; its number, from 1.
+
+        Uses that come together are counted in one transaction.
+
+        Args:
+            line: Name of the line of agreements; successors go on counting.
+            resource: Its name.
+            limit: Most uses; 0 for any number.
+            instance: Who gets it.
+
+        Raises:
+            PolicyError: ``uses-exhausted``; nothing was counted.
+        """
+        return self._debiting.run(_Use(line, resource, limit, instance))
 
     def uses(self, line: str, resource: str) -> int:
-        """See ``Ledger``."""
+        """How often it was counted."""
         with self._file.reading() as connection:
             return _count(connection, line, resource)
 
+    def held(self, line: str, instance: PublicKey) -> frozenset[str]:
+        """Resources whose keys were counted for an instance."""
+        query = "SELECT resource FROM holders WHERE line = ? AND instance = ?"
+        with self._file.reading() as connection:
+            rows = connection.execute(query, (line, instance.to_text())).fetchall()
+        return frozenset(row[0] for row in rows)
+
     def revoke(self, instance: PublicKey, rule: str) -> int:
-        """See ``Ledger``."""
+        """An instance gets nothing any more; the key epoch that begins with it.
+
+        Revoking it again changes nothing.
+        """
         with self._file.writing() as connection:
             connection.execute(
                 "INSERT INTO revocations (instance, rule) VALUES (?, ?) "
@@ -110,19 +89,19 @@ class SqliteLedger:
             return _epoch(connection)
 
     def revoked(self, instance: PublicKey) -> str:
-        """See ``Ledger``."""
+        """The rule that an instance was revoked for; empty if it was not."""
         query = "SELECT rule FROM revocations WHERE instance = ?"
         with self._file.reading() as connection:
             row = connection.execute(query, (instance.to_text(),)).fetchone()
         return str(row[0]) if row else ""
 
     def epoch(self) -> int:
-        """See ``Ledger``."""
+        """The key epoch: how many instances were revoked."""
         with self._file.reading() as connection:
             return _epoch(connection)
 
     def remember(self, name: str, number: int) -> None:
-        """See ``Ledger``."""
+        """A numbered thing was used; the number remembered never falls."""
         with self._file.writing() as connection:
             connection.execute(
                 "INSERT INTO seen VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
@@ -131,7 +110,7 @@ class SqliteLedger:
             )
 
     def remembered(self, name: str) -> int:
-        """See ``Ledger``."""
+        """The highest number remembered, or 0."""
         query = "SELECT number FROM seen WHERE name = ?"
         with self._file.reading() as connection:
             row = connection.execute(query, (name,)).fetchone()
@@ -144,13 +123,17 @@ class SqliteLedger:
 
 def _debit_one(connection: sqlite3.Connection, use: _Use) -> int | Exception:
     """The number of the last use, or why it may not be: then nothing was counted."""
-    last = _count(connection, use.line, use.resource) + use.count
+    last = _count(connection, use.line, use.resource) + 1
     try:
         require_use(last, use.limit, use.resource)
     except PolicyError as error:
         return error
     connection.execute(
         "INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", (use.line, use.resource, last)
+    )
+    connection.execute(
+        "INSERT OR IGNORE INTO holders VALUES (?, ?, ?)",
+        (use.line, use.instance.to_text(), use.resource),
     )
     return last
 
@@ -165,14 +148,3 @@ def _count(connection: sqlite3.Connection, line: str, resource: str) -> int:
 def _epoch(connection: sqlite3.Connection) -> int:
     query = "SELECT count(*) FROM revocations"
     return int(connection.execute(query).fetchone()[0])
-
-
-def require_use(count: int, limit: int, resource: str) -> None:
-    """Refuse a use beyond the limit; raises ``uses-exhausted``."""
-    if limit and count > limit:
-        raise PolicyError(
-            f"the key of {resource} was released {limit} times, as often as it may be",
-            why="its owner's rule counts every release, those of resumed jobs too",
-            fix="Its owner may sign a successor that allows more",
-            code="uses-exhausted",
-        )

@@ -39,6 +39,12 @@ class RollbackGate:
             said = set(self._sightings)
         return tuple(name for name in self._agreement.holders if name not in said)
 
+    @property
+    def sightings(self) -> tuple[Sighting, ...]:
+        """What owners said so far."""
+        with self._lock:
+            return tuple(self._sightings.values())
+
     def admit(self, sighting: Sighting) -> None:
         """An owner said what it serves.
 
@@ -59,9 +65,7 @@ class RollbackGate:
             PolicyError: ``quorum-missing``.
             StaleError: ``agreement-rolled-back`` or ``agreement-forked``.
         """
-        with self._lock:
-            known = tuple(self._sightings.values())
-        require_latest(self._agreement, known)
+        require_latest(self._agreement, self.sightings)
 
     def ask(self, see: Callable[[str], Sighting | None]) -> None:
         """Ask whoever is missing, once each.

@@ -30,7 +30,6 @@ from sealift.release.audit import (
     verify_entry,
     verify_head,
 )
-from sealift.release.broker import CHALLENGE_BYTES, EXPIRY_S
 from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
 from sealift.release.checkpoint import (
     CheckpointMark,
@@ -50,7 +49,7 @@ from sealift.release.collect import (
     require_answer,
     require_owners_broker,
 )
-from sealift.release.grant import verify_owner
+from sealift.release.grant import CHALLENGE_BYTES, EXPIRY_S, verify_owner
 from sealift.release.signed import VerifiedAgreement
 
 SUPERSEDED: Final = "instance-superseded"

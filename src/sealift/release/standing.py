@@ -17,13 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import PolicyError, StaleError
+from sealift.release.decision import GRACE_S, require_good, require_same_host
 from sealift.release.ledger import Ledger
 
 HEARTBEAT_MISSING: Final = "heartbeat-missing"
-# A renewal is judged on the way, and machines pause; less than the second that
-# revocation may take beyond a heartbeat.
-GRACE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +63,13 @@ class Standings:
     def require_good(self, instance: PublicKey) -> None:
         """Refuse an instance that was revoked; raises ``lease-revoked``."""
         with self._lock:
-            rule = self._ledger.revoked(instance)
-        if rule:
-            raise revoked(rule)
+            require_good(self._ledger.revoked(instance))
+
+    def host(self, instance: PublicKey) -> str:
+        """What made the evidence that its open lease began with; empty without one."""
+        with self._lock:
+            lease = self._leases.get(instance)
+        return lease.attester if lease else ""
 
     def grant(
         self,
@@ -87,7 +88,7 @@ class Standings:
             self.require_good(instance)
             known = self._leases.get(instance)
             if known:
-                _require_same_host(known, attester)
+                require_same_host(known.attester, attester)
                 heartbeat_s = min(heartbeat_s, known.heartbeat_s)
             self._leases[instance] = _Lease(heartbeat_s, proven_at_s, attester)
 
@@ -115,7 +116,7 @@ class Standings:
             self.require_good(instance)
             fresh = _Lease(heartbeat_s, proven_at_s, attester)
             lease = self._leases.get(instance, fresh)
-            _require_same_host(lease, attester)
+            require_same_host(lease.attester, attester)
             newer = max(lease.proven_at_s, proven_at_s)
             self._leases[instance] = replace(lease, proven_at_s=newer)
 
@@ -173,24 +174,3 @@ class Standings:
         with self._lock:
             due = [lease.due_at_s for lease in self._leases.values()]
         return max(0.0, min(due) - now_s) if due else None
-
-
-def _require_same_host(lease: _Lease, attester: str) -> None:
-    """A host that turned bad must not show the evidence of a clean one instead."""
-    if lease.attester != attester:
-        raise PolicyError(
-            "the lease was opened by evidence of another host",
-            why="an instance is one process, and does not move",
-            fix="Start the accelerator again: that is another instance",
-            code="attester-differs",
-        )
-
-
-def revoked(rule: str) -> StaleError:
-    """The refusal of an instance that was revoked."""
-    return StaleError(
-        "this instance was revoked",
-        why=f"it failed to prove itself while it held keys [{rule}]",
-        fix="Start it again on a clean host: that is another instance",
-        code="lease-revoked",
-    )

@@ -72,6 +72,12 @@ class StatementDesk:
                 raise self._error
             return self._verified
 
+    def judged(self) -> tuple[VerifiedAgreement, SealiftError | None]:
+        """The agreement with everything that is known of it, and what that ended it by."""
+        with self._lock:
+            self._look()
+            return self._verified, self._error
+
     def known(self) -> tuple[SignedStatement, ...]:
         """Every statement that is known here, to show to others (rule S4)."""
         with self._lock:

@@ -37,7 +37,7 @@ from sealift.release.database import (
     transaction,
 )
 from sealift.release.ledger import SCHEMA as LEDGER_SCHEMA
-from sealift.release.ledger import SqliteLedger
+from sealift.release.ledger import Ledger
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vaultfile import VaultFile
 from sealift.release.wrapping import Wrapped, unwrap, wrap
@@ -50,8 +50,8 @@ CREATE TABLE agreements (line TEXT PRIMARY KEY, number INTEGER NOT NULL,
                          digest TEXT NOT NULL) STRICT
 """
 # Of the file's form. 0: keys and agreements; 2: shares of checkpoints besides;
-# 3: uses, revocations and numbers seen besides.
-FORM: Final = 3
+# 3: uses, revocations and numbers seen besides; 4: which instance has which keys.
+FORM: Final = 4
 FORM_WITH_LEDGER: Final = 3
 _ADDED: Final = f"{CHECKPOINT_SCHEMA}; {LEDGER_SCHEMA}; PRAGMA user_version = {FORM}"
 
@@ -79,7 +79,7 @@ class Vault:
         self._path = path
         self._identity = identity
         self._lock = self._file.lock
-        self._ledger = SqliteLedger(self._file)
+        self._ledger = Ledger(self._file)
 
     @classmethod
     def create(cls, path: Path, identity: Identity) -> Vault:
@@ -108,7 +108,7 @@ class Vault:
         return CheckpointStore(self._connection, self._path, self._identity, self._lock)
 
     @property
-    def ledger(self) -> SqliteLedger:
+    def ledger(self) -> Ledger:
         """What it remembers of releases and of those that got them."""
         return self._ledger
 

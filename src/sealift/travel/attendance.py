@@ -21,6 +21,8 @@ from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
+from sealift.release.decision import decide
+from sealift.release.facts import Ask, Kind, Owner, Peer, State
 from sealift.release.files import write_whole
 from sealift.release.heads import HeadStore, log_owner
 from sealift.release.lease import ask_standing
@@ -195,16 +197,39 @@ class Attendance:
             self._watch(held, signed.lease, circuit.close) as require_standing,
             connect(circuit, self._endpoint, policy) as session,
         ):
-            provisioning = self._provisioning(held, signed, require_standing)
+            peer = session.peer
+
+            def require() -> None:
+                require_standing()
+                self._require_allowed(signed.lease, peer)
+
+            provisioning = self._provisioning(held, signed, require)
             receipt = provisioning.provision(self._between(session, signed))
         verify_receipt(receipt, self._agreement)
         return receipt
+
+    def _require_allowed(self, lease: Lease, peer: Peer) -> None:
+        """Before each frame: what our own rule says of rows, and of who gets them."""
+        identity = self._endpoint.identity
+        assert identity is not None, "a holder has its party's identity"
+        verified, ended = self._statements.judged()
+        state = State(
+            owner=Owner(self._endpoint.name, identity.public_key),
+            verified=verified,
+            at_s=self._agreement.equipment.clock(),
+            ended=ended,
+            revoked="",
+        )
+        asked = Ask(
+            kind=Kind.ROWS, peer=peer, resource=lease.resource, purpose=lease.purpose
+        )
+        decide(asked, state)
 
     def _provisioning(
         self,
         held: HeldResource,
         signed: SignedLease,
-        require_standing: Callable[[], None],
+        require_allowed: Callable[[], None],
     ) -> Provisioning:
         most = self._agreement.agreement.output.max_visits
         return Provisioning(
@@ -214,7 +239,7 @@ class Attendance:
             check_heads=self._check_heads,
             receipt_wait_s=self._receipt_wait_s,
             pathfinder=self._pathfinder,
-            require_standing=require_standing,
+            require_allowed=require_allowed,
             count=partial(self._served.take, signed.lease, most),
             sink=self._sink,
         )

@@ -82,7 +82,7 @@ class Provisioning:
             each a continuation of the last one kept.
         receipt_wait_s: How long to wait for the receipt after the cargo.
         pathfinder: Chooses the way of the frames; the relay only, if there is none.
-        require_standing: Raises once our own broker no longer stands by the accelerator.
+        require_allowed: Raises unless rows may leave now; asked before each frame.
         count: Takes note, on the disk, that rows leave; raises if they may not.
         sink: Where events go.
     """
@@ -96,7 +96,7 @@ class Provisioning:
         check_heads: Callable[[tuple[SignedTreeHead, ...]], None],
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         pathfinder: Pathfinder | None = None,
-        require_standing: Callable[[], None] = _nothing,
+        require_allowed: Callable[[], None],
         count: Callable[[], None] = _nothing,
         sink: Sink = discard,
     ) -> None:
@@ -108,7 +108,7 @@ class Provisioning:
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
         self._pathfinder = pathfinder or Pathfinder(())
-        self._require_standing = require_standing
+        self._require_allowed = require_allowed
         self._count = count
         self._sink = sink
 
@@ -132,6 +132,7 @@ class Provisioning:
         with ExitStack() as stack:
             visit_key = session.export(Label.VISIT_FRAME, self._lease.digest.raw)
             stack.callback(visit_key.wipe)
+            self._require_allowed()
             self._introduce(session)
             ready = receive_message(session, Ready, timeout_s=self._remaining_s())
             self._check_heads(ready.heads)
@@ -208,7 +209,7 @@ class Provisioning:
             )
 
     def _remaining_s(self) -> float:
-        self._require_standing()
+        self._require_allowed()
         left = self._deadline - self._clock()
         if left <= 0:
             raise StaleError(
@@ -248,8 +249,7 @@ def check_lease(
     evidence that binds this very key.
 
     Raises:
-        PolicyError: if it names another holder, resource, content or size, or a purpose
-            that the owner's rule does not allow.
+        PolicyError: if it names another holder, resource, content or size.
         AuthenticationError: if the orchestrator did not sign it.
     """
     lease = verify_lease(signed, terms)
@@ -258,7 +258,6 @@ def check_lease(
     resource = held[lease.resource].resource
     if (lease.content, part_for(lease.purpose)) != (resource.content, resource.part):
         raise PolicyError("the lease is for another content", code="foreign-lease")
-    resource.require_purpose(lease.purpose)
     _check_rows(lease, resource)
     return held[lease.resource]
 

@@ -17,8 +17,8 @@ from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
 from sealift.release import backup
 from sealift.release.backup import back_up, check_copy, restore, upgrade
-from sealift.release.broker import ReleaseRequest
 from sealift.release.brokermessages import BrokerRequest
+from sealift.release.grant import ReleaseRequest
 from sealift.release.vault import FORM, Vault
 from tests.sim.mutants import without
 from tests.sim.owners import (

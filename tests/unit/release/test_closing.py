@@ -37,7 +37,7 @@ def test_a_vault_in_use(tmp_path: Path, way: str) -> None:
     with pytest.raises(UnavailableError):
         vault.ledger.epoch()
     with pytest.raises(UnavailableError):
-        vault.ledger.debit("line", "resource", 0)
+        vault.ledger.debit("line", "resource", 0, create_identity("x").public_key)
 
 
 def test_a_log_in_use(tmp_path: Path) -> None:

@@ -124,11 +124,12 @@ def refuse(*args: object) -> None:
 
 
 def test_uses_that_come_together_are_each_counted(tmp_path: Path) -> None:
-    vault = Vault.create(tmp_path / "vault", create_identity("ada"))
+    ada = create_identity("ada")
+    vault = Vault.create(tmp_path / "vault", ada)
 
     def debit(_: int) -> int:
         try:
-            return vault.ledger.debit("line", "rows", 10)
+            return vault.ledger.debit("line", "rows", 10, ada.public_key)
         except PolicyError:
             return 0
 

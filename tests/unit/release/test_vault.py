@@ -25,7 +25,7 @@ from sealift.release import database
 from sealift.release.auditlog import AuditLog
 from sealift.release.checkpoint import CheckpointStatus
 from sealift.release.checkpointstore import JobKey
-from sealift.release.vault import APPLICATION_ID, Vault
+from sealift.release.vault import APPLICATION_ID, FORM, Vault
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_vault_of_a_later_form_is_left_alone(
     vault: Vault, identity: Identity, tmp_path: Path
 ) -> None:
     with sqlite3.connect(tmp_path / "vault") as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute(f"PRAGMA user_version = {FORM + 1}")
     connection.close()
     with pytest.raises(MalformedError) as caught:
         Vault.open(tmp_path / "vault", identity)

@@ -12,7 +12,6 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, MalformedError, PolicyError
 from sealift.ids import Digest
-from sealift.release.agreement import ReleaseRule
 from sealift.travel.holder import check_lease
 from sealift.travel.lease import SignedLease, sign_lease, verify_lease
 from tests.sim.visit_world import VisitWorld
@@ -104,23 +103,3 @@ def test_what_a_holder_does_not_serve(
     with pytest.raises(PolicyError) as refusal:
         check_lease(sign_lease(changed, operator), held, holder="ada", terms=terms)
     assert refusal.value.code == code
-
-
-def test_a_purpose_that_the_owners_rule_does_not_name(world: VisitWorld) -> None:
-    """The rows are the same, and the part allows it: the owner's rule does not."""
-    operator = world.consortium.identities["cleo"]
-    own = world.held["ada-train"]
-    lease = replace(
-        LEASE, agreement=world.agreement.digest, content=own.resource.content,
-        purpose="prepare",
-    )  # fmt: skip
-    terms = replace(
-        TERMS, orchestrator=operator.public_key, agreement=world.agreement.digest
-    )
-    signed = sign_lease(lease, operator)
-    check_lease(signed, {"ada-train": own}, holder="ada", terms=terms)  # control
-    rule = ReleaseRule(purposes=("train",))
-    strict = replace(own, resource=replace(own.resource, rule=rule))
-    with pytest.raises(PolicyError) as refusal:
-        check_lease(signed, {"ada-train": strict}, holder="ada", terms=terms)
-    assert refusal.value.code == "purpose-refused"

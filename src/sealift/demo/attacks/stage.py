@@ -228,6 +228,7 @@ class Stage:
             signed,
             clock=time.monotonic,
             check_heads=lambda _heads: None,
+            require_allowed=lambda: None,
             receipt_wait_s=LEASE_S,
         )
         try:

@@ -160,7 +160,7 @@ class Resource:
         """What its rows may be visited for."""
         return self.rule.purposes or PURPOSES[self.part]
 
-    def require_purpose(self, purpose: Purpose) -> None:
+    def require_purpose(self, purpose: str) -> None:
         """Refuse a visit for what its owner did not allow.
 
         Raises:

@@ -1,0 +1,361 @@
+"""May this leave, to this asker, now? One pure decision for every kind of secret (rule N1).
+
+Each rule stands once, in ``RULES``, in the order in which they are asked, with the kinds
+that it cannot apply to and why. Facts are arguments: nothing here reads a clock, a file
+or a socket. The doors (``release/door.py``, ``release/checkpointdesk.py``, the holder's in
+``travel/attendance.py``, the fed device's in ``link/terms.py``) gather the facts, ask, log
+and sync, then let go; none of them has a rule of its own.
+Source: spec/release.md section Decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.errors import PolicyError, StaleError
+from sealift.ids import Role
+from sealift.release.agreement import Resource
+from sealift.release.facts import Ask, Kind, Owner, Peer, State
+from sealift.release.rollback import require_latest
+from sealift.release.signed import VerifiedAgreement
+
+# A renewal is judged on the way, and machines pause; less than the second that
+# revocation may take beyond a heartbeat.
+GRACE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table.
+
+    Attributes:
+        name: For people, and for the table in the specification.
+        require: Raises, with the stable name of what does not hold.
+        not_for: Kinds to which it cannot apply, each with the reason.
+    """
+
+    name: str
+    require: Callable[[Ask, State], None]
+    not_for: Mapping[Kind, str] = field(default_factory=dict)
+
+
+def decide(ask: Ask, state: State) -> None:
+    """Return if it may leave.
+
+    Raises:
+        RefusedError: its ``code`` names the first rule that does not hold.
+    """
+    for rule in RULES:
+        if ask.kind not in rule.not_for:
+            rule.require(ask, state)
+
+
+def require_in_force(state: State) -> None:
+    """What must hold for anything at all: signed by the owner, ended by nobody, the last.
+
+    Raises:
+        PolicyError, StaleError: see ``_unended``, ``_signed`` and ``_in_force``.
+    """
+    _unended(state)
+    _signed(state)
+    _in_force(state)
+
+
+def require_reader(peer: Peer, verified: VerifiedAgreement) -> None:
+    """Heads, proofs and statements are for parties of the agreement and its accelerator.
+
+    Raises:
+        PolicyError: for anybody else.
+    """
+    _same_agreement(peer, verified)
+    if peer.identity not in {party.sign for party in verified.agreement.parties}:
+        _accelerator(peer)
+        _evidence(peer, verified)
+
+
+def require_home(owner: Owner, verified: VerifiedAgreement, at_s: float) -> None:
+    """What an owner finds out at home, before it meets anybody to feed.
+
+    Raises:
+        PolicyError: ``not-a-party``, ``owner-unsigned``, ``owner-left``,
+            ``not-a-data-owner``; the time of the agreement or a resource is not now.
+    """
+    state = State(owner=owner, verified=verified, at_s=at_s, ended=None, revoked="")
+    resources = verified.agreement.resources_of(owner.name)
+    _signed(state)
+    _own(resources, state)
+    _time(resources, state)
+
+
+def require_use(count: int, limit: int, resource: str) -> None:
+    """Refuse a use beyond the limit; raises ``uses-exhausted``."""
+    if limit and count > limit:
+        raise PolicyError(
+            f"the key of {resource} was released {limit} times, as often as it may be",
+            why="its owner's rule counts every release, those of resumed jobs too",
+            fix="Its owner may sign a successor that allows more",
+            code="uses-exhausted",
+        )
+
+
+def require_good(revoked: str) -> None:
+    """Refuse an instance that was revoked; raises ``lease-revoked``."""
+    if revoked:
+        raise StaleError(
+            "this instance was revoked",
+            why=f"it failed to prove itself while it held keys [{revoked}]",
+            fix="Start it again on a clean host: that is another instance",
+            code="lease-revoked",
+        )
+
+
+def require_same_host(lease: str, attester: str) -> None:
+    """A host that turned bad must not show the evidence of a clean one instead.
+
+    Raises:
+        PolicyError: ``attester-differs``.
+    """
+    if lease and lease != attester:
+        raise PolicyError(
+            "the lease was opened by evidence of another host",
+            why="an instance is one process, and does not move",
+            fix="Start the accelerator again: that is another instance",
+            code="attester-differs",
+        )
+
+
+def _unended(state: State) -> None:
+    if state.ended is not None:
+        raise state.ended
+
+
+def _signed(state: State) -> None:
+    """The owner itself signed, and with this side's key, not another one."""
+    if state.verified.require_owner_signed(state.owner.name).sign != state.owner.key:
+        raise PolicyError(
+            f"the agreement was not signed by this {state.owner.name}",
+            why="it names another key",
+            fix="Release keys only under agreements that you signed",
+            code="owner-unsigned",
+        )
+
+
+def _in_force(state: State) -> None:
+    if state.in_force != state.verified.digest:
+        raise StaleError(
+            "a successor of this agreement is in force",
+            fix="Start the job again under the successor",
+            code="agreement-superseded",
+        )
+
+
+def _same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
+    if peer.agreement != verified.digest:
+        raise PolicyError(
+            "the peer works under another agreement",
+            why=f"{peer.agreement.short}, in force here is {verified.digest.short}",
+            fix="Start the job with the agreement that everybody signed",
+            code="other-agreement",
+        )
+
+
+def _accelerator(peer: Peer) -> None:
+    if peer.role is not Role.ACCELERATOR:
+        raise PolicyError(
+            "keys and rows go to an accelerator only",
+            why=f"the peer is a {peer.role}",
+            code="role-refused",
+        )
+
+
+def _evidence(peer: Peer, verified: VerifiedAgreement) -> None:
+    """It proved an accepted level, the role, and the agreed code."""
+    result = peer.result
+    if result is None:
+        raise PolicyError("the peer showed no evidence", code="evidence-missing")
+    if result.level not in verified.accept:
+        raise PolicyError(
+            "evidence of a level that is not accepted",
+            why=f"{result.level}; the agreement accepts {', '.join(verified.accept)}",
+            code="level-refused",
+        )
+    if result.claims.role not in (None, Role.ACCELERATOR.value):
+        raise PolicyError("the evidence is for another role", code="role-refused")
+    if result.claims.code_bundle != verified.agreement.code.digest:
+        raise PolicyError(
+            "the peer runs other code than the agreement names",
+            code="code-bundle-differs",
+        )
+
+
+def _own(resources: tuple[Resource, ...], state: State) -> None:
+    if not resources:
+        raise PolicyError(
+            f"{state.owner.name} brings nothing to this agreement",
+            fix="Use the identity, or the name, of a data owner",
+            code="not-a-data-owner",
+        )
+    for resource in resources:
+        if resource.owner != state.owner.name:
+            raise PolicyError(
+                f"{resource.name} belongs to {resource.owner}",
+                why=f"it is {state.owner.name} who decides here",
+                fix="Ask the owner's broker",
+                code="not-the-owner",
+            )
+
+
+def _purpose(ask: Ask, state: State) -> None:
+    """Held-out rows are never trained on; a visit is for what the owner's rule names."""
+    for resource in ask.resources(state):
+        if ask.kind is Kind.ROWS:
+            resource.require_purpose(ask.purpose)
+        elif ask.purpose != resource.part or (
+            (ask.kind is Kind.MODEL_KEY) is not (resource.part == "model")
+        ):
+            raise PolicyError(
+                f"{resource.name} is not for this purpose",
+                why=f"it is for {resource.part}, not {ask.purpose}",
+                code="purpose-refused",
+            )
+
+
+def _time(resources: tuple[Resource, ...], state: State) -> None:
+    state.verified.agreement.require_time(state.at_s)
+    for resource in resources:
+        resource.require_time(state.at_s)
+
+
+def _level(ask: Ask, state: State) -> None:
+    """The owner's own levels, for each resource."""
+    level = ask.peer.result.level if ask.peer.result else None
+    for resource in ask.resources(state):
+        accepted = resource.accepted(state.verified.accept)
+        if level not in accepted:
+            raise PolicyError(
+                f"{resource.owner} lets {resource.name} go at other levels",
+                why=f"the evidence proves {level or 'none'}; "
+                f"the owner's rule accepts {', '.join(accepted) or 'none'}",
+                fix="Run the job at a level that every owner accepts",
+                code="owner-level-refused",
+            )
+
+
+def _same_host(ask: Ask, state: State) -> None:
+    if ask.peer.result is not None:
+        require_same_host(state.host, ask.peer.result.claims.attester)
+
+
+def _fresh_evidence(ask: Ask, state: State) -> None:
+    """A session may stay open for hours: its beginning says nothing of the host of now."""
+    for resource in ask.resources(state):
+        rule = resource.rule
+        if rule.heartbeat_s is None or rule.lease_s is None:
+            continue
+        fed = ask.kind is Kind.FED_DEVICE
+        longest_s = rule.lease_s if fed else rule.heartbeat_s + GRACE_S
+        if state.evidence_age_s >= longest_s:
+            raise StaleError(
+                f"the evidence is too old for {resource.name}",
+                why=f"it may have been judged {state.evidence_age_s:.1f} s ago; "
+                f"the owner's rule allows {longest_s:g} s",
+                fix="Renew the session first, or begin another one",
+                code="evidence-old",
+            )
+
+
+def _uses(ask: Ask, state: State) -> None:
+    """A share is no use of its own: it goes where all keys went, which were counted."""
+    for resource in ask.resources(state):
+        limit = resource.rule.max_uses
+        if ask.kind is not Kind.CHECKPOINT_SHARE:
+            require_use(state.uses.get(resource.name, limit) + 1, limit, resource.name)
+        elif resource.name not in state.held:
+            raise PolicyError(
+                f"this instance did not get the key of {resource.name}",
+                why="what was made of the rows goes to nobody whom they may not reach",
+                fix="Collect every key of the owner first",
+                code="share-before-keys",
+            )
+
+
+def _challenge(ask: Ask, state: State) -> None:
+    if not state.fresh:
+        raise StaleError(
+            "this challenge was used before",
+            fix="Ask with a fresh one",
+            code="challenge-replayed",
+        )
+
+
+_NO_VAULT: Final = "the process has no vault: it sends under the agreement it was given"
+_ITS_BROKER: Final = "its broker asks, and lets no key go that would open these rows"
+_OWN_PROCESS: Final = "the owner's own process chooses what it feeds, batch by batch"
+_TRANSCRIPT: Final = "the evidence is bound to this session's own transcript"
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule("ended by nobody", lambda ask, state: _unended(state)),
+    Rule("signed by this owner", lambda ask, state: _signed(state)),
+    Rule(
+        "in force here",
+        lambda ask, state: _in_force(state),
+        {Kind.FED_DEVICE: _NO_VAULT, Kind.ROWS: _ITS_BROKER},
+    ),
+    Rule(
+        "the last one",
+        lambda ask, state: require_latest(state.verified.agreement, state.sightings),
+        {Kind.FED_DEVICE: _NO_VAULT, Kind.ROWS: _ITS_BROKER},
+    ),
+    Rule(
+        "the same agreement",
+        lambda ask, state: _same_agreement(ask.peer, state.verified),
+    ),
+    Rule("an accelerator", lambda ask, state: _accelerator(ask.peer)),
+    Rule("its evidence", lambda ask, state: _evidence(ask.peer, state.verified)),
+    Rule("the owner's", lambda ask, state: _own(ask.resources(state), state)),
+    Rule(
+        "the purpose",
+        _purpose,
+        {
+            Kind.CHECKPOINT_SHARE: "states are of the whole job; each key had its purpose",
+            Kind.FED_DEVICE: _OWN_PROCESS,
+        },
+    ),
+    Rule("in its time", lambda ask, state: _time(ask.resources(state), state)),
+    Rule("the owner's levels", _level),
+    Rule(
+        "not revoked",
+        lambda ask, state: require_good(state.revoked),
+        {
+            Kind.FED_DEVICE: "nobody keeps its lease: how long it lasts is bounded instead"
+        },
+    ),
+    Rule(
+        "the host of its lease",
+        _same_host,
+        {
+            Kind.FED_DEVICE: "it has no lease",
+            Kind.ROWS: "its broker compares, and the holder asks the broker",
+        },
+    ),
+    Rule(
+        "fresh evidence",
+        _fresh_evidence,
+        {Kind.ROWS: "its broker judges renewals; its word is part of `not revoked`"},
+    ),
+    Rule(
+        "uses",
+        _uses,
+        {
+            Kind.FED_DEVICE: "no data key leaves",
+            Kind.ROWS: "the key that opens them is counted; the holder counts visits",
+        },
+    ),
+    Rule(
+        "a fresh challenge",
+        _challenge,
+        {Kind.FED_DEVICE: _TRANSCRIPT, Kind.ROWS: _TRANSCRIPT},
+    ),
+)

@@ -1,0 +1,471 @@
+"""Every rule of the decision against every kind of secret (rule N1).
+
+Each cell of the table either refuses with its code, or the rule says why it cannot apply.
+Dropping any rule from the decision lets the cells of its row through, which is shown.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sealift
+from sealift.attest.level import Level
+from sealift.attest.result import AttestationResult
+from sealift.crypto.hpke import HpkePrivateKey
+from sealift.crypto.sign import SigningKey
+from sealift.errors import (
+    MalformedError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    UnavailableError,
+)
+from sealift.ids import Digest, Role
+from sealift.release import decision
+from sealift.release.agreement import (
+    NO_OUTPUT,
+    Agreement,
+    Board,
+    ReleaseRule,
+    RollbackRule,
+)
+from sealift.release.decision import (
+    GRACE_S,
+    RULES,
+    decide,
+    require_home,
+    require_reader,
+)
+from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.files import is_about_peer
+from sealift.release.grant import ReleaseRequest
+from sealift.release.rollback import Sighting
+from sealift.release.signed import VerifiedAgreement, verify
+from tests.sim.owners import (
+    NOW_S,
+    Consortium,
+    accelerator_peer,
+    broker_peer,
+    evidence_result,
+    make_consortium,
+)
+
+OTHER = Digest.of(b"something else")
+PURPOSES = {Kind.DATA_KEY: "train", Kind.MODEL_KEY: "model", Kind.ROWS: "train"}
+LEASED = ReleaseRule(max_uses=3, lease_s=60.0, heartbeat_s=4.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind's world, its question and its facts, which allow it."""
+
+    consortium: Consortium
+    ask: Ask
+    state: State
+
+    def run(self, **facts: Any) -> str:
+        """``allowed``, or the code of the rule that failed."""
+        try:
+            decide(self.ask, replace(self.state, **facts))
+        except SealiftError as error:
+            return error.code
+        return "allowed"
+
+    def asking(self, **changes: Any) -> str:
+        return replace(self, ask=replace(self.ask, **changes)).run()
+
+    def by(self, **changes: Any) -> str:
+        return self.asking(peer=replace(self.ask.peer, **changes))  # type: ignore[type-var]
+
+    def proving(self, **claims: Any) -> str:
+        result = self.ask.peer.result
+        assert result is not None
+        return self.by(result=replace(result, claims=replace(result.claims, **claims)))
+
+    def under(self, verified: VerifiedAgreement) -> str:
+        """The same question under another agreement, which both ends work under."""
+        peer = replace(self.ask.peer, agreement=verified.digest)  # type: ignore[type-var]
+        facts = replace(
+            self.state,
+            verified=verified,
+            in_force=verified.digest,
+            sightings=sightings(verified.agreement),
+        )
+        return Case(self.consortium, replace(self.ask, peer=peer), facts).run()
+
+    def agreed(self, **changes: Any) -> str:
+        agreement = replace(self.consortium.agreement, **changes)
+        return self.under(replace(self.consortium, agreement=agreement).verified())
+
+    def ruled(self, **changes: Any) -> str:
+        """Under an agreement whose rule for one of ada's resources differs."""
+        return self.agreed(
+            resources=ruled(self.consortium, self.last_resource, changes)
+        )
+
+    @property
+    def last_resource(self) -> str:
+        """The last that the question is about: a rule of the first alone is no rule."""
+        return self.ask.resources(self.state)[-1].name
+
+
+def ruled(consortium: Consortium, name: str, changes: dict[str, Any]) -> Any:
+    return tuple(
+        replace(each, rule=replace(each.rule, **changes)) if each.name == name else each
+        for each in consortium.agreement.resources
+    )
+
+
+def serving(consortium: Consortium) -> Consortium:
+    """The same parties; what they bring are models."""
+    agreement = consortium.agreement
+    resources = tuple(
+        replace(each, part="model", rows=1, row_bytes=each.total_bytes)
+        for each in agreement.resources
+    )
+    parties = tuple(
+        replace(each, roles=("model_owner", "code_owner", "operator"))
+        for each in agreement.parties
+    )
+    models = replace(agreement, resources=resources, parties=parties, output=NO_OUTPUT)
+    return replace(consortium, agreement=models)
+
+
+def sightings(agreement: Agreement) -> tuple[Sighting, ...]:
+    owners = ("ada", "bern", "cleo")
+    return tuple(Sighting(each, agreement.number, agreement.digest) for each in owners)
+
+
+def make_case(kind: Kind) -> Case:
+    plain = make_consortium()
+    consortium = serving(plain) if kind is Kind.MODEL_KEY else plain
+    resources = tuple(
+        replace(each, rule=LEASED) for each in consortium.agreement.resources
+    )
+    board = Board(
+        members=tuple(plain.identities), threshold=3, rollback=RollbackRule(2, 0)
+    )
+    agreement = replace(consortium.agreement, resources=resources, board=board)
+    consortium = replace(consortium, agreement=agreement)
+    verified = consortium.verified()
+    peer = accelerator_peer(consortium, HpkePrivateKey.generate().public)
+    assert peer.result is not None
+    state = State(
+        owner=Owner("ada", consortium.identities["ada"].public_key),
+        verified=verified,
+        at_s=NOW_S,
+        ended=None,
+        revoked="",
+        in_force=agreement.digest,
+        sightings=sightings(agreement),
+        host=peer.result.claims.attester,
+        evidence_age_s=1.0,
+        uses={"ada-train": 2, "ada-heldout": 2},
+        held=frozenset({"ada-train", "ada-heldout"}),
+        fresh=True,
+    )
+    named = "" if kind in (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE) else "ada-train"
+    purpose = PURPOSES.get(kind, "")
+    ask = Ask(kind=kind, peer=peer, resource=named, purpose=purpose)
+    return Case(consortium, ask, state)
+
+
+CASES = {kind: make_case(kind) for kind in Kind}
+
+
+def unsigned(case: Case) -> str:
+    verified = case.state.verified
+    backing = replace(verified.backing, signers=frozenset({"bern", "cleo"}))
+    return case.run(verified=replace(verified, backing=backing))
+
+
+def left(case: Case) -> str:
+    verified = case.state.verified
+    backing = replace(verified.backing, left=frozenset({"ada"}))
+    return case.run(verified=replace(verified, backing=backing))
+
+
+def level(case: Case, rule: str) -> str:
+    """Two levels in the agreement; the owner takes one, the evidence proves the other."""
+    result = case.ask.peer.result
+    assert result is not None
+    proven = Level.TEE if rule == "agreement" else Level.ATTESTED_HOST
+    claims = replace(result.claims, level=proven)
+    proving = replace(case.ask.peer, result=replace(result, claims=claims))  # type: ignore[type-var]
+    case = replace(case, ask=replace(case.ask, peer=proving))
+    if rule == "agreement":
+        return case.run()
+    accept = (Level.TEE, Level.ATTESTED_HOST)
+    strict = ruled(case.consortium, case.last_resource, {"accept": (Level.TEE,)})
+    return case.agreed(accept=accept, resources=strict)
+
+
+def of_another(case: Case) -> str:
+    """Another owner's resource; where all of an owner are meant: an owner of none."""
+    if case.ask.resource:
+        return case.asking(resource="bern-train")
+    resources = tuple(
+        each for each in case.consortium.agreement.resources if each.owner != "ada"
+    )
+    parties = tuple(
+        replace(each, roles=("code_owner",)) if each.name == "ada" else each
+        for each in case.consortium.agreement.parties
+    )
+    output = replace(case.consortium.agreement.output, baseline_alone=False)
+    return case.agreed(resources=resources, parties=parties, output=output)
+
+
+def late(case: Case) -> str:
+    return case.run(evidence_age_s=60.0)
+
+
+EARLY, LATE = int(NOW_S) - 9, int(NOW_S) + 9
+# By rule: how it is broken, and the code that says so.
+Breaks = dict[str, list[tuple[Callable[[Case], str], str | dict[Kind, str]]]]
+BREAKS: Breaks = {
+    "ended by nobody": [
+        (
+            lambda c: c.run(ended=PolicyError("vetoed", code="agreement-vetoed")),
+            "agreement-vetoed",
+        )
+    ],
+    "signed by this owner": [
+        (unsigned, "owner-unsigned"),
+        (left, "owner-left"),
+        (
+            lambda c: c.run(owner=Owner("ada", SigningKey.generate().public_key)),
+            "owner-unsigned",
+        ),
+        (lambda c: c.run(owner=Owner("zoe", c.state.owner.key)), "not-a-party"),
+    ],
+    "in force here": [
+        (lambda c: c.run(in_force=OTHER), "agreement-superseded"),
+        (lambda c: c.run(in_force=None), "agreement-superseded"),
+    ],
+    "the last one": [
+        (lambda c: c.run(sightings=c.state.sightings[:1]), "quorum-missing"),
+        (
+            lambda c: c.run(sightings=(Sighting("bern", 9, OTHER),)),
+            "agreement-rolled-back",
+        ),
+    ],
+    "the same agreement": [(lambda c: c.by(agreement=OTHER), "other-agreement")],
+    "an accelerator": [
+        (partial(Case.by, role=role), "role-refused")
+        for role in (Role.HOLDER, Role.ORCHESTRATOR, Role.BROKER)
+    ],
+    "its evidence": [
+        (lambda c: c.by(result=None), "evidence-missing"),
+        (lambda c: level(c, "agreement"), "level-refused"),
+        (lambda c: c.proving(role=Role.HOLDER.value), "role-refused"),
+        (lambda c: c.proving(code_bundle=OTHER), "code-bundle-differs"),
+    ],
+    "the owner's": [
+        (
+            of_another,
+            dict.fromkeys(Kind, "not-the-owner")
+            | dict.fromkeys(
+                (Kind.CHECKPOINT_SHARE, Kind.FED_DEVICE), "not-a-data-owner"
+            ),
+        )
+    ],
+    "the purpose": [
+        (lambda c: c.asking(purpose="heldout"), "purpose-refused"),
+        (lambda c: c.asking(purpose=""), "purpose-refused"),
+    ],
+    "in its time": [
+        (lambda c: c.agreed(not_after=EARLY), "agreement-expired"),
+        (lambda c: c.agreed(not_before=LATE), "agreement-not-yet"),
+        (lambda c: c.ruled(not_after=EARLY), "resource-expired"),
+        (lambda c: c.ruled(not_before=LATE), "resource-not-yet"),
+    ],
+    "the owner's levels": [(lambda c: level(c, "owner"), "owner-level-refused")],
+    "not revoked": [(lambda c: c.run(revoked="ima-not-allowed"), "lease-revoked")],
+    "the host of its lease": [
+        (lambda c: c.run(host="tpm:another"), "attester-differs")
+    ],
+    "fresh evidence": [
+        (late, "evidence-old"),
+        (lambda c: c.run(evidence_age_s=math.inf), "evidence-old"),
+    ],
+    "uses": [
+        (
+            lambda c: c.run(uses={c.last_resource: 3}, held=frozenset({"ada-train"})),
+            dict.fromkeys(Kind, "uses-exhausted")
+            | {Kind.CHECKPOINT_SHARE: "share-before-keys"},
+        ),
+        (
+            lambda c: c.run(uses={}, held=frozenset()),
+            dict.fromkeys(Kind, "uses-exhausted")
+            | {Kind.CHECKPOINT_SHARE: "share-before-keys"},
+        ),
+    ],
+    "a fresh challenge": [(lambda c: c.run(fresh=False), "challenge-replayed")],
+}
+CELLS = [
+    pytest.param(rule, kind, id=f"{rule.name}, {kind}")
+    for rule in RULES
+    for kind in Kind
+]
+
+
+def test_every_kind_may_leave_as_agreed() -> None:
+    """Control: with all facts as they should be, everything is allowed."""
+    assert {kind: case.run() for kind, case in CASES.items()} == dict.fromkeys(
+        Kind, "allowed"
+    )
+
+
+def test_every_rule_has_its_row() -> None:
+    assert [rule.name for rule in RULES] == list(BREAKS)
+
+
+@pytest.mark.parametrize(("rule", "kind"), CELLS)
+def test_each_rule_against_each_kind(rule: decision.Rule, kind: Kind) -> None:
+    if kind in rule.not_for:
+        assert len(rule.not_for[kind]) > 9, "a reason stands there"
+        return
+    for broken, code in BREAKS[rule.name]:
+        expected = code if isinstance(code, str) else code[kind]
+        assert broken(CASES[kind]) == expected
+
+
+@pytest.mark.parametrize(("dropped", "kind"), CELLS)
+def test_without_the_rule_its_cell_lets_it_through(
+    dropped: decision.Rule, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutants: each rule dropped once. What else refuses says another thing."""
+    if kind in dropped.not_for:
+        return
+    rest = tuple(rule for rule in RULES if rule is not dropped)
+    monkeypatch.setattr(decision, "RULES", rest)
+    for broken, code in BREAKS[dropped.name]:
+        expected = code if isinstance(code, str) else code[kind]
+        assert broken(CASES[kind]) != expected or expected in ELSEWHERE
+
+
+# What two rules say in the same word, each of its own matter.
+ELSEWHERE = {"role-refused", "not-a-party"}
+
+
+def test_heartbeats_are_short_for_keys_and_leases_for_fed_devices() -> None:
+    for kind, longest_s in (
+        (Kind.DATA_KEY, 4.0 + GRACE_S),
+        (Kind.CHECKPOINT_SHARE, 4.0 + GRACE_S),
+        (Kind.FED_DEVICE, 60.0),
+    ):
+        case = CASES[kind]
+        assert case.run(evidence_age_s=longest_s - 0.01) == "allowed"
+        assert case.run(evidence_age_s=longest_s) == "evidence-old"
+
+
+def test_a_key_of_rows_is_no_key_of_a_model() -> None:
+    model, rows = CASES[Kind.MODEL_KEY], CASES[Kind.DATA_KEY]
+    assert rows.asking(kind=Kind.MODEL_KEY) == "purpose-refused"
+    assert rows.asking(kind=Kind.MODEL_KEY, purpose="model") == "purpose-refused"
+    assert model.asking(kind=Kind.DATA_KEY) == "purpose-refused"
+
+
+def test_a_visit_is_for_what_the_owners_rule_names() -> None:
+    rows = CASES[Kind.ROWS]
+    assert rows.asking(purpose="prepare") == "allowed"
+    strict = ruled(rows.consortium, "ada-train", {"purposes": ("train",)})
+    agreement = replace(rows.consortium.agreement, resources=strict)
+    verified = replace(rows.consortium, agreement=agreement).verified()
+    assert rows.under(verified) == "allowed"
+    preparing = replace(rows, ask=replace(rows.ask, purpose="prepare"))
+    assert preparing.under(verified) == "purpose-refused"
+
+
+def test_unknown_resources_are_refused() -> None:
+    for kind in (Kind.DATA_KEY, Kind.MODEL_KEY, Kind.ROWS):
+        assert CASES[kind].asking(resource="zoe-train") == "no-resource"
+        assert CASES[kind].asking(resource="") == "no-resource"
+
+
+def test_every_kind_has_a_door_that_asks() -> None:
+    """A kind that nobody asks about would be a secret that leaves another way."""
+    named: dict[str, set[str]] = {}
+    kinds = {f"Kind.{name}" for name in Kind.__members__}
+    for path in Path(sealift.__file__).parent.rglob("*.py"):
+        if path.name in ("decision.py", "facts.py"):
+            continue
+        tree = ast.parse(path.read_text())
+        asks = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        for node in ast.walk(tree):
+            if "Ask" in asks and ast.unparse(node) in kinds:
+                assert isinstance(node, ast.Attribute)
+                named.setdefault(node.attr, set()).add(path.name)
+    assert {kind: len(doors) for kind, doors in named.items()} == dict.fromkeys(
+        Kind.__members__, 1
+    )
+
+
+def test_at_home_the_owner_learns_what_is_wrong_there() -> None:
+    case = CASES[Kind.FED_DEVICE]
+    owner, verified = case.state.owner, case.state.verified
+    require_home(owner, verified, NOW_S)
+    for wrong, code in (
+        (Owner("ada", SigningKey.generate().public_key), "owner-unsigned"),
+        (Owner("zoe", owner.key), "not-a-party"),
+    ):
+        with pytest.raises(PolicyError) as caught:
+            require_home(wrong, verified, NOW_S)
+        assert caught.value.code == code
+    ended = replace(case.consortium.agreement, not_after=EARLY)
+    late = verify(replace(case.consortium, agreement=ended).signed())
+    with pytest.raises(PolicyError) as caught:
+        require_home(owner, late, NOW_S)
+    assert caught.value.code == "agreement-expired"
+
+
+def test_heads_are_for_parties_and_accelerators() -> None:
+    consortium = make_consortium()
+    verified = consortium.verified()
+    peer = accelerator_peer(consortium, HpkePrivateKey.generate().public)
+    require_reader(peer, verified)
+    for name in consortium.identities:
+        holder = replace(broker_peer(consortium, name), role=Role.HOLDER)
+        require_reader(holder, verified)
+    stranger = replace(
+        broker_peer(consortium, "ada"), identity=SigningKey.generate().public_key
+    )
+    nobody = replace(peer, result=None)
+    elsewhere = replace(broker_peer(consortium, "ada"), agreement=OTHER)
+    for refused in (stranger, nobody, elsewhere):
+        with pytest.raises(PolicyError):
+            require_reader(refused, verified)
+
+
+def test_evidence_of_another_code_or_role_is_what_the_agreement_says() -> None:
+    """Control of the table's own evidence: it comes from a real appraisal."""
+    case = CASES[Kind.DATA_KEY]
+    for changes in ({"role": Role.HOLDER}, {"code": OTHER}):
+        result: AttestationResult = evidence_result(case.consortium, **changes)  # type: ignore[arg-type]
+        assert case.by(result=result) in ("role-refused", "code-bundle-differs")
+
+
+def test_challenge_has_its_length() -> None:
+    with pytest.raises(MalformedError):
+        ReleaseRequest("ada-train", "train", b"short")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError("the vault /home/ada/x does not open", code="vault-locked"),
+        MalformedError("/home/ada/x is not a database", code="bad-database"),
+        UnavailableError("cannot read /home/ada/x"),
+    ],
+)
+def test_lines_about_own_files_are_not_for_peers(error: SealiftError) -> None:
+    assert not is_about_peer(error)
+    assert is_about_peer(PolicyError("no", code="role-refused"))
