@@ -5,7 +5,6 @@ Each refusal stands beside the control that the same link works without the atta
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +32,6 @@ from sealift.ids import Role
 from sealift.link import sending
 from sealift.link.form import form_of, last_word
 from sealift.link.handover import Connection, Consent, Proposal
-from sealift.link.terms import FeedDoor
 from sealift.release.agreement import Agreement, ReleaseRule
 from sealift.session.endpoint import Endpoint
 from tests.sim.linked import FORM, LinkedParties, Other, both, linked
@@ -168,58 +166,6 @@ def test_unproven_devices_are_refused_by_the_owner(parties: LinkedParties) -> No
         assert there.code == "peer-refused"
         said.append(here.code)
     assert len(set(said)) == 2
-
-
-def test_an_owners_own_rule_counts(tmp_path: Path) -> None:
-    """At the door itself; each rule of it in ``tests/unit/release/test_decision.py``."""
-    rule = ReleaseRule(accept=(Level.TEE,))
-    parties = LinkedParties(tmp_path, (Level.TEE, Level.ATTESTED_HOST), rule)
-    agreement = parties.agreement
-    code = agreement.agreement.code.digest
-    for level, runs, refusal in (
-        (Level.TEE, code, ""),
-        (Level.ATTESTED_HOST, code, "owner-level-refused"),
-        (Level.TEE, None, "code-bundle-differs"),
-    ):
-        claims = SimpleNamespace(code_bundle=runs, role=None)
-        peer: Any = SimpleNamespace(
-            role=Role.ACCELERATOR,
-            agreement=agreement.digest,
-            result=SimpleNamespace(level=level, claims=claims),
-        )
-        door = FeedDoor(agreement, None, parties.north, peer, time.monotonic())
-        if not refusal:
-            door.require()
-            continue
-        with pytest.raises(PolicyError) as caught:
-            door.require()
-        assert caught.value.code == refusal
-
-
-def test_the_owner_is_asked_before_each_batch(
-    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its time may end, or its lease, while a device is fed."""
-    with linked(parties) as (sender, receiver):
-        got = Other(receiver.receive)
-        sender.send(BATCH)
-        got.join()
-        monkeypatch.setattr(
-            sender._door,
-            "_statements",
-            SimpleNamespace(
-                judged=lambda: (
-                    parties.agreement,
-                    PolicyError("ended", code="agreement-vetoed"),
-                )
-            ),
-        )
-        with pytest.raises(PolicyError) as caught:
-            sender.send(BATCH)
-        assert caught.value.code == "agreement-vetoed"
-        with pytest.raises(PolicyError):
-            sender.send_ahead([BATCH])
-        sender.close()
 
 
 class LaterParties(LinkedParties):

@@ -1,0 +1,240 @@
+"""N1: a second way to a secret, laxer than the first.
+
+Every door is tried with what the owner's rule refuses, beside the control that it opens as
+agreed; and once with a decision that says yes to all, to show that what refuses is the one
+decision that the door asks. Rule by rule: ``tests/unit/release/test_decision.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from sealift.attest.level import Level
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.sign import SigningKey
+from sealift.errors import PolicyError, SealiftError
+from sealift.events import Event
+from sealift.ids import Role
+from sealift.link import terms
+from sealift.release.facts import Kind
+from sealift.release.statement import save_statement, sign_statement
+from sealift.travel import attendance
+from sealift.travel.holder import Provisioning
+from tests.sim.doors import DOORS, MARK, OUT, SHARE, World, at_level
+from tests.sim.hands import Hand
+from tests.sim.linked import LinkedParties, Other, linked
+from tests.sim.owners import (
+    SimPeer,
+)
+from tests.sim.visit_world import VisitWorld
+
+FORM_OF_BATCH = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int64)}
+
+
+# what every door refuses
+
+
+def after(seconds: float, world: World) -> None:
+    world.now_s += seconds
+
+
+def peer(change: Callable[[SimPeer], SimPeer], world: World) -> None:
+    world.spoilt = change
+
+
+def says(kind: Any, who: str, world: World) -> None:
+    identity = world.consortium.identities[who]
+    agreement = world.consortium.agreement
+    said = sign_statement(kind, agreement, identity, world.now_s)
+    save_statement(said, world.statements)
+
+
+SPOILS: dict[str, tuple[Callable[[World], None], str]] = {
+    "after the resource's time": (partial(after, 60), "resource-expired"),
+    "after the agreement's end": (partial(after, 200), "agreement-expired"),
+    "below the owner's level": (
+        partial(peer, lambda each: at_level(each, Level.ATTESTED_HOST)),
+        "owner-level-refused",
+    ),
+    "at no agreed level": (
+        partial(peer, lambda each: at_level(each, Level.DEVELOPMENT)),
+        "level-refused",
+    ),
+    "without evidence": (
+        partial(peer, lambda each: replace(each, result=None)),
+        "evidence-missing",
+    ),
+    "a holder": (
+        partial(peer, lambda each: replace(each, role=Role.HOLDER)),
+        "role-refused",
+    ),
+    "after a veto": (partial(says, "veto", "bern"), "agreement-vetoed"),
+    "after ada left": (partial(says, "leave", "ada"), "owner-left"),
+}
+EVERYWHERE = [
+    pytest.param(kind, spoil, id=f"{kind}, {spoil}")
+    for kind in Kind
+    for spoil in SPOILS
+]
+
+
+@pytest.fixture
+def fake_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder's session is a stand-in, which is opened like a real one."""
+
+    class Opened:
+        def __init__(self, circuit: Any, *_: Any) -> None:
+            self._session = circuit.open_one.__enter__()
+
+        def __enter__(self) -> Any:
+            return self._session
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    monkeypatch.setattr(attendance, "connect", Opened)
+
+
+def prepared(kind: Kind, folder: Path) -> World:
+    """What is asked for is there, and was agreed on."""
+    world = World(folder, serves=kind is Kind.MODEL_KEY)
+    if kind is Kind.CHECKPOINT_SHARE:
+        for resource in ("ada-train", "ada-heldout"):
+            world.release(resource)
+        world.shares().claim()
+        world.shares().deposit(MARK, SecretKey(SHARE))
+        world.shares().commit(MARK)
+    return world
+
+
+def outcome(kind: Kind, world: World) -> str:
+    """``out``, or the rule that refused, which a broker's log and answer name."""
+    if kind is Kind.MODEL_KEY:
+        asking: Callable[[World], object] = lambda each: each.release("ada-train")  # noqa: E731
+    else:
+        asking = DOORS[kind][0]
+    try:
+        asking(world)
+    except SealiftError as error:
+        if error.code != "release-refused":
+            return error.code
+        told = str(error)
+    else:
+        return OUT
+    rule = world.rules()[-1]
+    assert f"[{rule}]" in told
+    return rule
+
+
+@pytest.mark.usefixtures("fake_connection")
+@pytest.mark.parametrize(("kind", "spoil"), EVERYWHERE)
+def test_every_door_refuses_what_the_owner_does_not_allow(
+    kind: Kind, spoil: str, tmp_path: Path
+) -> None:
+    world = prepared(kind, tmp_path)
+    assert outcome(kind, world) == OUT  # control
+    break_it, code = SPOILS[spoil]
+    break_it(world)
+    assert outcome(kind, world) == code
+    world.box.close()
+
+
+@pytest.mark.usefixtures("fake_connection")
+@pytest.mark.parametrize(("kind", "spoil"), EVERYWHERE)
+def test_what_refuses_is_the_decision_that_the_door_asks(
+    kind: Kind, spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutants: each door without its question, everything leaves."""
+    world = prepared(kind, tmp_path)
+    SPOILS[spoil][0](world)
+    monkeypatch.setattr(DOORS[kind][1], "decide", lambda ask, state: None)
+    assert outcome(kind, world) == OUT
+    world.box.close()
+
+
+def test_every_kind_has_its_door_here() -> None:
+    assert set(DOORS) == set(Kind)
+
+
+def test_a_share_goes_where_the_keys_went(tmp_path: Path) -> None:
+    """Uses are counted once per key; without one nothing that was made of rows leaves."""
+    world = prepared(Kind.CHECKPOINT_SHARE, tmp_path)
+    first, world.instance = world.instance, SigningKey.generate().public_key
+    for _ in range(2):
+        with pytest.raises(PolicyError, match="share-before-keys"):
+            world.shares().claim()
+        world.release("ada-train")  # one of ada's two
+    world.release("ada-heldout")
+    world.shares().claim()
+    found, _ = world.shares().fetch(MARK)
+    assert found.reveal(TOKEN) == SHARE
+    world.instance = first
+    with pytest.raises(PolicyError, match="instance-superseded"):
+        world.shares().fetch(MARK)
+    world.box.close()
+
+
+def test_a_revoked_instance_gets_nothing_and_the_log_says_so(tmp_path: Path) -> None:
+    world = prepared(Kind.CHECKPOINT_SHARE, tmp_path)
+    world.box.broker.leases.revoke(world.instance, "ima-not-allowed")
+    assert outcome(Kind.DATA_KEY, world) == "lease-revoked"
+    assert outcome(Kind.CHECKPOINT_SHARE, world) == "lease-revoked"
+    assert world.rules()[-2:] == ["lease-revoked"] * 2
+    world.box.close()
+
+
+def test_rows_are_asked_for_before_each_frame(tmp_path: Path) -> None:
+    """A real visit: after the third frame the owner's rule says no."""
+    for allowed, frames in ((3, 3), (10**6, None)):
+        sent: list[Event] = []
+
+        def allow(sent: list[Event] = sent, allowed: int = allowed) -> None:
+            if len([e for e in sent if e.kind == "holder.frame"]) >= allowed:
+                raise PolicyError("over", code="agreement-expired")
+
+        def bring(
+            hand: Hand,
+            allow: Callable[[], None] = allow,
+            sent: list[Event] = sent,
+        ) -> Any:
+            return Provisioning(
+                hand.held,
+                hand.signed,
+                clock=hand.clock,
+                check_heads=lambda heads: None,
+                require_allowed=allow,
+                sink=sent.append,
+            ).provision(hand.session)
+
+        folder = tmp_path / str(allowed)
+        folder.mkdir()
+        with VisitWorld(folder) as world:
+            outcome_ = world.visit("ada", bring)
+        count = len([each for each in sent if each.kind == "holder.frame"])
+        assert count == frames if frames else outcome_.verified
+
+
+def test_a_fed_device_is_asked_about_before_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with linked(LinkedParties(tmp_path)) as (sender, receiver):
+        got = Other(receiver.receive)
+        sender.send(FORM_OF_BATCH)  # control
+        got.join()
+
+        def refuse(ask: object, state: object) -> NoReturn:
+            raise PolicyError("ended", code="agreement-expired")
+
+        monkeypatch.setattr(terms, "decide", refuse)
+        for send in (sender.send, lambda batch: sender.send_ahead([batch])):
+            with pytest.raises(PolicyError) as caught:
+                send(FORM_OF_BATCH)
+            assert caught.value.code == "agreement-expired"
+        sender.close()

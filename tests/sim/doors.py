@@ -1,0 +1,230 @@
+"""ada's broker, holder and feeder at their doors, and who wants something of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+from sealift.attest.level import Level
+from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.sign import SigningKey
+from sealift.ids import Digest, Role
+from sealift.link import terms
+from sealift.release import door
+from sealift.release.agreement import NO_OUTPUT, ReleaseRule
+from sealift.release.checkpoint import CheckpointMark
+from sealift.release.collect import collect_release
+from sealift.release.facts import Kind
+from sealift.release.heads import HeadStore
+from sealift.release.logcheck import read_entries
+from sealift.release.shares import Shares
+from sealift.release.signed import Equipment
+from sealift.release.statementdesk import StatementDesk
+from sealift.session.endpoint import Endpoint
+from sealift.travel import attendance
+from sealift.travel.attendance import Attendance
+from sealift.travel.holder import HeldResource
+from sealift.travel.lease import sign_lease
+from sealift.travel.served import SERVED_NAME, ServedVisits
+from tests.sim.owners import (
+    NOW_S,
+    AcceleratorSide,
+    BrokerBox,
+    Consortium,
+    SimPeer,
+    make_broker,
+    make_consortium,
+    session_pair,
+)
+from tests.unit.travel.leases import LEASE
+
+RULE = ReleaseRule(accept=(Level.TEE,), not_after=int(NOW_S) + 50)
+MARK = CheckpointMark(1, Digest.of(b"a checkpoint"), ("ada",))
+SHARE = bytes(range(32))
+OUT = "out"
+
+
+class LeftError(Exception):
+    """Something left the holder."""
+
+
+@dataclass
+class World:
+    """ada's broker, holder and feeder, and an accelerator at level tee."""
+
+    folder: Path
+    serves: bool = False
+    now_s: float = NOW_S
+    spoilt: Callable[[SimPeer], SimPeer] = field(default=lambda peer: peer)
+
+    def __post_init__(self) -> None:
+        self.consortium = agreed(self.serves)
+        verified = self.consortium.verified()
+        self.verified = verified.equipped(Equipment(clock=lambda: self.now_s))
+        self.statements = self.folder / "statements"
+        self.statements.mkdir()
+        self.box: BrokerBox = make_broker(
+            self.consortium, "ada", self.folder, statements=self.statements
+        )
+        self.box.broker._door._clock = lambda: self.now_s
+        self.instance = SigningKey.generate().public_key
+
+    def session(self) -> AcceleratorSide:
+        side = session_pair(self.consortium, self.box.broker, "ada")
+        peer = replace(at_level(side.other.peer, Level.TEE), instance=self.instance)
+        side.other.peer = self.spoilt(peer)
+        return side
+
+    def release(self, resource: str) -> bytes:
+        key, _ = collect_release(
+            self.session(), self.verified, resource, clock=lambda: 0.0
+        )
+        return key.reveal(TOKEN)
+
+    def shares(self) -> Shares:
+        return Shares(
+            self.session(), self.verified, "ada", job="digits", clock=lambda: 0.0
+        )
+
+    def rules(self) -> list[str]:
+        return [
+            each.rule for each in read_entries(self.folder / "ada.log") if each.rule
+        ]
+
+
+def at_level(peer: SimPeer, level: Level) -> SimPeer:
+    assert peer.result is not None
+    claims = replace(peer.result.claims, level=level)
+    return replace(peer, result=replace(peer.result, claims=claims))
+
+
+def agreed(serves: bool) -> Consortium:
+    plain = make_consortium()
+    agreement = plain.agreement
+    resources = tuple(replace(each, rule=RULE) for each in agreement.resources)
+    changes: dict[str, Any] = {}
+    if serves:
+        resources = tuple(
+            replace(
+                each, part="model", rows=1, row_bytes=each.total_bytes,
+                **({"cell_rows": 1} if hasattr(each, "cell_rows") else {}),
+            )
+            for each in resources
+        )  # fmt: skip
+        changes = {
+            "output": NO_OUTPUT,
+            "parties": tuple(
+                replace(each, roles=("model_owner", "code_owner", "operator"))
+                for each in agreement.parties
+            ),
+        }
+    return replace(
+        plain,
+        agreement=replace(
+            agreement,
+            accept=(Level.TEE, Level.ATTESTED_HOST),
+            not_after=int(NOW_S) + 100,
+            resources=resources,
+            **changes,
+        ),
+    )
+
+
+# each door, as who wants something of it
+
+
+def data_key(world: World) -> None:
+    assert world.release("ada-train") == world.consortium.keys["ada-train"].reveal(
+        TOKEN
+    )
+
+
+def share(world: World) -> None:
+    """Of a checkpoint that counts; its instance got every key of ada."""
+    found, _ = world.shares().fetch(MARK)
+    assert found.reveal(TOKEN) == SHARE
+
+
+def rows(world: World) -> None:
+    """The holder's process, from the lease on; what it says first has left."""
+
+    def left(raw: bytes) -> None:
+        if b'"present"' in raw:  # else it says why not
+            raise LeftError
+
+    session = SimpleNamespace(
+        peer=world.session().other.peer,
+        export=lambda *args: SecretKey.generate(),
+        send=left,
+    )
+    open_one = SimpleNamespace(__enter__=lambda *_: session, __exit__=lambda *_: None)
+    circuit = SimpleNamespace(close=lambda: None, open_one=open_one)
+    holder = holding(world, SimpleNamespace(open=lambda *args, **more: circuit))
+    with suppress(LeftError):
+        holder._provision(leased(world))
+
+
+def holding(world: World, link: Any) -> Attendance:
+    consortium = world.consortium
+    resource = consortium.agreement.resource("ada-train")
+    source: Any = SimpleNamespace(check_unchanged=lambda: None, header_bytes=b"header")
+    endpoint = Endpoint(
+        role=Role.HOLDER,
+        name="ada",
+        agreement=world.verified.digest,
+        identity=consortium.identities["ada"],
+    )
+    return Attendance(
+        link,
+        endpoint,
+        world.verified,
+        held={"ada-train": HeldResource(resource, source, (bytes(32),))},
+        heads=HeadStore(world.folder / "heads.json"),
+        served=ServedVisits(world.folder / SERVED_NAME),
+        receipts=world.folder,
+        job=LEASE.job,
+        clock=lambda: 0.0,
+        statements=StatementDesk(
+            world.verified, world.statements, clock=lambda: world.now_s
+        ),
+    )
+
+
+def leased(world: World) -> Any:
+    resource = world.consortium.agreement.resource("ada-train")
+    lease = replace(
+        LEASE,
+        agreement=world.verified.digest,
+        holder="ada",
+        resource="ada-train",
+        content=resource.content,
+        shape=(resource.rows, resource.row_bytes),
+        first_row=0,
+        max_bytes=resource.total_bytes,
+        lease_s=30.0,
+    )
+    return sign_lease(lease, world.consortium.identities["cleo"])
+
+
+def fed_device(world: World) -> None:
+    peer = cast(Any, world.session().other.peer)
+    ada = world.consortium.identities["ada"]
+    with patch.object(terms, "_wall_clock", lambda: world.now_s):
+        terms.FeedDoor(
+            world.verified, world.statements, ada, peer, time.monotonic()
+        ).require()
+
+
+DOORS: dict[Kind, tuple[Callable[[World], None], ModuleType]] = {
+    Kind.DATA_KEY: (data_key, door),
+    Kind.MODEL_KEY: (data_key, door),
+    Kind.CHECKPOINT_SHARE: (share, door),
+    Kind.ROWS: (rows, attendance),
+    Kind.FED_DEVICE: (fed_device, terms),
+}
