@@ -64,13 +64,15 @@ class VisitWorld:
     Use as a context manager, or call `close`.
     """
 
-    def __init__(self, folder: Path, *, rows: int = 20, lease_s: float = 30.0) -> None:
+    def __init__(
+        self, folder: Path, *, rows: int = 20, cell_rows: int = 1, lease_s: float = 30.0
+    ) -> None:
         self.folder, self.rows, self.lease_s = folder, rows, lease_s
         self.files = ExitStack()
         self.clock = FakeClock()
         self.plain: dict[str, bytes] = {}
         self.held: dict[str, HeldResource] = {}
-        self.consortium = self._seal(make_consortium(OWNERS))
+        self.consortium = self._seal(make_consortium(OWNERS, cell_rows=cell_rows))
         self.agreement = self.consortium.verified()
         self.endpoint = self.start_accelerator()
         self.rules = VisitRules(max_visits=50)

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from sealift.demo.attacks import evidence, memory, papers, proofs, visits
+from sealift.demo.attacks import cuts, evidence, memory, papers, proofs, visits
 from sealift.demo.attacks.scenario import Scenario, Tried, attempt
 from sealift.demo.attacks.stage import Stage
 
@@ -20,6 +20,8 @@ _PEER: Final = "no key and no row goes to whom the agreement does not accept"
 _GONE: Final = "a visit's rows are gone before the next holder is met"
 _STALL: Final = "a holder that stalls or is late loses its visit, nothing else"
 _COMMITTED: Final = "rows are those that their owner committed to"
+_ROWS: Final = "two numbers differ by no fewer rows than a cell, after any restart"
+_CELL: Final = "the cell alone is served"
 _HONEST: Final = "the honest visit gets its receipt"
 _FOLLOWED: Final = "under a vendor's ratchet it reads the rows"
 _PROOF: Final = "no key without evidence that conforms"
@@ -109,6 +111,22 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         "T9", _COMMITTED, "changes its rows after it signed", "content-mismatch",
         visits.changed_rows, visits.honest, _HONEST,
+    ),
+    Scenario(
+        "N5", _ROWS, "asks the accelerator for one row more", "off-grid",
+        cuts.offered_cut, cuts.whole_cell, _CELL,
+    ),
+    Scenario(
+        "N5", _ROWS, "asks the holder for one row more", "off-grid",
+        cuts.leased_cut, cuts.leased_cell, _CELL,
+    ),
+    Scenario(
+        "N5", _ROWS, "resumes the job with another cut", "other-shape",
+        cuts.other_shape, cuts.same_shape, "in its own shape it goes on",
+    ),
+    Scenario(
+        "N5", _ROWS, "restarts all roles for one more visit", "too-many-visits",
+        cuts.visited_again, cuts.visited_once, "the agreed visit is served",
     ),
     Scenario(
         "P1", _PROOF, "booted another kernel", "tpm-pcr",

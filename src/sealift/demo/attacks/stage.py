@@ -160,6 +160,21 @@ class Stage:
         """The accelerator's instance key."""
         return self._endpoint.instance.public_key
 
+    @property
+    def terms(self) -> LeaseTerms:
+        """What a lease must say here."""
+        return LeaseTerms(
+            orchestrator=self._identities[OWNERS[-1]].public_key,
+            job="stage",
+            agreement=self.agreement.digest,
+            accelerator=self._endpoint.instance.public_key,
+            longest_s=LEASE_S,
+        )
+
+    def sign(self, lease: Lease) -> SignedLease:
+        """By the operator."""
+        return sign_lease(lease, self._identities[OWNERS[-1]])
+
     def data_key(self, owner: str) -> SecretKey:
         """What opens an owner's sealed file."""
         return self._keys[f"{owner}-train"]
@@ -189,6 +204,7 @@ class Stage:
         between: Between = lambda session, _lease: session,
         lease: Callable[[Lease], Lease] = lambda lease: lease,
         lease_s: float = LEASE_S,
+        rows: int = ROWS,
     ) -> Visited:
         """One visit: the accelerator here, the holder in another thread.
 
@@ -197,9 +213,10 @@ class Stage:
             between: What stands between holder and session.
             lease: Changes the lease before the orchestrator signs it.
             lease_s: Seconds of the lease.
+            rows: How many are asked for, from the first one on.
         """
         theirs, ours = memory_pair()
-        offer = self._offer(owner)
+        offer = self._offer(owner, rows)
         hosted = HostedVisit(offer, self._setup(ours))
         signed = self._grant(offer, hosted, lease, lease_s)
         visited = Visited(signed.lease)
@@ -237,7 +254,7 @@ class Stage:
         except SealiftError:
             return  # the accelerator's side says how it ended
 
-    def _offer(self, owner: str) -> OfferVisit:
+    def _offer(self, owner: str, rows: int) -> OfferVisit:
         return OfferVisit(
             visit=VisitId.generate(),
             number=1,
@@ -246,7 +263,7 @@ class Stage:
             resource=f"{owner}-train",
             purpose="train",
             first_row=0,
-            rows=ROWS,
+            rows=rows,
         )
 
     def _grant(
@@ -269,13 +286,13 @@ class Stage:
             offset=0,
             max_bytes=offered.buffer_bytes,
             dtype="uint8",
-            shape=(ROWS, ROW_BYTES),
+            shape=(offer.rows, ROW_BYTES),
             first_row=0,
             mode="write-only",
             lease_s=lease_s,
             content=self.held[offer.holder].resource.content,
         )
-        return sign_lease(change(lease), self._identities[OWNERS[-1]])
+        return self.sign(change(lease))
 
     def _setup(self, line: Transport) -> HostSetup:
         def meet(lease: Lease, left_s: float) -> Session:
@@ -289,13 +306,7 @@ class Stage:
                 )
                 for held in self.held.values()
             },
-            terms=LeaseTerms(
-                orchestrator=self._identities[OWNERS[-1]].public_key,
-                job="stage",
-                agreement=self.agreement.digest,
-                accelerator=self._endpoint.instance.public_key,
-                longest_s=LEASE_S,
-            ),
+            terms=self.terms,
             heads=tuple,
             rules=self._rules,
             meet=meet,
