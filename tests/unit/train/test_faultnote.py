@@ -74,6 +74,12 @@ CHANGED = {
     "of a key without evidence": replace(
         NOTE, info=replace(NOTE.info, instance=SigningKey.generate().public_key)
     ),
+    "of whoever can seal, in an instance's name": replace(
+        NOTE,
+        wrapped=READER.card.hpke.seal(
+            encode(NOTE.info), encode(replace(FAULT, line=1))
+        ),
+    ),
     "of another instance": replace(NOTE, evidence=note().evidence),
     "of a holder's attester": note(Role.HOLDER),
 }
