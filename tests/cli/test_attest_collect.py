@@ -145,7 +145,7 @@ def test_a_host_becomes_a_reference_set_and_passes_it(
     assert (
         collect(
             no_platform(), *words, "--as-reference", "host", "--signer-key", str(key),
-            "--operator", "software", "--number", "4", "-o", str(made),
+            "--operator", "software", "--without-revocation", "--number", "4", "-o", str(made),
         )
         == 0
     )  # fmt: skip

@@ -36,6 +36,7 @@ from tests.sim.swtpm import Maker, MeasuringKernel, SoftwareTpm, shut_down, soft
 
 BOUND = bytes(range(32))
 VERIFIER = TpmVerifier()
+AGENT = "/usr/lib/agent"
 
 
 def now_s() -> float:
@@ -89,6 +90,7 @@ class TpmHost:
         self.attester = TpmAttester(self.sources())
         self.kernel.client = self.attester.client
         self.kernel.boot()
+        self.kernel.run(AGENT, b"an agent")
 
     def evidence(self, bound: bytes = BOUND) -> Evidence:
         return self.attester.collect(bound)
@@ -104,7 +106,8 @@ class TpmHost:
             roots=(root,),
             endorsement_keys=(certificate.spki_digest,),
             pcrs={str(number): (bytes(32),) for number in range(10)},
-            ima=ImaReferences(allow=dict(self.kernel.files)),
+            ima=ImaReferences(allow=dict(self.kernel.files), must=(AGENT,)),
+            revocation="none",
         )
         return ReferenceValues(
             enrollers=(self.owner.public_key,), tpm=replace(tpm, **changes)
@@ -137,7 +140,7 @@ def tpm_host(
         try:
             kernel.boot()
             kernel.run("/usr/bin/python3.11", b"an interpreter")
-            kernel.run("/usr/lib/agent", b"an agent")
+            kernel.run(AGENT, b"an agent")
             attester.keep_enrolment(enrol(attester, owner, tpm.maker))
             yield host
         finally:

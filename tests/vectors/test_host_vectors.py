@@ -19,6 +19,7 @@ from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import PublicKey
+from sealift.demo.guest.layout import BUNDLE, BUSYBOX, PYTHON
 from sealift.errors import EvidenceError, MalformedError, SealiftError
 from sealift.ids import Digest
 from tests.sim.guest import examine, refused
@@ -61,7 +62,11 @@ def references() -> ReferenceValues:
         roots=(TpmRoot(name="maker", key=found.root, operator="software"),),
         endorsement_keys=(found.endorsement_key,),
         pcrs={number: (value,) for number, value in found.pcrs.items()},
-        ima=ImaReferences(allow={path: (one,) for path, one in found.allow.items()}),
+        ima=ImaReferences(
+            allow={path: (one,) for path, one in found.allow.items()},
+            must=(BUSYBOX, PYTHON, BUNDLE),
+        ),
+        revocation="none",
     )
     return ReferenceValues(enrollers=(found.enroller,), tpm=tpm)
 

@@ -38,9 +38,10 @@ def test_real_list_replays_in_any_bank_and_is_judged() -> None:
     found = parse_list(vector(REAL))
     quoted = replay(found, bytes(32), bank="sha256")
     allow = {found.entry(n).path: (Digest(bytes(32)),) for n in range(len(found))}
-    references = ImaReferences(allow=allow)
+    must = (found.entry(1).path,)
+    references = ImaReferences(allow=allow, must=must)
     state, checks = advance(ImaState.at_boot("sha256"), found, quoted, references)
-    assert state == ImaState(826, quoted)
+    assert state == ImaState(826, quoted, frozenset(must))
     codes = {each.code for each in checks if not each.passed}
     assert codes == {"ima-boot-aggregate", "ima-entry-unlisted"}
 

@@ -179,6 +179,7 @@ def test_keylime_chain_is_none_of_an_endorsement_key() -> None:
             references,
             collateral=Collateral(),
             at_s=chain[0].not_before_s,
+            max_age_s=1,
         )
     assert caught.value.code == "tpm-no-endorsement"
 

@@ -9,6 +9,7 @@ Source: spec/evidence.md section Reference sets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -57,6 +58,8 @@ from sealift.ids import Digest
 
 Bank = Literal["sha256", "sha384"]
 _BANKS: Final[tuple[Bank, ...]] = ("sha256", "sha384")
+# An interpreter, an IMA policy, or an agent, by the usual names of their files.
+_MUST: Final = re.compile(r"/(?:python3?(?:\.\d+)?|ima[-_]policy[^/]*|[^/]*agent)$")
 _PINNED_PCRS: Final = (*REQUIRED_PCRS, *LOADER_PCRS)
 
 
@@ -69,6 +72,8 @@ class Trusted:
         bound: What the evidence must carry; None for a file whose challenge is unknown.
         collateral: From this side.
         operator: Who runs the TPM; only a person can say.
+        must: Paths that every host's list must name, beside the interpreters, policies
+            and agents that this one's names.
         pin: Whether no other machine of the same kind is accepted.
         revocation: Whether revocation must be looked up, now and by whoever uses this.
         verifiers: By media type.
@@ -78,6 +83,7 @@ class Trusted:
     bound: bytes | None = None
     collateral: Collateral = field(default_factory=Collateral)
     operator: Operator | None = None
+    must: tuple[str, ...] = ()
     pin: bool = False
     revocation: bool = True
     verifiers: Mapping[str, Verifier] = field(
@@ -168,9 +174,25 @@ def _of_tpm(raw: bytes, trusted: Trusted) -> ReferenceValues:
             endorsement_keys=(key,),
             bank=bank,
             pcrs={str(n): (values[n],) for n in _PINNED_PCRS if n in values},
-            ima=ImaReferences(allow=allowed) if body.ima_list else None,
+            ima=_ima(allowed, trusted) if body.ima_list else None,
+            revocation="required" if trusted.revocation else "none",
         )
     )  # fmt: skip
+
+
+def _ima(allowed: dict[str, tuple[Digest, ...]], trusted: Trusted) -> ImaReferences:
+    """What may run, and of it what must have been measured wherever it counts."""
+    known = sorted(path for path in allowed if _MUST.search(path))
+    must = tuple(dict.fromkeys((*trusted.must, *known)))
+    if not must:
+        raise UsageError(
+            "the host's list names no interpreter, policy or agent",
+            why="without a program that must have run, a host that measures nothing "
+            "would be accepted",
+            fix="Name what every host must have run: --must PATH",
+            code="references-must",
+        )
+    return ImaReferences(allow=allowed, must=must)
 
 
 def _endorsed(body: tpm.TpmBody, trusted: Trusted) -> tuple[Digest, Certificate]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from sealift.codec import decode, encode
+from sealift.crypto.ocsp import Revocations, StatusAnswer
+from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError, StaleError
 
 DAY_S: Final = 86_400
@@ -51,6 +53,20 @@ class Collateral:
         return {
             name: raw for name, raw in self.items.items() if name.startswith(prefix)
         }
+
+
+def read_revocations(collateral: Collateral, kind: str) -> Revocations:
+    """Every revocation list and OCSP answer about one kind that this side has.
+
+    Raises:
+        MalformedError: if one does not parse.
+    """
+    lists, answers = (
+        collateral.named(f"{kind}/{n}/").values() for n in ("crl", "ocsp")
+    )
+    return Revocations(
+        tuple(map(RevocationList, lists)), tuple(map(StatusAnswer, answers))
+    )
 
 
 def require_recent(collateral: Collateral, *, at_s: int, max_age_s: int) -> None:

@@ -52,10 +52,12 @@ class ImaState:
     Attributes:
         count: Entries so far; the host sends those from this number on.
         register: PCR 10 after them, in the bank that is quoted.
+        met: Which of the paths that must be there were.
     """
 
     count: int
     register: bytes
+    met: frozenset[str] = frozenset()
 
     @classmethod
     def at_boot(cls, bank: HashName) -> ImaState:
@@ -99,7 +101,9 @@ def advance(
     if state.count == 0:
         checks.append(_boot_aggregate(proved, references, pcrs, bank))
     checks += _entry_checks(state.count, proved, references)
-    return ImaState(state.count + place, quoted), tuple(checks)
+    met = state.met | _met(proved, set(references.must) - state.met)
+    checks.append(_must_have(met, references))
+    return ImaState(state.count + place, quoted, met), tuple(checks)
 
 
 def boot_aggregate(pcrs: Mapping[int, bytes], bank: HashName) -> bytes | None:
@@ -213,6 +217,30 @@ def _entry_checks(
             code="ima-entry-unlisted",
         )
     ]
+
+
+def _met(proved: MeasurementList, paths: Iterable[str]) -> frozenset[str]:
+    """Which of the paths an entry is about; what else an entry says may be anybody's."""
+    found = set()
+    for path in set(paths) - {BOOT_AGGREGATE}:
+        raw = path.encode(errors="surrogateescape")
+        places = (n for n, content in enumerate(proved.contents) if raw in content)
+        if any(proved.entry(place).path == path for place in places):
+            found.add(path)
+    return frozenset(found)
+
+
+def _must_have(met: frozenset[str], references: ImaReferences) -> Check:
+    """A list of the boot aggregate alone, or of anything harmless, is not enough."""
+    missing = sorted(set(references.must) - met)
+    return check(
+        bool(references.must) and not missing,
+        "IMA entries that must be there",
+        expected=", ".join(references.must) or "some: the references name none",
+        found=f"not {', '.join(missing)}" if missing else "all that are named",
+        code="ima-must-have",
+        fix="Measure them on the host; `attest reference` fills the list (--must)",
+    )
 
 
 def _not_plainly_listed(

@@ -41,7 +41,7 @@ def synthetic_list(entries: int) -> tuple[bytes, ImaReferences]:
         found = Digest.of(path.encode())
         allow[path] = (found,)
         parts.append(_entry(path.encode(), found.raw))
-    return b"".join(parts), ImaReferences(allow=allow)
+    return b"".join(parts), ImaReferences(allow=allow, must=tuple(allow)[1:4])
 
 
 def bench(entries: int = 200_000, renewal_entries: int = 100) -> ImaRate:

@@ -65,12 +65,21 @@ def add_set_arguments(parser: argparse.ArgumentParser) -> None:
         help="who runs the TPM: a chip, a cloud, or a program (rehearsal only)",
     )
     group.add_argument(
+        "--must",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="of a TPM's host: a file that every list must name, beside interpreters, "
+        "IMA policies and agents that this one's names",
+    )
+    group.add_argument(
         "--pin", action="store_true", help="accept this one machine, no equal ones"
     )
     group.add_argument(
         "--without-revocation",
         action="store_true",
-        help="take evidence although nobody looks whether its keys were revoked",
+        help="take evidence although nobody looks whether its keys were revoked (TPM: "
+        "although its certificate does not say where to look)",
     )
     add_passphrase_argument(parser)
 
@@ -121,6 +130,7 @@ def write_set(source: Source, args: argparse.Namespace) -> None:
         bound=source.bound,
         collateral=load_collateral(args.collateral),
         operator=args.operator,
+        must=tuple(args.must),
         pin=args.pin,
         revocation=not args.without_revocation,
     )

@@ -109,12 +109,10 @@ class StatusAnswer:
         return [issuer, *delegates]
 
     def _is_signed_by(self, signer: Certificate) -> bool:
-        key = signer.key()
-        if not isinstance(key, EcdsaKey):
-            return False
-        signed = self._parsed.tbs_response_bytes
+        key, signed = signer.key(), self._parsed.tbs_response_bytes
+        verify = key.verify_der if isinstance(key, EcdsaKey) else key.verify_pkcs1
         try:
-            key.verify_der(signed, self._parsed.signature, self._signed_by)
+            verify(signed, self._parsed.signature, self._signed_by)
         except AuthenticationError:
             return False
         return True
@@ -159,7 +157,7 @@ class Revocations:
 def _name_issuer(issuer: Certificate, name: HashName) -> tuple[bytes, bytes]:
     """RFC 6960 section 4.1.1: hashes of the issuer's name and of its key's bits."""
     key = issuer.key()
-    bits = b"\x04" + key.point if isinstance(key, EcdsaKey) else b""
     with reading("the name of an issuer"):
+        bits = b"\x04" + key.point if isinstance(key, EcdsaKey) else key.to_pkcs1()
         subject = issuer.parsed.subject.public_bytes()
     return digest(name, subject), digest(name, bits)

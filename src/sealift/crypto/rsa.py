@@ -70,6 +70,10 @@ class RsaKey:
         """The key as SubjectPublicKeyInfo."""
         return self._key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
+    def to_pkcs1(self) -> bytes:
+        """The key as RSAPublicKey, which is what its bits in a certificate are."""
+        return self._key().public_bytes(Encoding.DER, PublicFormat.PKCS1)
+
     def verify_pkcs1(self, message: Buffer, signature: bytes, name: HashName) -> None:
         """Check an RSASSA-PKCS1-v1_5 signature.
 

@@ -129,6 +129,7 @@ class EnrolDesk:
             tpm,
             collateral=appraiser.collateral,
             at_s=int(appraiser.clock()),
+            max_age_s=appraiser.references.collateral_max_age_s,
         )
         if endorsement_key not in tpm.endorsement_keys:
             raise PolicyError(

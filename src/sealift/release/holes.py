@@ -89,6 +89,12 @@ def _references(agreement: Agreement) -> Iterator[Hole]:
             "evidence must show, without a new agreement",
         )
     ima = references.tpm.ima if references.tpm else None
+    if ima is not None and not ima.must:
+        yield Hole(
+            "no-must-have",
+            "no program is named that must have run (references.tpm.ima.must): no "
+            "attested host is accepted before a set of references names one",
+        )
     if ima is not None and ima.signers:
         yield Hole(
             "mutable-code",
@@ -117,6 +123,12 @@ def _platforms(agreement: Agreement) -> Iterator[Hole]:
         yield Hole("any-platform", "any TDX machine in the world may answer (rule M7)")
     if references.snp is not None and not references.snp.chips:
         yield Hole("any-platform", "any SEV-SNP chip in the world may answer (rule M7)")
+    if references.tpm is not None and references.tpm.revocation == "none":
+        yield Hole(
+            "no-revocation",
+            "a TPM whose certificate names no revocation list counts: nobody would say "
+            "that its maker revoked it",
+        )
     waived = references.snp is not None and references.snp.revocation == "waived"
     lax = references.nvidia is not None and references.nvidia.revocation == "if-known"
     for name, open_ in (("SEV-SNP chip", waived), ("NVIDIA device", lax)):

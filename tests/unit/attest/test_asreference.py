@@ -256,7 +256,9 @@ def host() -> Iterator[TpmHost]:
 
 
 def tpm_trusted(**changes: Any) -> Trusted:
-    basis = Trusted(at_s=int(now_s()), bound=BOUND, operator="software")
+    basis = Trusted(
+        at_s=int(now_s()), bound=BOUND, operator="software", revocation=False
+    )
     return replace(basis, **changes)
 
 
@@ -275,6 +277,7 @@ def test_a_host(host: TpmHost) -> None:
     assert set(values.tpm.pcrs) == pinned
     assert values.tpm.ima is not None
     assert set(host.kernel.files) <= set(values.tpm.ima.allow)
+    assert values.tpm.ima.must == ("/usr/bin/python3.11", "/usr/lib/agent")
     assert not values.enrollers  # a throw-away key vouched for it, and nobody kept it
     agreed = as_agreed(host, values)
     assert not failed(judge(evidence, agreed, trusted))

@@ -53,7 +53,12 @@ def appraise(
     state: ImaState = AT_BOOT,
     pcrs: dict[int, bytes] | None = PCRS,
 ) -> tuple[ImaState, tuple[Check, ...]]:
+    """What must be there is the first program, where the test does not say."""
     value = register(*entries, start=state.register) if quoted is None else quoted
+    ran = [each.fields[1].rstrip(b"\0").decode() for each in entries]
+    programs = tuple(path for path in ran if path != "boot_aggregate")
+    must = references.must or programs[:1] or ("/bin/sh",)
+    references = replace(references, must=must)
     return advance(state, parse_list(binary(*entries)), value, references, pcrs=pcrs)
 
 
@@ -64,7 +69,7 @@ def refusals(checks: tuple[Check, ...]) -> list[str]:
 def test_allowed_list_is_proved() -> None:
     state, checks = appraise(LIST)
     assert not refusals(checks)
-    assert state == ImaState(4, register(*LIST))
+    assert (state.count, state.register) == (4, register(*LIST))
 
 
 @pytest.mark.parametrize("bank", ["sha256", "sha384"])
@@ -83,9 +88,9 @@ def test_only_new_entries_travel() -> None:
     state, _ = appraise(LIST[:2])
     state, checks = appraise(LIST[2:], register(*LIST), state=state)
     assert not refusals(checks)
-    assert state == ImaState(4, register(*LIST))
+    assert (state.count, state.register) == (4, register(*LIST))
     again, checks = appraise((), state.register, state=state)
-    assert again == state
+    assert (again.count, again.register) == (state.count, state.register)
     assert not refusals(checks)
 
 
@@ -138,7 +143,8 @@ def test_recorded_hashes_cover_nothing() -> None:
     for entry in LIST:
         at = raw.index(entry.recorded)
         changed = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
-        again = advance(AT_BOOT, parse_list(changed), quoted, REFERENCES, pcrs=PCRS)
+        references = replace(REFERENCES, must=("/bin/sh",))
+        again = advance(AT_BOOT, parse_list(changed), quoted, references, pcrs=PCRS)
         assert again == appraise(LIST)
 
 
@@ -190,7 +196,7 @@ def test_many_refused_entries_are_named_up_to_a_limit() -> None:
 
 def test_path_with_control_codes_is_shown_escaped() -> None:
     _, checks = appraise((BOOT, measured("/tmp/\x1b[2J\n")))
-    found = checks[-1].found
+    found = checks[-2].found
     assert "\\x1b[2J\\n" in found
     assert found.isprintable()
 
@@ -235,7 +241,58 @@ def test_list_without_boot_aggregate_is_refused() -> None:
 
 
 def test_host_that_measures_nothing_is_refused() -> None:
-    assert refusals(appraise((), bytes(32))[1]) == ["ima-boot-aggregate"]
+    codes = ["ima-boot-aggregate", "ima-must-have"]
+    assert refusals(appraise((), bytes(32))[1]) == codes
+
+
+def test_a_list_of_the_boot_alone_is_refused() -> None:
+    """A kernel that measured nothing but its own boot satisfies every allow-list."""
+    _, checks = appraise((BOOT,), references=replace(REFERENCES, must=("/bin/sh",)))
+    assert refusals(checks) == ["ima-must-have"]  # nothing else is wrong with it
+    assert "/bin/sh" in next(each for each in checks if not each.passed).found
+    _, checks = appraise(
+        (BOOT, SHELL), references=replace(REFERENCES, must=("/bin/sh",))
+    )
+    assert not refusals(checks)
+
+
+@pytest.mark.parametrize(
+    ("must", "shown"),
+    [
+        ((), (BOOT, SHELL)),
+        (("boot_aggregate",), (BOOT, SHELL)),
+        (("/bin/sh", "/usr/bin/python3"), (BOOT, SHELL)),
+        (("/bin/s",), (BOOT, SHELL)),
+        (("sh",), (BOOT, SHELL)),
+    ],
+)
+def test_what_must_be_there_is_named_and_there(
+    must: tuple[str, ...], shown: tuple[Measured, ...]
+) -> None:
+    references = replace(REFERENCES, must=must)
+    quoted = register(*shown)
+    _, checks = advance(
+        AT_BOOT, parse_list(binary(*shown)), quoted, references, pcrs=PCRS
+    )
+    assert refusals(checks) == ["ima-must-have"]
+
+
+def test_a_name_inside_of_another_field_is_nothing_that_ran() -> None:
+    """A file's signature is its owner's to write; the path of an entry is not."""
+    signed = measured("/bin/sh", b"sh", rest=(b"\x12\0\0\0/usr/bin/python3\0",))
+    references = replace(REFERENCES, must=("/usr/bin/python3",))
+    _, checks = appraise((BOOT, signed), references=references)
+    assert refusals(checks) == ["ima-must-have"]
+
+
+def test_what_was_there_once_stays_there() -> None:
+    references = replace(REFERENCES, must=("/bin/sh",))
+    state, _ = appraise(LIST[:2], references=references)
+    state, checks = appraise((PYTHON,), references=references, state=state)
+    assert not refusals(checks)
+    late = replace(REFERENCES, must=("/usr/bin/python3",))
+    state, checks = appraise(LIST[:2], references=late)
+    assert refusals(checks) == ["ima-must-have"]
 
 
 def test_old_kernels_are_named() -> None:

@@ -29,6 +29,7 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from tests.sim.tpmhost import (
+    AGENT,
     BOUND,
     appraiser,
     changed,
@@ -301,7 +302,7 @@ def test_boot_that_is_not_pinned_is_refused(scene: Scene, number: int) -> None:
 
 
 def test_unlisted_program_is_refused(scene: Scene) -> None:
-    references = with_tpm(scene.references, ima=ImaReferences(allow={}))
+    references = with_tpm(scene.references, ima=ImaReferences(allow={}, must=(AGENT,)))
     codes = failed(examine(scene.evidence, references))
     assert len(codes) == 1
     assert codes.pop().startswith("ima-")

@@ -18,7 +18,7 @@ from sealift.attest.tpm import TpmBody, parse_body
 from sealift.crypto.hash import digest
 from sealift.demo.standinkernel import binary_entry
 from sealift.errors import MalformedError
-from tests.sim.tpmhost import TpmHost, changed, examine, failed, tpm_host
+from tests.sim.tpmhost import AGENT, TpmHost, changed, examine, failed, tpm_host
 
 pytestmark = pytest.mark.swtpm
 SEPARATOR, BOOT_APPLICATION, NO_ACTION = 0x4, 0x80000003, 0x3
@@ -67,6 +67,7 @@ def booted() -> Iterator[Booted]:
             extend(host.attester.client, register, {"sha256": digest("sha256", text)})
         values = {n: bytes(32) for n in range(10)} | tcglog.parse(raw).replay("sha256")
         measure_aggregate(host, values)
+        host.kernel.run(AGENT, b"an agent")
         for event in MEASURED:
             host.attester.measure(event)
         pcrs = {str(n): (values[n],) for n in range(10)}

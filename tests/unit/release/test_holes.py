@@ -39,10 +39,19 @@ RULE = ReleaseRule(max_uses=9, lease_s=30.0, heartbeat_s=5.0)
 OWNERS = ("ada", "bern", "cleo")
 
 
-def host(operator: Operator = "hardware", name: str = "vendor", **ima: Any) -> Any:
+def host(
+    operator: Operator = "hardware",
+    name: str = "vendor",
+    revocation: Any = "required",
+    **ima: Any,
+) -> Any:
     root = TpmRoot(name=name, key=Digest.of(b"root"), operator=operator)
     return TpmReferences(
-        roots=(root,), endorsement_keys=(), pcrs={}, ima=ImaReferences(allow={}, **ima)
+        roots=(root,),
+        endorsement_keys=(),
+        pcrs={},
+        ima=ImaReferences(allow={}, **{"must": ("/a",), **ima}),
+        revocation=revocation,
     )
 
 
@@ -126,6 +135,11 @@ HOLES: dict[str, tuple[str, Change]] = {
     "signed sets": (
         "mutable-references",
         references(sets=(SetName(name="hosts", signer=KEY, number=1),)),
+    ),
+    "nothing that must have run": ("no-must-have", references(tpm=host(must=()))),
+    "TPM that nobody revokes": (
+        "no-revocation",
+        references(tpm=host(revocation="none")),
     ),
     "signed files": ("mutable-code", references(tpm=host(signers=(b"key",)))),
     "old collateral": (

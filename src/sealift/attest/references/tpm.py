@@ -28,15 +28,19 @@ class TpmRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImaReferences:
-    """What may have been executed, mapped or loaded.
+    """What may have been executed, mapped or loaded, and what must have been.
 
     Attributes:
         allow: Accepted SHA-256 digests of file contents, by path.
+        must: Paths that the list must name (interpreter, policy, agent): a kernel that
+            measures nothing satisfies every ``allow`` (rule N8). Without any, no list
+            is enough.
         signers: SubjectPublicKeyInfo (DER) of keys whose file signatures are accepted.
         max_lag: List entries that may be newer than the quote.
     """
 
     allow: dict[str, tuple[Digest, ...]]
+    must: tuple[str, ...] = ()
     signers: tuple[bytes, ...] = ()
     max_lag: int = 1000
 
@@ -54,7 +58,10 @@ class TpmReferences:
             an unknown boot may measure nothing. 12 and 13 must be untouched where they
             are not there.
         register: PCR of the runtime log; not 16 or 20 to 23, which software can reset.
-        ima: What may run; None accepts no host.
+        ima: What may and must run; None accepts no host.
+        revocation: ``none`` takes certificates that name nobody who would tell that
+            they were revoked. Where one names a list or an OCSP responder, what that
+            says must be at hand in any case.
     """
 
     roots: tuple[TpmRoot, ...]
@@ -63,3 +70,4 @@ class TpmReferences:
     pcrs: dict[str, tuple[bytes, ...]]
     register: int = 15
     ima: ImaReferences | None = None
+    revocation: Literal["required", "none"] = "required"

@@ -14,8 +14,13 @@ from itertools import pairwise
 from typing import Final
 
 from sealift.attest import anchors
-from sealift.attest.check import Check, check, check_bound
-from sealift.attest.collateral import DAY_S, Collateral
+from sealift.attest.check import (
+    Check,
+    check,
+    check_bound,
+    check_collateral_age,
+)
+from sealift.attest.collateral import Collateral, read_revocations
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.rim import Rim
 from sealift.attest.formats.spdm import DeviceReport, Kind, Mode, parse_report
@@ -33,14 +38,11 @@ from sealift.attest.verifiers.nvidia_golden import (
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
-from sealift.crypto.ocsp import Revocations, StatusAnswer
-from sealift.crypto.revocation import RevocationList
+from sealift.crypto.ocsp import Revocations
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
-LISTS: Final = "nvidia/crl/"
-ANSWERS: Final = "nvidia/ocsp/"
 # A digest of firmware: SEQUENCE of the OID of SHA-384 and 48 bytes, in DER.
 _FWID: Final = bytes.fromhex("303d06096086480165030402020430")
 _FWID_BYTES: Final = 48
@@ -48,7 +50,6 @@ _DICE_HOPPER: Final = "2.23.133.5.4.1"
 _DICE_BLACKWELL: Final = "2.23.133.5.4.1.1"
 _LEAF: Final = re.compile(r"CN=([A-Z0-9_]{2,12}) [A-Z][0-9]{2} [GF]SP FMC LF,.*")
 _DEVICE: Final = re.compile(r".*2\.5\.4\.5=[0-9A-F]{2}([0-9A-F]{16})")
-_REVOCATION_POINTERS: Final = ("2.5.29.31", "1.3.6.1.5.5.7.1.1")  # CRL, OCSP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ def examine_device(
         raise no_references("NVIDIA devices")
     body = parse_body(evidence.body)
     report = parse_report(body.report)
-    known = read_revocations(collateral)
+    known = read_revocations(collateral, "nvidia")
     path = _verify_path(body.certificates, known, at_s)
     _verify_signature(report, path[0])
     device = _read_device(report, path)
@@ -129,7 +130,9 @@ def examine_device(
         _check_kind(report, device.chip),
         _check_firmware_id(report, path[0]),
         *_compare(report, device, references.nvidia),
-        _check_age(collateral, references.collateral_max_age_s, at_s),
+        check_collateral_age(
+            collateral, max_age_s=references.collateral_max_age_s, at_s=at_s
+        ),
         *rim_checks,
         *compare_golden(report, rims),
         _check_revocation(
@@ -137,14 +140,6 @@ def examine_device(
         ),
     )
     return device, _claim(report, device, checks, references.nvidia)
-
-
-def read_revocations(collateral: Collateral) -> Revocations:
-    """Every revocation list and OCSP answer of NVIDIA's that this side has."""
-    return Revocations(
-        tuple(RevocationList(raw) for raw in collateral.named(LISTS).values()),
-        tuple(StatusAnswer(raw) for raw in collateral.named(ANSWERS).values()),
-    )
 
 
 def _verify_path(
@@ -302,19 +297,6 @@ def _check_listed(
     )
 
 
-def _check_age(collateral: Collateral, max_age_s: int, at_s: int) -> Check:
-    age_s = at_s - collateral.as_of_s
-    return check(
-        0 <= age_s <= max_age_s,
-        "age of the collateral",
-        expected=f"at most {max_age_s / DAY_S:.1f} days",
-        found=f"{age_s / DAY_S:.1f} days",
-        code="collateral-stale",
-        refusal="stale",
-        fix="Fetch it again on a machine with network",
-    )
-
-
 def _check_revocation(
     chains: tuple[tuple[Certificate, ...], ...],
     known: Revocations,
@@ -322,7 +304,7 @@ def _check_revocation(
 ) -> Check:
     """Whoever is revoked was refused already; here, whether anybody looked."""
     pairs = [pair for chain in chains for pair in pairwise(chain)]
-    asked = [pair for pair in pairs if _points_somewhere(pair[0])]
+    asked = [pair for pair in pairs if pair[0].names_revocation]
     unknown = [pair for pair in asked if not known.know(*pair)]
     tolerated = references.revocation == "if-known"
     return check(
@@ -333,10 +315,6 @@ def _check_revocation(
         code="revocation-unknown",
         fix="Add NVIDIA's revocation lists and OCSP answers to the collateral",
     )
-
-
-def _points_somewhere(certificate: Certificate) -> bool:
-    return any(certificate.extension(oid) for oid in _REVOCATION_POINTERS)
 
 
 def _claim(

@@ -7,10 +7,11 @@ RFC 5280.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from sealift.attest.check import Check, check
-from sealift.attest.collateral import Collateral
+from sealift.attest.collateral import Collateral, read_revocations, require_recent
 from sealift.attest.enrolment import SignedEnrolment, find_enrolment
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
@@ -18,8 +19,8 @@ from sealift.attest.references.tpm import TpmReferences, TpmRoot
 from sealift.attest.tpm import TpmBody
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
-from sealift.crypto.revocation import RevocationList
-from sealift.errors import EvidenceError
+from sealift.crypto.ocsp import Revocations
+from sealift.errors import EvidenceError, PolicyError
 
 _MANUFACTURER: Final = "2.23.133.2.1"
 _EXTENDED_KEY_USAGE: Final = "2.5.29.37"
@@ -71,7 +72,11 @@ def find_owner(
         MalformedError: if a certificate does not parse.
     """
     certificate, root = verify_endorsement(
-        body.certificates, tpm, collateral=collateral, at_s=at_s
+        body.certificates,
+        tpm,
+        collateral=collateral,
+        at_s=at_s,
+        max_age_s=references.collateral_max_age_s,
     )
     enrolment = find_enrolment(
         body.enrolments,
@@ -89,13 +94,17 @@ def verify_endorsement(
     *,
     collateral: Collateral,
     at_s: int,
+    max_age_s: int,
 ) -> tuple[Certificate, TpmRoot]:
     """The endorsement key's certificate, and the accepted root that it leads to.
 
-    Issuers may come from either side; revocation lists only from ours (rule H13).
+    Issuers may come from either side; what was revoked is known by ours (rule H13).
 
     Raises:
-        EvidenceError: ``tpm-no-endorsement``, or as ``verify_chain``.
+        EvidenceError: ``tpm-no-endorsement``, or as ``verify_chain`` and
+            ``Revocations.require_unrevoked``.
+        PolicyError: ``revocation-unknown`` or ``revocation-nowhere``.
+        StaleError: ``collateral-stale``.
     """
     if not certificates:
         raise EvidenceError(
@@ -112,16 +121,43 @@ def verify_endorsement(
             code="tpm-no-endorsement",
         )
     ours = (read_certificate(raw) for raw in collateral.named("tpm/issuer/").values())
-    lists = (RevocationList(raw) for raw in collateral.named("tpm/crl/").values())
+    known = read_revocations(collateral, "tpm")
     path = verify_chain(
         leaf,
         (*issuers, *ours),
         [root.key for root in tpm.roots],
         at_s=at_s,
-        revocation_lists=lists,
+        revocation_lists=known.lists,
         pins_issuers=True,  # makers' intermediates are agreed on too
     )
+    known.require_unrevoked(path, at_s=at_s)
+    if _require_looked_up(path, known, waived=tpm.revocation == "none"):
+        require_recent(collateral, at_s=at_s, max_age_s=max_age_s)
     return leaf, next(r for r in tpm.roots if r.key == path[-1].spki_digest)
+
+
+def _require_looked_up(
+    path: tuple[Certificate, ...], known: Revocations, *, waived: bool
+) -> bool:
+    """Somebody looked whether each was revoked; whether any said where to look."""
+    for pair in pairwise(path):
+        if known.know(*pair):
+            continue
+        if pair[0].names_revocation:
+            raise PolicyError(
+                f"nobody looked whether the certificate of {pair[0].subject} was revoked",
+                why="it names where that is told, and the collateral does not have it",
+                fix="Add its issuer's revocation list to the collateral (tpm/crl/)",
+                code="revocation-unknown",
+            )
+        if not waived:
+            raise PolicyError(
+                f"nobody would say that the certificate of {pair[0].subject} was revoked",
+                why="it names neither a revocation list nor an OCSP responder",
+                fix='Agree on revocation = "none" in references.tpm, or on another TPM',
+                code="revocation-nowhere",
+            )
+    return any(known.know(*pair) for pair in pairwise(path))
 
 
 def check_pinned(owner: Owner, tpm: TpmReferences) -> Check:

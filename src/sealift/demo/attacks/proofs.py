@@ -13,7 +13,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import ImaReferences, TpmReferences
+from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
@@ -176,7 +176,7 @@ def _other_kernel(tpm: TpmReferences) -> TpmReferences:
 def _without_last_program(tpm: TpmReferences) -> TpmReferences:
     assert tpm.ima is not None
     *kept, _ = tpm.ima.allow.items()
-    return replace(tpm, ima=ImaReferences(allow=dict(kept)))
+    return replace(tpm, ima=replace(tpm.ima, allow=dict(kept)))
 
 
 def _as_hardware(tpm: TpmReferences) -> TpmReferences:

@@ -20,7 +20,7 @@ from sealift.attest.tpm import parse_body
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import sha256
 from sealift.demo.guest.image import ImageManifest
-from sealift.demo.guest.layout import COMMAND_LINE
+from sealift.demo.guest.layout import BUNDLE, BUSYBOX, COMMAND_LINE, PYTHON
 
 # Firmware, its settings, the kernel, boot attempts, secure boot's keys; nothing
 # extends 8 here, and that is worth knowing too.
@@ -30,8 +30,14 @@ ROOT_NAME: Final = "software TPM of this machine"
 
 
 def image_references(manifest: ImageManifest) -> ImaReferences:
-    """What an image may execute, map, and read as its bundle."""
-    return ImaReferences(allow={k: (v,) for k, v in manifest.allowed.items()})
+    """What an image may execute, map, and read as its bundle; and what it must.
+
+    The policy and the agent's code lie in the initramfs, which register 9 pins.
+    """
+    return ImaReferences(
+        allow={k: (v,) for k, v in manifest.allowed.items()},
+        must=(BUSYBOX, PYTHON, BUNDLE),
+    )
 
 
 def kernel_register(manifest: ImageManifest) -> bytes:
@@ -73,4 +79,5 @@ def guest_references(
             str(KERNEL_PCR): (kernel_register(manifest),),
         },
         ima=image_references(manifest),
+        revocation="none",  # a software TPM's maker revokes nothing
     )

@@ -45,6 +45,11 @@ class PlayedKernel:
     list_file: Path
     allow: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
 
+    @property
+    def must(self) -> tuple[str, ...]:
+        """The first that it was told: a host without it is another one."""
+        return tuple(self.allow)[:1]
+
     def boot(self) -> None:
         """The first entry: the aggregate of PCRs 0 to 9, which swtpm leaves at zero."""
         self.measure("boot_aggregate", sha256(bytes(32 * len(_BOOT_PCRS))))
@@ -88,7 +93,8 @@ class RehearsedHost:
             roots=(root,),
             endorsement_keys=(certificate.spki_digest,),
             pcrs={str(number): (bytes(32),) for number in _BOOT_PCRS},
-            ima=ImaReferences(allow=dict(self.kernel.allow)),
+            ima=ImaReferences(allow=dict(self.kernel.allow), must=self.kernel.must),
+            revocation="none",  # its maker is a program and revokes nothing
         )
 
 
