@@ -132,7 +132,8 @@ class Door:
             decide(asked, self._state(asked.peer, visit, fresh=fresh))
         except SealiftError:
             if fresh and challenge is not None:
-                self._challenges.discard(challenge)
+                with self._lock:  # it let nothing go, and its asker may ask again
+                    self._challenges.discard(challenge)
             raise
 
     def require_in_force(self) -> None:
