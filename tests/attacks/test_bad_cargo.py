@@ -98,7 +98,7 @@ def test_a_file_that_changes_in_mid_visit(
     spoil, line = CASES[case]
     world.dock = Dock(local=LocalListener())
     try:
-        finder = Pathfinder((path,) if path != "relay" else ())
+        finder = Pathfinder(local=path != "relay")
         outcome = world.visit("ada", spoiling(spoil, finder))
         assert not outcome.verified
         assert outcome.ended is not None
@@ -119,7 +119,7 @@ def test_only_the_check_notices_what_was_sent_already(
     """The mutant: what a record was when it crossed is all that counts."""
     monkeypatch.setattr(RawSealedFile, "check_unchanged", lambda self: None)
     for spoil in (grow, write(EARLY)):
-        assert world.visit("ada", spoiling(spoil, Pathfinder(()))).verified
+        assert world.visit("ada", spoiling(spoil, Pathfinder(local=False))).verified
 
 
 @pytest.mark.parametrize("spoil", [shrink, grow])

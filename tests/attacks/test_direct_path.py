@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.transports.localsocket import LocalListener, dial_local
-from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transports.localsocket import dial_local
 from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
@@ -30,50 +29,18 @@ from sealift.errors import (
 )
 from sealift.travel import direct
 from sealift.travel.accelerator import HostedVisit
-from sealift.travel.alongside import Pathfinder
 from sealift.travel.direct import DirectOffer, Kind, prove_accelerator, prove_holder
-from sealift.travel.dock import Dock
 from sealift.travel.frame import frame_bytes
-from sealift.travel.holder import Provisioning
 from sealift.travel.messages import PathTaken, Ready, receive_message, send_message
-from tests.sim.hands import WAIT_S, Bring, Hand
+from tests.sim.directpaths import alongside, docked, finder_of, paths_of
+from tests.sim.hands import WAIT_S, Hand
 from tests.sim.visit_world import VisitWorld
-
-Kinds = Iterable[Kind]
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[VisitWorld]:
-    """A world whose accelerator offers both kinds of direct path."""
-    with VisitWorld(tmp_path) as world:
-        dock = world.dock = Dock(
-            local=LocalListener(), tcp=TcpListener(), sink=world.events.append
-        )
+    with docked(tmp_path) as world:
         yield world
-        dock.close()
-
-
-def alongside(
-    kinds: Kinds = ("memfd", "tcp"), finder: Pathfinder | None = None
-) -> Bring:
-    """The real holder, on the first direct path of these kinds."""
-
-    def bring(hand: Hand) -> Any:
-        return Provisioning(
-            hand.held,
-            hand.signed,
-            clock=hand.clock,
-            check_heads=lambda heads: None,
-            require_allowed=lambda: None,
-            pathfinder=finder or Pathfinder(tuple(kinds)),
-        ).provision(hand.session)
-
-    return bring
-
-
-def paths_of(world: VisitWorld) -> list[tuple[Any, Any]]:
-    told = [event.fields for event in world.events if event.kind == "visit.path"]
-    return [(fields["path"], fields["why"]) for fields in told]
 
 
 def refusals(world: VisitWorld) -> list[Any]:
@@ -90,7 +57,10 @@ def test_cargo_crosses_past_the_relay(world: VisitWorld, kind: Kind) -> None:
     assert paths_of(world) == [(kind, "offered and proven")]
     relayed = world.visit("ada", alongside([]))
     assert world.raw_frames(relayed)  # control: there they would have been seen
-    assert paths_of(world)[-1] == ("relay", "only the relay is allowed")
+    assert paths_of(world)[-1] == (
+        "relay",
+        "none of the paths that were offered is allowed here",
+    )
     assert relayed.receipt is not None
     told = [each.receipt for each in (outcome.receipt, relayed.receipt)]
     assert told[0].sealed_bytes == told[1].sealed_bytes
@@ -103,17 +73,6 @@ def test_rows_that_cross_the_edges_of_records(world: VisitWorld) -> None:
     outcome = world.visit("ada", alongside(), offer=offer)
     assert outcome.verified
     assert world.trained[-1][1] == world.plain["ada-train"][3 * 40 : 12 * 40]
-
-
-def test_where_nobody_answers_the_relay_is_left(world: VisitWorld) -> None:
-    assert world.dock is not None
-    world.dock.close()
-    finder = Pathfinder()
-    for why in ("tcp: cannot connect", "tcp: nobody answered before"):
-        assert world.visit("ada", alongside(finder=finder)).verified
-        path, told = paths_of(world)[-1]
-        assert path == "relay"
-        assert told.startswith(why)
 
 
 class Berthed:
@@ -231,46 +190,13 @@ def test_a_replayed_proof(monkeypatch: pytest.MonkeyPatch, mutant: bool) -> None
         exchange(offer.token, key, replay)
 
 
-@pytest.mark.parametrize("mutant", [False, True])
-def test_the_holder_gives_no_frame_to_whoever_listens(
-    world: VisitWorld, monkeypatch: pytest.MonkeyPatch, mutant: bool
-) -> None:
-    """Somebody took the accelerator's address: the cargo goes through the relay."""
-    assert world.dock is not None
-    stranger, got = TcpListener(), list[bytes]()
-    world.dock._addresses["tcp"] = "{}:{}".format(*stranger.address)
-    if mutant:
-        monkeypatch.setattr(direct, "verify_equal", lambda *_: None)
-        world.lease_s = 0.5  # nothing comes by the relay then
-
-    def listen() -> None:
-        sock = stranger.accept_socket(WAIT_S)
-        sock.sendall(direct.MAGIC + bytes(32))
-        sock.recv(80)
-        sock.sendall(bytes(32))
-        sock.settimeout(1.0)
-        try:
-            got.append(sock.recv(4))
-        except OSError:
-            got.append(b"")
-        sock.close()
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    outcome = world.visit("ada", alongside(["tcp"]))
-    thread.join(WAIT_S)
-    stranger.close()
-    assert outcome.verified is not mutant
-    assert bool(got[0]) is mutant
-
-
 def test_a_path_that_was_not_offered(world: VisitWorld) -> None:
     world.dock = None
 
     def bring(hand: Hand) -> Any:
         hand.present()
         receive_message(hand.session, Ready, timeout_s=WAIT_S)
-        send_message(hand.session, PathTaken("memfd", "says who"))
+        send_message(hand.session, PathTaken("memfd"))
         return hand.finish(hand.total)
 
     assert world.visit("ada", bring).reason == "bad-message"
@@ -284,7 +210,7 @@ def test_a_holder_that_says_it_came_and_did_not(
     def bring(hand: Hand) -> Any:
         hand.present()
         receive_message(hand.session, Ready, timeout_s=WAIT_S)
-        send_message(hand.session, PathTaken("memfd", "on its way"))
+        send_message(hand.session, PathTaken("memfd"))
         hand._read(type(None))
 
     assert world.visit("ada", bring).reason == "peer"
@@ -298,12 +224,12 @@ class Way:
         hand.present()
         ready = receive_message(hand.session, Ready, timeout_s=WAIT_S)
         key = hand.session.export(Label.DIRECT_PATH, hand.lease.digest.raw)
-        taken = Pathfinder((kind,)).take(
+        taken = finder_of((kind,)).take(
             ready.direct, key, frame_bytes(hand.record_bytes)
         )
         assert taken.transport is not None, taken.why
         self._transport = taken.transport
-        send_message(hand.session, PathTaken(taken.name, taken.why))
+        send_message(hand.session, PathTaken(taken.name))
 
     def __enter__(self) -> SlotTransport:
         return self._transport

@@ -127,7 +127,7 @@ def leave_half_way(job: LiveJob, signed: SignedLease) -> None:
         send_message(session, first)
         send_message(session, Leaves(b"".join(held.leaves)))
         receive_message(session, Ready, timeout_s=20)
-        send_message(session, PathTaken("relay", "test"))
+        send_message(session, PathTaken("relay"))
         key = session.export(Label.VISIT_FRAME, signed.lease.digest.raw)
         for sequence in range(2):
             place = placement(signed.lease, sequence, held.resource.record_bytes)

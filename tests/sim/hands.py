@@ -98,7 +98,7 @@ class Hand:
         self.present(**changes)
         self.ready = receive_message(self.session, Ready, timeout_s=WAIT_S)
         self.window = self.ready.window
-        send_message(self.session, PathTaken("relay", "test"))
+        send_message(self.session, PathTaken("relay"))
 
     def frame(
         self,

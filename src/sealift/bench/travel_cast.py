@@ -95,10 +95,11 @@ class Cast:
             name: link.through(tuple(place)) if link else place
             for name, place in listening["places"].items()
         }
+        self._direct = "{}:{}".format(*places["direct"])
         joined = self.accelerator.ask(
             "join",
             relay=list(relay.address),
-            direct="{}:{}".format(*places["direct"]),
+            direct=self._direct,
             signed=signed,
             key=made["key"],
         )
@@ -114,7 +115,9 @@ class Cast:
         signed = pack(encode(sign_lease(lease, self._operator)))
         lease_s = time.perf_counter() - started
         self.accelerator.tell("visit", lease=signed)
-        self.holder.tell("visit", lease=signed, kinds=list(kinds))
+        self.holder.tell(
+            "visit", lease=signed, kinds=list(kinds), places=[self._direct]
+        )
         there, here = self.holder.hear(), self.accelerator.hear()
         spent_s = here["handshake_s"] + here["load_s"] + here["return_s"]
         return {

@@ -124,7 +124,7 @@ class HolderEnd:
         self._link = Link.dial((host, port), link_name(Role.HOLDER, NAME))
         return {}
 
-    def visit(self, lease: str, kinds: list[Any]) -> Answer:
+    def visit(self, lease: str, kinds: list[Any], places: list[str]) -> Answer:
         """Bring the cargo of one lease; the real holder."""
         assert self._link is not None
         signed = decode(SignedLease, unpack(lease))
@@ -145,7 +145,9 @@ class HolderEnd:
             check_heads=lambda heads: None,
             require_allowed=lambda: None,
             receipt_wait_s=WAIT_S,
-            pathfinder=Pathfinder(kinds),
+            pathfinder=Pathfinder(
+                local="memfd" in kinds, places=places if "tcp" in kinds else ()
+            ),
             sink=lambda event: paths.extend(
                 [str(event.fields["path"])] if event.kind == "visit.path" else []
             ),
@@ -164,7 +166,7 @@ class HolderEnd:
         told = tuple(DirectOffer(k, a, unpack(t)) for k, a, t in offers)  # type: ignore[arg-type]
         record_bytes = self._held.resource.record_bytes
         started = time.perf_counter()
-        taken = Pathfinder().take(
+        taken = Pathfinder(places=[offer.address for offer in told]).take(
             told, SecretKey(unpack(key)), frame_bytes(record_bytes)
         )
         assert taken.transport is not None, taken.why

@@ -30,6 +30,18 @@ def add_dock_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_path_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a holder takes."""
+    add_relay_only_argument(parser)
+    parser.add_argument(
+        "--direct",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="dial the accelerator there if it offers that; no other address is dialled",
+    )
+
+
 def add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
     """Add what both ends take."""
     parser.add_argument(
@@ -62,7 +74,11 @@ def open_dock(args: argparse.Namespace, sink: Sink) -> Iterator[Dock | None]:
 
 def pathfinder(args: argparse.Namespace) -> Pathfinder:
     """Which offered paths the holder of this command line takes."""
-    return Pathfinder(()) if args.relay_only else Pathfinder()
+    if args.relay_only:
+        return Pathfinder(local=False)
+    for place in args.direct:
+        parse_address(place)  # whoever mistypes one hears of it now
+    return Pathfinder(places=args.direct)
 
 
 def _local() -> LocalListener | None:

@@ -15,7 +15,7 @@ from sealift.channel.opener import RecordOpener
 from sealift.channel.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments, statements_folder
 from sealift.cli.brokerbeside import BrokerBeside, broker_command
-from sealift.cli.dock import add_relay_only_argument, pathfinder
+from sealift.cli.dock import add_path_arguments, pathfinder
 from sealift.cli.judging import wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
@@ -78,7 +78,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--holder-only", action="store_true", help="the broker runs elsewhere"
     )
-    add_relay_only_argument(parser)
+    add_path_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,10 @@
 """The holder's way to a direct path: try what is offered, else stay with the relay.
 
-A holder dials nothing that it was not offered inside its attested session. A place that
-nobody answered at is not tried again by this process, so that an address behind a NAT
-costs its seconds once.
+A holder dials nothing that it was not offered inside its attested session, and of what it
+is offered only local sockets of Sealift's and addresses that its own settings name: an
+accelerator learns nothing of what else can be reached from here, and of a dial that
+failed it is told nothing. A place that nobody answered at is not tried again by this
+process, so that an address behind a NAT costs its seconds once.
 """
 
 from __future__ import annotations
@@ -19,11 +21,10 @@ from sealift.channel.transports.tcp import TcpTransport, connect_socket
 from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.travel.direct import PROOF_S, DirectOffer, Kind, PathName, prove_holder
+from sealift.travel.direct import PROOF_S, DirectOffer, PathName, prove_holder
 
 DIAL_S: Final = 2.0
 MAX_OFFERS: Final = 4
-BOTH: Final[frozenset[Kind]] = frozenset({"memfd", "tcp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Taken:
 
     Attributes:
         transport: Of a direct path; None is the relay.
-        why: In a few words, for events.
+        why: In a few words, for the holder's own events.
     """
 
     name: PathName
@@ -44,12 +45,14 @@ class Pathfinder:
     """Chooses a path per visit.
 
     Args:
-        allowed: Kinds of direct path that this holder takes; none is the relay only.
+        local: Whether local sockets are taken.
+        places: Addresses that may be dialled, as they are written in offers.
     """
 
-    def __init__(self, allowed: Collection[Kind] = BOTH) -> None:
-        self._allowed = frozenset(allowed)
-        self._silent: set[tuple[Kind, str]] = set()
+    def __init__(self, *, local: bool = True, places: Collection[str] = ()) -> None:
+        self._local = local
+        self._places = frozenset(places)
+        self._silent: set[str] = set()  # of these places
 
     def take(
         self, offers: tuple[DirectOffer, ...], key: SecretKey, frame_bytes: int
@@ -62,13 +65,14 @@ class Pathfinder:
             frame_bytes: Longest frame.
         """
         why = (
-            "no direct path was offered" if not offers else "only the relay is allowed"
+            "none of the paths that were offered is allowed here"
+            if offers
+            else "no direct path was offered"
         )
         for offer in offers[:MAX_OFFERS]:
-            if offer.kind not in self._allowed:
+            if not self._is_allowed(offer):
                 continue
-            place = (offer.kind, offer.address)
-            if place in self._silent:
+            if offer.address in self._silent:
                 why = f"{offer.kind}: nobody answered before"
                 continue
             try:
@@ -79,13 +83,17 @@ class Pathfinder:
                 return Taken(offer.kind, "offered and proven", transport)
         return Taken("relay", why)
 
+    def _is_allowed(self, offer: DirectOffer) -> bool:
+        return self._local if offer.kind == "memfd" else offer.address in self._places
+
     def _come(
         self, offer: DirectOffer, key: SecretKey, frame_bytes: int
     ) -> SlotTransport:
         try:
             sock = _dial(offer)
         except PeerError:
-            self._silent.add((offer.kind, offer.address))
+            if offer.kind == "tcp":
+                self._silent.add(offer.address)
             raise
         return _board(sock, offer, key, frame_bytes)
 

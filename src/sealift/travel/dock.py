@@ -3,7 +3,7 @@
 One dock serves a process. A visit asks it for a berth, a single-use place with a token
 and a key; threads of the dock greet whoever connects, and only a holder that proves
 the berth's key gets in (``direct``). Strangers cost a few seconds of one of a few
-threads, and keep nobody from the relay.
+threads, those of one address not all of them, and keep nobody from the relay.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from sealift.channel.transports.localsocket import LocalListener
 from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.tcp import TcpListener, TcpTransport, peer_host
 from sealift.channel.transports.transport import Deadline, SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
@@ -25,6 +26,7 @@ from sealift.events import Sink, discard, emit
 from sealift.travel.direct import TOKEN_BYTES, DirectOffer, Kind, prove_accelerator
 
 MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
+MAX_UNPROVEN_EACH: Final = 4  # of them from one address
 RING_BYTES: Final = 4 << 20  # stays in the cache of both ends
 WORD_SLOTS: Final = (1 << 10, 1)  # cargo goes one way; every page takes time to make
 _ACCEPT_PAUSE_S: Final = 0.05
@@ -106,7 +108,7 @@ class Dock:
         self._lock = threading.Lock()
         self._berths: dict[bytes, Berth] = {}
         self._addresses: dict[Kind, str] = {}
-        self._unproven = threading.BoundedSemaphore(MAX_UNPROVEN)
+        self._unproven: Counter[str] = Counter()  # by address, from the accept on
         self._closing = threading.Event()
         if local is not None:
             self._open("memfd", local.name, local.accept)
@@ -163,14 +165,26 @@ class Dock:
             except SealiftError:  # closed, another user, or no descriptor is left
                 self._closing.wait(_ACCEPT_PAUSE_S)
                 continue
-            if not self._unproven.acquire(blocking=False):
+            address = peer_host(sock)
+            if not self._take_place(address):
                 sock.close()
                 continue
             threading.Thread(
-                target=self._greet, args=(kind, sock), name="dock greeting", daemon=True
+                target=self._greet,
+                args=(kind, sock, address),
+                name="dock greeting",
+                daemon=True,
             ).start()
 
-    def _greet(self, kind: Kind, sock: socket.socket) -> None:
+    def _take_place(self, address: str) -> bool:
+        with self._lock:
+            full = self._unproven.total() >= MAX_UNPROVEN
+            if full or self._unproven[address] >= MAX_UNPROVEN_EACH:
+                return False
+            self._unproven[address] += 1
+            return True
+
+    def _greet(self, kind: Kind, sock: socket.socket, address: str) -> None:
         try:
             token = prove_accelerator(sock, kind, self._key, self._claim)
             berth = self._find(token)
@@ -182,7 +196,9 @@ class Dock:
                 sock.close()
             emit(self._sink, "direct.refused", path=kind, reason=error.code)
         finally:
-            self._unproven.release()
+            with self._lock:
+                self._unproven[address] -= 1
+                self._unproven += Counter()  # forget addresses without any
 
     def _find(self, token: bytes) -> Berth | None:
         with self._lock:

@@ -107,7 +107,7 @@ class Provisioning:
         self._deadline = clock() + signed.lease.lease_s
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
-        self._pathfinder = pathfinder or Pathfinder(())
+        self._pathfinder = pathfinder or Pathfinder(local=False)
         self._require_allowed = require_allowed
         self._count = count
         self._sink = sink
@@ -159,7 +159,7 @@ class Provisioning:
             taken = self._pathfinder.take(ready.direct, key, longest)
         if taken.transport is not None:
             stack.callback(taken.transport.close)
-        send_message(session, PathTaken(taken.name, taken.why))
+        send_message(session, PathTaken(taken.name))
         visit = self._lease.visit.to_text()
         emit(self._sink, "visit.path", visit=visit, path=taken.name, why=taken.why)
         if taken.transport is None:

@@ -219,9 +219,7 @@ class CargoLoader:
 
     def _tell(self, taken: PathTaken) -> None:
         visit = self._visit.visit.to_text()
-        emit(
-            self._sink, "visit.path", visit=visit, path=taken.path, why=taken.why[:200]
-        )
+        emit(self._sink, "visit.path", visit=visit, path=taken.path)
 
 
 def split_leaves(hashes: bytes) -> list[bytes]:

@@ -257,10 +257,9 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class PathTaken:
-    """Which way the frames go, and why, in a few words."""
+    """Which way the frames go; why is the holder's own matter."""
 
     path: PathName
-    why: str
 
 
 @dataclass(frozen=True, slots=True)

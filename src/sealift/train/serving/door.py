@@ -135,18 +135,23 @@ class Door:
                 sock, max_frame_bytes=LONG_FRAME_BYTES, send_timeout_s=SEND_S
             )
             transport.max_received_bytes = SHORT_FRAME_BYTES
+            address = transport.peer_host
+            if not self._take_place(address):  # before it costs a thread
+                _turn_away(transport, _too_many())
+                continue
             try:
                 threading.Thread(
-                    target=self._meet, args=(transport,), name="client", daemon=True
+                    target=self._meet,
+                    args=(transport, address),
+                    name="client",
+                    daemon=True,
                 ).start()
             except RuntimeError:  # no threads are left, for now
                 transport.close()
+                self._give_back(address)
                 self._closing.wait(ACCEPT_PAUSE_S)
 
-    def _meet(self, transport: TcpTransport) -> None:
-        address = transport.peer_host
-        if not self._take_place(address):
-            return _turn_away(transport, _too_many())
+    def _meet(self, transport: TcpTransport, address: str) -> None:
         try:
             frame = transport.receive(FIRST_FRAME_S)
             if frame[:2] == _REGISTER:

@@ -1,0 +1,73 @@
+"""Holders that come alongside, and what they tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sealift.channel.transports.localsocket import LocalListener
+from sealift.channel.transports.tcp import TcpListener
+from sealift.events import Event
+from sealift.travel.alongside import Pathfinder
+from sealift.travel.direct import Kind
+from sealift.travel.dock import Dock
+from sealift.travel.holder import Provisioning
+from tests.sim.hands import Bring, Hand
+from tests.sim.visit_world import VisitWorld
+
+Kinds = Iterable[Kind]
+PORTS: list[int] = []  # of the dock of the test at hand
+TOLD: list[Event] = []  # by the holder to its own log
+
+
+PLACE = "127.0.0.1:{}"
+
+
+def finder_of(kinds: Kinds) -> Pathfinder:
+    """As a holder's settings name the dock of a world."""
+    ports = PORTS if "tcp" in kinds else ()
+    return Pathfinder(local="memfd" in kinds, places=[PLACE.format(p) for p in ports])
+
+
+def alongside(
+    kinds: Kinds = ("memfd", "tcp"), finder: Pathfinder | None = None
+) -> Bring:
+    """The real holder, on the first direct path of these kinds."""
+
+    def bring(hand: Hand) -> Any:
+        return Provisioning(
+            hand.held,
+            hand.signed,
+            clock=hand.clock,
+            check_heads=lambda heads: None,
+            require_allowed=lambda: None,
+            pathfinder=finder or finder_of(kinds),
+            sink=TOLD.append,
+        ).provision(hand.session)
+
+    return bring
+
+
+def paths_of(world: VisitWorld) -> list[tuple[Any, Any]]:
+    """Each path that was taken, and why; the accelerator knows the first."""
+    mine = [event.fields for event in TOLD if event.kind == "visit.path"]
+    theirs = [event.fields for event in world.events if event.kind == "visit.path"]
+    assert [each["path"] for each in mine] == [each["path"] for each in theirs]
+    assert all("why" not in each for each in theirs)
+    return [(each["path"], each["why"]) for each in mine]
+
+
+@contextmanager
+def docked(folder: Path) -> Iterator[VisitWorld]:
+    """A world whose accelerator offers both kinds of direct path."""
+    with VisitWorld(folder) as world:
+        tcp = TcpListener()
+        PORTS[:] = [tcp.address[1]]
+        TOLD.clear()
+        dock = world.dock = Dock(
+            local=LocalListener(), tcp=tcp, sink=world.events.append
+        )
+        yield world
+        dock.close()
