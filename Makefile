@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 
-.PHONY: help setup demo guest test mutants soak soak-kills check layout lint types layers sizes format \
+.PHONY: help setup demo guest test mutants soak soak-kills check layout lint types layers core sizes format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -35,7 +35,7 @@ soak: $(READY)  ## the long tests
 soak-kills: $(READY)  ## kill roles at 100 random points of small runs
 	$(BIN)/pytest -m soak --timeout 3600 tests/distributed/test_kills.py $(ARGS)
 
-check: layout lint types layers sizes  ## all of these five, in under a minute
+check: layout lint types layers core sizes  ## all of these six, in under a minute
 
 layout: $(READY)  ## is every file formatted?
 	$(BIN)/ruff format --check .
@@ -49,6 +49,9 @@ types: $(READY)  ## mypy, strict
 
 layers: $(READY)  ## who may import whom
 	$(BIN)/lint-imports --no-logo
+
+core: $(READY)  ## who may touch a key, a vault or a log
+	$(BIN)/python scripts/core.py
 
 sizes: $(READY)  ## files, lines and function lengths per room; none above 400 lines
 	$(BIN)/python scripts/sizes.py

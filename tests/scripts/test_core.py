@@ -1,0 +1,201 @@
+"""The audited core: what is planted is found, inside and outside, and the code is clean."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = """# Architecture
+
+## The audited core
+
+Words, with a `name` in them.
+
+| part | modules | what they are |
+|---|---|---|
+| core: keys | `crypto.keys` `errors` | keys |
+| on demand | `attest.verifiers` | kinds |
+| core: broker | `release.doors` `release.vault` `agreement.*` | doors |
+| elsewhere | `data.worker` | a worker |
+
+## Where do I find
+
+| question | file |
+|---|---|
+| nothing | `cli.main` |
+"""
+CLEAN = {
+    "__init__": "",
+    "errors": "class SealiftError(Exception): ...\n",
+    "crypto.__init__": "",
+    "crypto.keys": "TOKEN = object()\nclass SecretKey:\n    def reveal(self, token): ...\n",
+    "attest.__init__": "",
+    "attest.snp": "import sealift.errors\n",
+    "attest.verifiers": "def snp():\n    from sealift.attest import snp\n    return snp\n",
+    "agreement.__init__": "",
+    "agreement.whole": "from sealift.agreement import rules\n",
+    "agreement.rules": "_SECRET = 1\n",
+    "release.__init__": "",
+    "release.vault": "class Vault:\n    @classmethod\n    def open(cls): return cls()\n",
+    "release.doors": (
+        "from sealift.crypto.keys import TOKEN\n"
+        "from sealift.release.vault import Vault\n"
+        "def keep(key):\n    Vault.open().store(key.reveal(TOKEN))\n"
+    ),
+    "release.auditlog": "class AuditLog: ...\n",
+    "release.collect": "from sealift.release.doors import keep\nkeep(None)\n",
+    "data.__init__": "",
+    "data.worker": "def give(key, token):\n    return key.reveal(token)\n",
+    "cli.__init__": "",
+    "cli.main": (
+        "from typing import TYPE_CHECKING\n"
+        "import sealift.release.doors\n"
+        "if TYPE_CHECKING:\n    from sealift.release.vault import Vault\n"
+        "def show(vault: 'Vault'): vault.resources(); open('x')\n"
+    ),
+}
+
+
+def tree(root: Path, table: str = TABLE, **changes: str) -> Path:
+    """A small product, with what is changed or added, by dotted name."""
+    modules = {**CLEAN, **changes}
+    for name, text in modules.items():
+        path = root / "src" / "sealift" / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "ARCHITECTURE.md").write_text(table)
+    return root
+
+
+def run(root: Path) -> tuple[int, str]:
+    command = [sys.executable, str(ROOT / "scripts" / "core.py"), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr + done.stdout
+
+
+def test_what_is_clean_passes(tmp_path: Path) -> None:
+    """Control for all that follows."""
+    assert run(tree(tmp_path)) == (0, "audited core: 16 code lines of at most 10000\n")
+
+
+def test_the_code_is_held_to_its_own_table() -> None:
+    code, said = run(ROOT)
+    assert code == 0, said
+
+
+READS = {
+    "a call": "def f(key, t): return key.reveal(t)\n",
+    "its token": "from sealift.crypto.keys import TOKEN\n",
+    "its token by the module": "from sealift.crypto import keys\nx = keys.TOKEN\n",
+    "a method that is handed on": "def f(key): return map(key.reveal, [])\n",
+    "its memory": "def f(key): return bytes(key._material)\n",
+    "by name": "def f(key, t): return getattr(key, 'reveal')(t)\n",
+    "late": "def f():\n    from sealift.crypto.keys import TOKEN\n    return TOKEN\n",
+}
+
+
+@pytest.mark.parametrize("text", READS.values(), ids=READS)
+@pytest.mark.parametrize("name", ["cli.main", "release.collect", "attest.snp"])
+def test_whoever_reads_a_key_is_found(tmp_path: Path, name: str, text: str) -> None:
+    code, said = run(tree(tmp_path, **{name: text}))
+    assert code == 1
+    assert f"{name.replace('.', '/')}.py" in said
+    assert "reads a plain key" in said
+
+
+def test_who_reads_keys_elsewhere_may_do_nothing_else(tmp_path: Path) -> None:
+    worker = (
+        CLEAN["data.worker"] + "from sealift.release.vault import Vault\nVault.open()\n"
+    )
+    code, said = run(tree(tmp_path, **{"data.worker": worker}))
+    assert (code, "opens a vault" in said) == (1, True)
+
+
+OPENS = {
+    "a call": "from sealift.release.vault import Vault\nVault.open()\n",
+    "a constructor": "from sealift.release.vault import Vault\nVault()\n",
+    "through its module": "from sealift.release import vault\nvault.Vault.create()\n",
+    "handed on": "from sealift.release.vault import Vault\nmake = Vault.open\n",
+    "under another name": "from sealift.release.vault import Vault as V\nV.open()\n",
+    "as a value": "from sealift.release.vault import Vault\nV = Vault\n",
+    "below it": "from sealift.release.vaultfile import VaultFile\n",
+}
+
+
+@pytest.mark.parametrize("text", OPENS.values(), ids=OPENS)
+def test_whoever_opens_a_vault_is_found(tmp_path: Path, text: str) -> None:
+    code, said = run(tree(tmp_path, **{"cli.main": text, "release.vaultfile": ""}))
+    assert (code, "cli/main.py" in said, "opens a vault" in said) == (1, True, True)
+
+
+WRITES = {
+    "a call": "from sealift.release.auditlog import AuditLog\nAuditLog.create()\n",
+    "below it": "import sealift.release.logfile\n",
+}
+
+
+@pytest.mark.parametrize("text", WRITES.values(), ids=WRITES)
+def test_whoever_writes_a_log_is_found(tmp_path: Path, text: str) -> None:
+    code, said = run(tree(tmp_path, **{"cli.main": text, "release.logfile": ""}))
+    assert (code, "cli/main.py" in said, "writes a log" in said) == (1, True, True)
+
+
+IMPORTS = {
+    "outside": ("from sealift.cli import main\n", "which is outside the core"),
+    "a package outside": ("import sealift.cli\n", "which is outside the core"),
+    "a name of one": ("from sealift.cli.main import show\n", "outside the core"),
+    "late": ("def f():\n    import sealift.cli.main\n", "outside the core"),
+    "on demand": ("def f():\n    import sealift.errors\n", "on demand"),
+    "by name": ("import importlib\nimportlib.import_module('x')\n", "by name"),
+    "by the language": ("__import__('sealift.cli')\n", "by name"),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), IMPORTS.values(), ids=IMPORTS)
+@pytest.mark.parametrize("name", ["errors", "agreement.rules", "crypto.__init__"])
+def test_what_the_core_imports_is_in_the_core(
+    tmp_path: Path, name: str, text: str, why: str
+) -> None:
+    code, said = run(tree(tmp_path, **{name: text}))
+    assert (code, f"{name.replace('.', '/')}.py" in said, why in said) == (
+        1,
+        True,
+        True,
+    )
+
+
+def test_what_loads_on_demand_does_it_on_demand_only(tmp_path: Path) -> None:
+    at_once = CLEAN["attest.verifiers"] + "import sealift.attest.snp\n"
+    code, said = run(tree(tmp_path, **{"attest.verifiers": at_once}))
+    assert (code, "imports sealift.attest.snp" in said) == (1, True)
+
+
+def test_what_is_private_in_the_core_stays_there(tmp_path: Path) -> None:
+    text = "from sealift.agreement.rules import _SECRET\n"
+    code, said = run(tree(tmp_path, **{"cli.main": text}))
+    assert (code, "private to sealift.agreement.rules" in said) == (1, True)
+
+
+TABLES = {
+    "a module that is not there": ("`crypto.keys`", "`crypto.keys` `crypto.gone`"),
+    "a package that is not there": ("`agreement.*`", "`agreement.*` `gone.*`"),
+    "a reader that reads nothing": ("`data.worker`", "`data.worker` `cli.main`"),
+    "a place without demand": ("`attest.verifiers`", "`attest.verifiers` `errors`"),
+    "a module left out": ("`release.vault` ", ""),
+    "another heading": ("## The audited core", "## The core"),
+}
+
+
+@pytest.mark.parametrize(("was", "now"), TABLES.values(), ids=TABLES)
+def test_a_table_that_does_not_fit_is_found(tmp_path: Path, was: str, now: str) -> None:
+    assert run(tree(tmp_path, TABLE.replace(was, now)))[0] == 1
+
+
+def test_a_core_that_grows_too_large_is_found(tmp_path: Path) -> None:
+    code, said = run(tree(tmp_path, errors="x = 1\n" * 10_000))
+    assert (code, "more than 10000 code lines" in said) == (1, True)
