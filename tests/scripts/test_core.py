@@ -19,7 +19,7 @@ Words, with a `name` in them.
 |---|---|---|
 | core: keys | `crypto.keys` `errors` | keys |
 | on demand | `attest.verifiers` | kinds |
-| core: broker | `release.doors` `release.vault` `agreement.*` | doors |
+| core: broker | `release.stores` `release.vault` `agreement.*` | doors |
 | elsewhere | `data.worker` | a worker |
 
 ## Where do I find
@@ -41,19 +41,19 @@ CLEAN = {
     "agreement.rules": "_SECRET = 1\n",
     "release.__init__": "",
     "release.vault": "class Vault:\n    @classmethod\n    def open(cls): return cls()\n",
-    "release.doors": (
+    "release.stores": (
         "from sealift.crypto.keys import TOKEN\n"
         "from sealift.release.vault import Vault\n"
         "def keep(key):\n    Vault.open().store(key.reveal(TOKEN))\n"
     ),
     "release.auditlog": "class AuditLog: ...\n",
-    "release.collect": "from sealift.release.doors import keep\nkeep(None)\n",
+    "release.collect": "from sealift.release.stores import keep\nkeep(None)\n",
     "data.__init__": "",
     "data.worker": "def give(key, token):\n    return key.reveal(token)\n",
     "cli.__init__": "",
     "cli.main": (
         "from typing import TYPE_CHECKING\n"
-        "import sealift.release.doors\n"
+        "import sealift.release.stores\n"
         "if TYPE_CHECKING:\n    from sealift.release.vault import Vault\n"
         "def show(vault: 'Vault'): vault.resources(); open('x')\n"
     ),

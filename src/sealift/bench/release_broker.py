@@ -21,10 +21,10 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
 from sealift.release.agreement import ReleaseRule, Resource
-from sealift.release.doors import keep_keys, opened_broker
 from sealift.release.equip import equip
 from sealift.release.lease import ask_standing
 from sealift.release.signed import SignedAgreement, add_signature, verify
+from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import connect
 from sealift.session.link import Link

@@ -14,7 +14,6 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
-from sealift.release.doors import destroy_keys
 from sealift.release.line import has_veto
 from sealift.release.signed import (
     SignedAgreement,
@@ -29,6 +28,7 @@ from sealift.release.statement import (
     save_statement,
     sign_statement,
 )
+from sealift.release.stores import destroy_keys
 
 SEALED_SUFFIX: Final = ".sealed"
 _MEANS: Final[dict[StatementKind, str]] = {

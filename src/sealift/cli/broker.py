@@ -20,10 +20,10 @@ from sealift.cli.roles import (
 from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role
 from sealift.release.brokerserver import Broker
-from sealift.release.doors import opened_broker
 from sealift.release.heads import HeadStore
 from sealift.release.ledger import Ledger
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.stores import opened_broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.session.registry import prover

@@ -33,10 +33,10 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.ids import Role
-from sealift.release.doors import opened_vault
 from sealift.release.files import make_folder
 from sealift.release.heads import HeadStore
 from sealift.release.statementdesk import StatementDesk
+from sealift.release.stores import opened_vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import DIAL_TIMEOUT_S, Link
 from sealift.session.registry import prover

@@ -23,9 +23,9 @@ from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard, read_car
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.bundle import load_bundle
-from sealift.release.doors import opened_vault
 from sealift.release.files import read_secret_line
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.stores import opened_vault
 from sealift.train.local import LocalRun, SealedRows, train_local
 from sealift.train.sandbox import limits
 from sealift.train.settings import JobTable

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
-from sealift.release.doors import opened_vault
 from sealift.release.files import read_secret_line
+from sealift.release.stores import opened_vault
 from sealift.release.vault import Vault
 
 

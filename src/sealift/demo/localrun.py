@@ -19,9 +19,9 @@ from sealift.demo.travelrun import TravelRun, Watch, count_visits
 from sealift.events import Event
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle
-from sealift.release.doors import opened_vault
 from sealift.release.files import write_whole
 from sealift.release.signed import load_verified
+from sealift.release.stores import opened_vault
 from sealift.train.eventlines import RoleEvent
 from sealift.train.joint import joint_training
 from sealift.train.local import SealedRows, loop_settings, mean_of_parts, run_local

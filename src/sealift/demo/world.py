@@ -34,10 +34,10 @@ from sealift.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS, PARTIES
 from sealift.demo.tasks.digits import DIGITS
 from sealift.demo.tasks.task import Task
 from sealift.release.document import compile_document
-from sealift.release.doors import keep_keys
 from sealift.release.files import write_failed, write_whole
 from sealift.release.signed import add_signature, save_signed
 from sealift.release.starter import Starter
+from sealift.release.stores import keep_keys
 
 CELL_ROWS: Final = 16  # of few rows, so that a visit may be short
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records

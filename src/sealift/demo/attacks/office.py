@@ -39,7 +39,6 @@ from sealift.release.agreement import (
 )
 from sealift.release.bundle import measure_bundle
 from sealift.release.collect import collect_release
-from sealift.release.doors import keep_keys, opened_broker
 from sealift.release.enrol import enrol
 from sealift.release.equip import equip
 from sealift.release.signed import (
@@ -47,6 +46,7 @@ from sealift.release.signed import (
     add_signature,
     verify,
 )
+from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session

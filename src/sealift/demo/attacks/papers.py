@@ -15,8 +15,8 @@ from sealift.demo.attacks.office import OPERATOR, RESOURCE, Office, now_s
 from sealift.demo.attacks.stage import Stage
 from sealift.errors import SealiftError
 from sealift.release.agreement import Agreement
-from sealift.release.doors import keep_keys, opened_broker
 from sealift.release.signed import SignedAgreement, VerifiedAgreement, verify
+from sealift.release.stores import keep_keys, opened_broker
 
 NOTHING_FOUND: Final = "nothing found"
 

@@ -12,9 +12,9 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError, UsageError
-from sealift.release import doors
+from sealift.release import stores as opening
 from sealift.release.brokerserver import Broker
-from sealift.release.doors import (
+from sealift.release.stores import (
     destroy_keys,
     keep_keys,
     opened_broker,
@@ -25,7 +25,7 @@ from tests.sim.owners import NOW_S, Consortium, make_consortium
 HOLD = """
 import sys
 from pathlib import Path
-from sealift.release.doors import _alone
+from sealift.release.stores import _alone
 with _alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -84,7 +84,7 @@ def test_control_without_the_lock_both_would_write(
     with opened(paths, consortium) as first:
         with pytest.raises(UnavailableError), opened(paths, consortium):
             pass
-        monkeypatch.setattr(doors.fcntl, "flock", lambda *_: None)
+        monkeypatch.setattr(opening.fcntl, "flock", lambda *_: None)
         with opened(paths, consortium) as second:
             assert second.head().head.size == first.head().head.size
 

@@ -1,6 +1,6 @@
 """Every way to an owner's vault and log from outside the audited core.
 
-Nobody else opens either (``scripts/core.py``). What comes out of a door is a broker, or
+Nobody else opens either (``scripts/core.py``). What comes out is a broker, or
 keys that cannot be read; what goes in is a path and the identity that opens it.
 """
 
