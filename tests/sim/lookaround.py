@@ -68,11 +68,11 @@ def explained_paths(places: Iterable[str]) -> set[str]:
 def unexplained_paths(explained: set[str]) -> list[str]:
     """Every name from the root down to the explained ones that is none of them."""
     found: list[str] = []
-    waiting = ["/"]
+    waiting = ["/", "/.."]  # a root that is left and not unmounted lies above
     while waiting:
         folder = waiting.pop()
         for name in os.listdir(folder):
-            path = os.path.join(folder, name)
+            path = os.path.join(os.path.normpath(folder), name)
             if path in explained:
                 continue
             on_the_way = any(each.startswith(f"{path}/") for each in explained)
