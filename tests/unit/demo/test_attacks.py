@@ -35,7 +35,7 @@ def of(letter: str) -> list[Scenario]:
     return [each for each in board.SCENARIOS if each.name.startswith(letter)]
 
 
-@pytest.mark.parametrize("each", of("T"), ids=lambda each: each.attack)
+@pytest.mark.parametrize("each", of("T") + of("N"), ids=lambda each: each.attack)
 def test_refused_beside_a_control(tmp_path: Path, each: Scenario) -> None:
     with closing(Stage(tmp_path)) as stage:
         tried = attempt(each, stage)
@@ -51,7 +51,7 @@ def test_key_refused_beside_a_control(stage: Stage, each: Scenario) -> None:
 
 
 def test_every_claim_is_attacked() -> None:
-    claims = {"T1", "T2", "T3", "T4", "T5", "T6", "T8", "T9"}
+    claims = {"T1", "T2", "T3", "T4", "T5", "T6", "T8", "T9", "N5", "N6"}
     assert {each.name for each in board.SCENARIOS} == claims | {
         f"P{number}" for number in range(1, 8)
     }

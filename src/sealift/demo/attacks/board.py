@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from sealift.demo.attacks import cuts, evidence, memory, papers, proofs, visits
+from sealift.demo.attacks import cuts, evidence, memory, papers, proofs, room, visits
 from sealift.demo.attacks.scenario import Scenario, Tried, attempt
 from sealift.demo.attacks.stage import Stage
 
@@ -22,6 +22,8 @@ _STALL: Final = "a holder that stalls or is late loses its visit, nothing else"
 _COMMITTED: Final = "rows are those that their owner committed to"
 _ROWS: Final = "two numbers differ by no fewer rows than a cell, after any restart"
 _CELL: Final = "the cell alone is served"
+_SLICE: Final = "what a recipe does in one slice is nowhere in the next"
+_FREE: Final = "without walls it is done"
 _HONEST: Final = "the honest visit gets its receipt"
 _FOLLOWED: Final = "under a vendor's ratchet it reads the rows"
 _PROOF: Final = "no key without evidence that conforms"
@@ -127,6 +129,26 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         "N5", _ROWS, "restarts all roles for one more visit", "too-many-visits",
         cuts.visited_again, cuts.visited_once, "the agreed visit is served",
+    ),
+    Scenario(
+        "N6", _SLICE, "leaves bits in the offset of an open file", memory.NOTHING_LEFT,
+        room.offset_left, room.offset_is_there, "with the descriptors it was sent it does",
+    ),
+    Scenario(
+        "N6", _SLICE, "sets a flag of an open file", room.NOT_PERMITTED,
+        room.flag_of_a_file, room.flag_is_set, _FREE,
+    ),
+    Scenario(
+        "N6", _SLICE, "drops a library's pages from memory", room.NOT_PERMITTED,
+        room.pages_dropped, room.pages_are_dropped, _FREE,
+    ),
+    Scenario(
+        "N6", _SLICE, "asks which pages are in memory", room.NOT_PERMITTED,
+        room.pages_asked_for, room.pages_are_told, _FREE,
+    ),
+    Scenario(
+        "N6", _SLICE, "makes the overwriting of its memory fail", memory.NOTHING_LEFT,
+        room.spoiled_overwriting, room.nothing_overwritten, "it lies there until then",
     ),
     Scenario(
         "P1", _PROOF, "booted another kernel", "tpm-pcr",

@@ -12,8 +12,12 @@ from typing import NoReturn
 from sealift.errors import MalformedError, SealiftError
 from sealift.train.containment import Containment
 from sealift.train.faults import Fault, describe, unfit
-from sealift.train.sandbox.confine import Confinement, confine_worker
-from sealift.train.sandbox.inventory import DESCRIPTORS, TALK
+from sealift.train.sandbox.confine import (
+    Confinement,
+    confine_worker,
+    keep_descriptors,
+)
+from sealift.train.sandbox.inventory import TALK
 from sealift.train.sandbox.places import CACHES
 from sealift.train.states import TrainingState
 from sealift.train.tasks import Given, TaskDone
@@ -69,18 +73,6 @@ def run_worker(
         with contextlib.suppress(BaseException):
             stream.flush()
     os._exit(0)
-
-
-def keep_descriptors(talk: int, text: int) -> None:
-    """Close all but ``DESCRIPTORS``; what was mapped stays so, without a descriptor.
-
-    Else bytes could pass from one slice to the next in what belongs to an open file
-    rather than to a descriptor, its offset and flags (rule N6).
-    """
-    null = os.open(os.devnull, os.O_RDONLY)
-    for place, descriptor in enumerate((null, text, text, talk)):
-        os.dup2(descriptor, place)
-    os.closerange(len(DESCRIPTORS), os.sysconf("SC_OPEN_MAX"))
 
 
 def _take_order(order: object, files: Sequence[int]) -> Assigned | ServedModel:
