@@ -303,3 +303,17 @@ def test_the_limit_of_that_test_is_low_enough(home: Path) -> None:
 def test_the_folder_is_made(home: Path) -> None:
     seal("-o", "sealed/north")
     assert (home / "sealed" / "north" / "north-train.sealed").exists()
+
+
+def test_the_grid_is_fixed_when_it_is_sealed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seal()
+    assert "cell rows     64\n" in capsys.readouterr().out
+    seal("-o", "finer", "--name", "finer", "--cell-rows", "5")
+    card = json.loads((home / "finer" / "finer.resource.json").read_text())
+    assert card["resource"]["cell_rows"] == 5
+    for wrong in ("0", "-1"):
+        error = refused(seal, "-o", "none", "--name", "none", "--cell-rows", wrong)
+        assert error.exit_code == 2
+    assert not (home / "none").exists()

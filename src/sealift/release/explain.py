@@ -262,8 +262,9 @@ def _resource(resource: Resource) -> str:
     )
     return (
         f"{resource.name}: {count(resource.rows, 'row')} of {resource.row_bytes} bytes "
-        f"({_names(resource.schema) or 'no fields named'}), {use}; its key goes to an "
-        "accelerator of an accepted level with this code, and to nobody else"
+        f"({_names(resource.schema) or 'no fields named'}), {use}; a visit covers whole "
+        f"cells of {count(resource.cell_rows, 'row')}; its key goes to an accelerator of "
+        "an accepted level with this code, and to nobody else"
     )
 
 

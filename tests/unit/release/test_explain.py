@@ -48,6 +48,7 @@ def test_each_party_gives_and_receives() -> None:
         "ada-train", "ada-train", "ada-heldout", "ada-heldout",
     ]  # fmt: skip
     assert any("not to train on" in line for line in ada.gives)
+    assert any("whole cells of 1 row;" in line for line in ada.gives)
     assert not any("the model" in line for line in ada.receives)
     assert any("the model" in line for line in cleo.receives)
     assert any("signs leases" in line for line in cleo.gives)
