@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.attest.level import Level
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.identity import create_identity
 from sealift.errors import (
@@ -63,37 +62,18 @@ def test_development_is_asked_for_or_refused_before_anybody_is_dialled(
     assert caught.value.code == "development-refused"
 
 
-@pytest.mark.parametrize("mode", ["plain", "reencrypt", "reencrypt+chunk"])
-def test_weak_modes_need_development_at_both_ends(
-    parties: LinkedParties, mode: str
+@pytest.mark.parametrize("mode", ["plain", "reencrypt", "direct", ""])
+def test_there_is_no_weaker_mode(
+    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    strong = replace(parties, accept=(Level.TEE,))
-    with pytest.raises(PolicyError) as caught:
-        strong.offer(mode=mode, development=False, wait_s=0)
-    assert caught.value.code == "weak-link-mode"
-    if mode != "plain":
-        with pytest.raises(UsageError, match="not fed in mode"):
-            parties.offer(mode=mode, wait_s=0)
-        return
+    """Also where an owner's changed program proposes one."""
+    with pytest.raises(UsageError) as caught:
+        parties.offer(mode=mode, wait_s=0)
+    assert caught.value.code == "no-such-mode"
+    proposed = SimpleNamespace(value=mode)
+    monkeypatch.setattr(sending, "parse_mode", lambda name: proposed)
     here, there = both(parties, {"mode": mode}, {})
-    assert (here.code, there.code) == ("link-refused", "weak-link-mode")
-    with linked(parties, mode=mode, development=True) as (sender, receiver):
-        got = Other(receiver.receive)  # the control
-        sender.send(BATCH)
-        assert got.join()["x"].sum() == 12
-
-
-def test_a_device_that_never_asked_for_it_refuses_a_weak_proposal(
-    parties: LinkedParties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that an owner's changed program makes."""
-    monkeypatch.setattr(
-        sending, "choose_mode", lambda name, **_: sending.LinkMode(name)
-    )
-    for mode in ("reencrypt", "direct"):
-        here, there = both(parties, {"mode": mode}, {})
-        assert here.code == "link-refused"
-        assert there.code in ("weak-link-mode", "no-such-mode")
+    assert (here.code, there.code) == ("link-refused", "no-such-mode")
 
 
 def test_who_is_no_owner_gets_no_link(

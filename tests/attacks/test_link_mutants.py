@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from sealift.bench.linkshapes import Shape
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.hostdevice import HostDevice, HostMemory
 from sealift.channel.link.mode import LinkMode
@@ -14,7 +15,7 @@ from sealift.errors import AuthenticationError
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 PLAINTEXT = os.urandom(3 * RECORD_BYTES)
-MODES = [LinkMode.DIRECT_PARALLEL, LinkMode.DIRECT_OVERLAP]
+MODES = [Shape.DIRECT_PARALLEL, LinkMode.DIRECT_OVERLAP]
 
 
 class Trusting:

@@ -1,7 +1,8 @@
 """The link under attack: whatever is done to what crosses, nothing wrong is taken.
 
-Flips, drops, repetitions, exchanges, cuts, splices and replays, in every sealed mode; in
-mode ``plain`` the same attacks succeed, which is the control.
+Flips, drops, repetitions, exchanges, cuts, splices and replays, in every mode of the
+product and every sealed shape of the measurement; where nothing is sealed (``plain``) the
+same attacks succeed, which is the control.
 """
 
 from __future__ import annotations
@@ -10,28 +11,29 @@ import os
 
 import pytest
 
+from sealift.bench.linkreencrypt import OwnersRecords, Reencrypter
+from sealift.bench.linkshapes import ALL, Shape, ShapedSender, has_records
 from sealift.channel.link.ahead import SealAhead
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import LinkMode, shape_of
-from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.mode import LinkMode
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
-SEALED = [mode for mode in LinkMode if shape_of(mode).sealed]
-WITH_RECORDS = [mode for mode in SEALED if shape_of(mode).records]
+SEALED = [mode for mode in ALL if mode != Shape.PLAIN]
+WITH_RECORDS = [mode for mode in SEALED if has_records(mode)]
 PLAINTEXT = os.urandom(5 * RECORD_BYTES + 100)  # an announcement and six records
 NOTHING = bytes(16 * 4096)
 
 
 def send_in(world, plaintext=PLAINTEXT):
     """What the owner does in the world's mode."""
-    mode, sender = world.sender.mode, world.sender
-    if shape_of(mode).reencrypts:
-        unit = RECORD_BYTES if shape_of(mode).records else len(plaintext)
+    sender = world.sender
+    if isinstance(sender, ShapedSender) and sender.layout.reencrypts:
+        unit = RECORD_BYTES if sender.layout.records else len(plaintext)
         records = OwnersRecords(SecretKey.generate(), memoryview(plaintext), unit)
         return lambda: Reencrypter(sender, len(plaintext)).send(records)
-    if shape_of(mode).ahead:
+    if world.mode == LinkMode.SEAL_AHEAD:
         ahead = SealAhead(sender)
         return lambda: ahead.send(ahead.seal(plaintext))
     return lambda: sender.send(plaintext)
@@ -62,7 +64,7 @@ def is_refused(found, content, *, silent=False):
     return isinstance(found, kinds) and content == NOTHING
 
 
-@pytest.mark.parametrize("mode", list(LinkMode))
+@pytest.mark.parametrize("mode", ALL)
 def test_untouched_it_arrives(mode):
     # The control for all of the below.
     found, content = attacked(mode, lambda count, frame: [frame])
@@ -73,13 +75,13 @@ def test_untouched_it_arrives(mode):
 @pytest.mark.parametrize("position", [0, 5, 15, 16, 40, -1])
 @pytest.mark.parametrize("mode", SEALED)
 def test_a_flipped_bit_in_the_announcement_or_a_record(mode, position):
-    last = 6 if shape_of(mode).records else 1
+    last = 6 if has_records(mode) else 1
     for number in {0, 1, last}:
         assert is_refused(*attacked(mode, flip(number, position))), number
 
 
 def test_in_plain_mode_the_same_flip_is_taken():
-    found, content = attacked(LinkMode.PLAIN, flip(1, 40))
+    found, content = attacked(Shape.PLAIN, flip(1, 40))
     assert found.total_bytes == len(PLAINTEXT)
     assert content[: len(PLAINTEXT)] != PLAINTEXT
 
@@ -140,7 +142,7 @@ def test_records_that_are_not_exactly_the_next(mode, attack):
 
 @pytest.mark.parametrize("attack", [swap, repeat_the_first])
 def test_in_plain_mode_exchanged_records_are_taken(attack):
-    _, content = attacked(LinkMode.PLAIN, attack())
+    _, content = attacked(Shape.PLAIN, attack())
     assert content[: len(PLAINTEXT)] not in (PLAINTEXT, bytes(len(PLAINTEXT)))
 
 
@@ -208,7 +210,7 @@ def test_a_whole_transfer_replayed_on_the_same_link(mode):
     world.close()
 
 
-@pytest.mark.parametrize("mode", [LinkMode.DIRECT_PARALLEL, LinkMode.SEAL_AHEAD])
+@pytest.mark.parametrize("mode", [Shape.DIRECT_PARALLEL, LinkMode.SEAL_AHEAD])
 def test_ends_that_disagree_about_the_mode_do_not_meet(mode):
     world = LinkWorld(LinkMode.DIRECT_OVERLAP, receiver_mode=mode)
     assert isinstance(world.cross(send_in(world)), AuthenticationError)

@@ -10,7 +10,6 @@ import pytest
 
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link.keys import LinkOpener
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.staged import MAX_BATCH_RECORDS, Staged, spans
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES
@@ -115,17 +114,6 @@ def test_calls_take_half_a_ring_at_most_and_wrap_at_its_end(engine):
     in_order = [start for places in counted.opened for start in places]
     assert in_order == [n * RECORD_BYTES for n in range(RECORDS)] * 3
     assert [start for start, _ in world.seen] == in_order
-    world.close()
-
-
-@pytest.mark.parametrize("mode", [LinkMode.DIRECT, LinkMode.REENCRYPT_CHUNK])
-def test_modes_that_open_one_by_one_still_do(mode):
-    engine = Apart()
-    counted = Counted(engine)
-    world, plaintext = world_of(engine, mode=mode), PLAINTEXT[: 3 * RECORD_BYTES]
-    assert world.cross(lambda: world.sender.send(plaintext)).total_bytes
-    assert max(map(len, counted.opened)) == 1
-    assert world.content()[: len(plaintext)] == plaintext
     world.close()
 
 

@@ -259,7 +259,7 @@ def test_what_an_owner_is_told_at_home(ends: Ends) -> None:
     stranger = ends.run(OWNER, "north.key", "forged.key")
     careful = ends.run(OWNER, "development=True", "development=False")
     assert ended(larger)[1] == "batch-too-large"
-    assert ended(stranger)[1] == "other-key"
+    assert ended(stranger)[1] == "owner-unsigned"
     assert ended(careful)[1] == "development-refused"
 
 

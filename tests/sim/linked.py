@@ -149,7 +149,7 @@ class Other:
 def linked(parties: LinkedParties, **changes: Any) -> Iterator[tuple[Sender, Receiver]]:
     """Both ends, connected."""
     sending = {k: v for k, v in changes.items() if k in ("mode", "development")}
-    receiving = {k: v for k, v in changes.items() if k in ("device", "development")}
+    receiving = {k: v for k, v in changes.items() if k == "device"}
     form = changes.get("form", FORM)
     other = Other(lambda: parties.accept_link(form, **receiving))
     sender = parties.offer(form, **sending)

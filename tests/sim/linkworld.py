@@ -10,11 +10,10 @@ import socket
 import threading
 from collections.abc import Callable
 
+from sealift.bench.linkshapes import receiver_of, sender_of
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import DEFAULT_MODE
-from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.link.send import LinkSender
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
@@ -44,7 +43,7 @@ class Tampered(MemfdTransport):
 
 
 class LinkWorld:
-    """A sender and a receiver in one mode; ``memory`` is the device's."""
+    """A sender and a receiver in one mode, or shape; ``memory`` is the device's."""
 
     def __init__(
         self,
@@ -71,15 +70,14 @@ class LinkWorld:
         if not issubclass(transport_class, Tampered):
             receiving = transport_class
         there = receiving.accept(right)
-        self.sender = LinkSender(
-            here, self.keys, mode=mode, record_bytes=record_bytes, development=True,
-            timeout_s=timeout_s,
-        )  # fmt: skip
+        self.mode = mode
+        self.sender = sender_of(
+            mode, here, self.keys, record_bytes=record_bytes, timeout_s=timeout_s
+        )
         try:
-            self.receiver = LinkReceiver(
-                there, receiver_keys or self.keys, self.engine,
-                mode=receiver_mode or mode, home_key=home_key, development=True,
-                timeout_s=timeout_s,
+            self.receiver = receiver_of(
+                receiver_mode or mode, there, receiver_keys or self.keys, self.engine,
+                home_key=home_key, timeout_s=timeout_s,
             )  # fmt: skip
         except BaseException:
             self.sender.close()

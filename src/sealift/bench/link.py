@@ -32,8 +32,9 @@ from sealift.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
 from sealift.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import modelled_rows, sources
+from sealift.bench.linkshapes import ALL, Shape
 from sealift.bench.report import BenchReport, Row, start_report
-from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.link.mode import DEFAULT_MODE
 from sealift.channel.link.send import suggested_record_bytes
 
 MIB: Final = 1 << 20
@@ -44,11 +45,11 @@ QUICK_SIZES_BYTES: Final = (64 << 10, 16 * MIB, 64 * MIB)
 REPEATS: Final = 15
 FAILURE_BYTES: Final = 16 * MIB
 SMALL_BYTES: Final = 64 * MIB  # up to here more repeats: so few take seconds only
-PLAIN: Final = str(LinkMode.PLAIN)
+PLAIN: Final = str(Shape.PLAIN)
 DEFAULT: Final = str(DEFAULT_MODE)
-ARMS: Final = (*map(str, LinkMode), HOME, NAIVE)
+ARMS: Final = (*map(str, ALL), HOME, NAIVE)
 # What each step saves: from the vendor's shape to the default, and beyond.
-STEPS: Final = tuple(map(str, list(LinkMode)[1:]))
+STEPS: Final = tuple(map(str, ALL[1:]))
 SWEEP_SIZES_BYTES: Final = (16 * MIB, 64 * MIB)
 SWEEP: Final = tuple((kib << 10, slots) for kib in (256, 512, 1024) for slots in (4, 8))
 Times = dict[str, list[float]]
@@ -187,7 +188,7 @@ def _keep_times(report: BenchReport, size: int, times: Times) -> None:
     if size < PAIRS_FROM_BYTES:
         return
     default = statistics.median(times[DEFAULT])
-    for arm in (str(LinkMode.REENCRYPT), NAIVE):
+    for arm in (str(Shape.REENCRYPT), NAIVE):
         if arm in times:
             ratio = statistics.median(times[arm]) / default
             _keep(report, f"{arm}_vs_default_time", ratio)
@@ -262,7 +263,7 @@ def _shape_of_default(size: int) -> str:
 def _measure_failures(report: BenchReport, peer: DevicePeer) -> None:
     size, record = FAILURE_BYTES, FAILURE_BYTES // 16
     source = touched_memory(size)
-    for mode in (DEFAULT_MODE, LinkMode.DIRECT_PARALLEL, LinkMode.DIRECT):
+    for mode in (DEFAULT_MODE, Shape.DIRECT_PARALLEL, Shape.DIRECT):
         peer.ask("memory", nbytes=size)
         report.rows.append(failure_row(peer, mode, source, record))
     peer.ask("memory", nbytes=size)

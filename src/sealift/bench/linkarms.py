@@ -17,11 +17,17 @@ from typing import Final
 
 from sealift.bench.linkdevice import NAIVE_NONCE, TIMEOUT_S
 from sealift.bench.linkpeer import DevicePeer
+from sealift.bench.linkreencrypt import OwnersRecords, Reencrypter
+from sealift.bench.linkshapes import (
+    ShapedSender,
+    comes_whole,
+    has_records,
+    sender_of,
+)
 from sealift.channel.link.ahead import SealAhead
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import LinkMode, parse_mode, shape_of
-from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender, suggested_record_bytes
 from sealift.channel.sealer import StreamSealer
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
@@ -116,12 +122,11 @@ class _Maker:
         self._home = SecretKey.generate()
 
     def mode(self, name: str) -> Arm:
-        """A mode of the link engine."""
-        mode = parse_mode(name)
-        sender = self._sender(name, mode)
-        if shape_of(mode).reencrypts:
-            return self._reencrypting(sender, mode)
-        if shape_of(mode).ahead:
+        """A mode of the link engine, or one of the weaker shapes."""
+        sender = self._sender(name, name)
+        if isinstance(sender, ShapedSender) and sender.layout.reencrypts:
+            return self._reencrypting(sender)
+        if sender.mode is LinkMode.SEAL_AHEAD:
             return self._ahead(sender)
         return self._arm(sender, lambda: sender.send(self._source))
 
@@ -153,8 +158,8 @@ class _Maker:
 
         return Arm(self._link, run, transport.close)
 
-    def _reencrypting(self, sender: LinkSender, mode: LinkMode) -> Arm:
-        unit = self._record_bytes if shape_of(mode).records else len(self._source)
+    def _reencrypting(self, sender: ShapedSender) -> Arm:
+        unit = self._record_bytes if sender.layout.records else len(self._source)
         records = OwnersRecords(self._home, self._source, unit)
         host = Reencrypter(sender, unit)
         return self._arm(sender, lambda: host.send(records))
@@ -170,16 +175,15 @@ class _Maker:
             lambda: batches.append(ahead.seal(self._source)),
         )
 
-    def _sender(self, name: str, mode: LinkMode) -> LinkSender:
+    def _sender(self, name: str, mode: str) -> LinkSender:
         transport = self._peer.connect(
             self._link, name, self._keys, ring=self._ring(mode), home=self._home
         )
-        sender = LinkSender(
+        sender = sender_of(
+            mode,
             transport,
             self._keys,
-            mode=mode,
             record_bytes=self._record_bytes,
-            development=True,
             timeout_s=TIMEOUT_S,
         )
         self._peer.answer()
@@ -193,11 +197,11 @@ class _Maker:
     ) -> Arm:
         return Arm(self._link, run, sender.close, prepare)
 
-    def _ring(self, mode: LinkMode) -> tuple[int, int]:
-        """Serial modes keep all of a transfer in the link; the others a few records."""
-        shape, total = shape_of(mode), len(self._source)
-        unit = self._record_bytes if shape.records else total
-        slots = self._slots if shape.overlaps else -(-total // unit)
+    def _ring(self, mode: str) -> tuple[int, int]:
+        """Serial ways keep all of a transfer in the link; the others a few records."""
+        total = len(self._source)
+        unit = self._record_bytes if has_records(mode) else total
+        slots = -(-total // unit) if comes_whole(mode) else self._slots
         # Forwarded frames are the longest; slots are rounded up to the same size.
         return max(unit, 256) + FORWARDED_EXTRA_BYTES, max(slots, 1)
 
@@ -222,4 +226,4 @@ def touched_memory(nbytes: int) -> memoryview:
 def _fits(name: str, nbytes: int) -> bool:
     if name in (HOME, NAIVE):
         return nbytes + TAG_BYTES < 2**31 - 1
-    return shape_of(parse_mode(name)).overlaps or nbytes <= MAX_SERIAL_BYTES
+    return not comes_whole(name) or nbytes <= MAX_SERIAL_BYTES

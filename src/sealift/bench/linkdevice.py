@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from sealift.bench.linkshapes import receiver_of
 from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import parse_mode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.select import DeviceSelection, select_device
 from sealift.channel.transports.memfd import MemfdTransport
@@ -105,13 +105,12 @@ class Device:
         if mode == "naive":
             self._links[link] = NaiveReceiver(transport, there, self._engine)
             return {}
-        self._links[link] = LinkReceiver(
+        self._links[link] = receiver_of(
+            mode,
             transport,
             LinkKeys(there, back),
             self._engine,
-            mode=parse_mode(mode),
             home_key=lambda header: owners,
-            development=True,
             timeout_s=TIMEOUT_S,
         )
         return {}

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from sealift.bench.linkarms import DEFAULT_SLOTS
+from sealift.bench.linkdevice import TIMEOUT_S
 from sealift.bench.linkpeer import DevicePeer
+from sealift.bench.linkshapes import comes_whole, has_records, sender_of
 from sealift.bench.report import Row
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
-from sealift.channel.link.mode import LinkMode, shape_of
-from sealift.channel.link.send import LinkSender
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
@@ -50,15 +50,15 @@ class FlippingTransport(MemfdTransport):
 
 
 def failure_row(
-    peer: DevicePeer, mode: LinkMode, source: memoryview, record_bytes: int
+    peer: DevicePeer, mode: str, source: memoryview, record_bytes: int
 ) -> Row:
     """Flip a bit in the middle; when was it refused, and what is left?"""
-    shape, total = shape_of(mode), len(source)
-    unit = record_bytes if shape.records else total
+    total = len(source)
+    unit = record_bytes if has_records(mode) else total
     units = -(-total // unit)
     keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
     name = f"flipped {mode}"
-    slots = DEFAULT_SLOTS if shape.overlaps else units
+    slots = units if comes_whole(mode) else DEFAULT_SLOTS
     transport = peer.connect(
         name,
         mode,
@@ -67,8 +67,8 @@ def failure_row(
         kind=FlippingTransport,
     )
     assert isinstance(transport, FlippingTransport)
-    sender = LinkSender(
-        transport, keys, mode=mode, record_bytes=record_bytes, development=True
+    sender = sender_of(
+        mode, transport, keys, record_bytes=record_bytes, timeout_s=TIMEOUT_S
     )
     peer.answer()
     # The header has gone; then come the announcement and the units.

@@ -13,6 +13,7 @@ import threading
 from contextlib import suppress
 from itertools import repeat
 
+from sealift.bench.linkshapes import sender_of
 from sealift.bench.linktrainer import (
     ARMS,
     RECORD_BYTES,
@@ -43,26 +44,25 @@ def main() -> None:
         thread.join()
 
 
-def _sender(mode: LinkMode, descriptor: int, seed: bytes) -> LinkSender:
+def _sender(mode: str, descriptor: int, seed: bytes) -> LinkSender:
     transport = MemfdTransport.offer(
         socket.socket(fileno=descriptor),
         slot_bytes=256,
         num_slots=4,
         sending=(SLOT_BYTES, SLOTS),
     )
-    return LinkSender(
+    return sender_of(
+        mode,
         transport,
         link_keys(seed, mode),
-        mode=mode,
         record_bytes=RECORD_BYTES,
-        development=True,
         timeout_s=600.0,
     )
 
 
 def _send(sender: LinkSender, batch: bytes) -> None:
     with suppress(SealiftError):
-        if not sender.shape.ahead:
+        if sender.mode is not LinkMode.SEAL_AHEAD:
             while True:
                 sender.send(batch)
         feeder = AheadFeeder(SealAhead(sender), repeat(batch))

@@ -20,8 +20,9 @@ from typing import Final
 
 from sealift.bench.linkarms import DEFAULT_SLOTS, make_arms, timed, touched_memory
 from sealift.bench.linkpeer import DevicePeer
+from sealift.bench.linkshapes import Shape
 from sealift.bench.report import Row
-from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
+from sealift.channel.link.mode import DEFAULT_MODE
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 
@@ -30,7 +31,7 @@ PAIRS_PER_PLACEMENT: Final = 15
 MOST_PER_PLACEMENT_S: Final = 15.0
 MIN_BYTES: Final = 16 << 20  # below, one transfer's fixed costs are what is measured
 UNDISTURBED: Final = 0.9  # of the best rate that a core showed in the run
-_ARMS: Final = [str(LinkMode.PLAIN), str(DEFAULT_MODE)]
+_ARMS: Final = [str(Shape.PLAIN), str(DEFAULT_MODE)]
 _GAUGE_BYTES: Final = 512 << 10  # with its ciphertext in a core's own cache
 _GAUGE_CALLS: Final = 16
 

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from typing import Any, Final
 
+from sealift.bench.linkshapes import Shape, receiver_of
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode
@@ -25,14 +26,14 @@ from sealift.channel.transports.memfd import MemfdTransport
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 
-ARMS: Final = (LinkMode.PLAIN, LinkMode.SEAL_AHEAD)
+ARMS: Final = (str(Shape.PLAIN), str(LinkMode.SEAL_AHEAD))
 RECORD_BYTES: Final = 256 << 10
 SLOT_BYTES: Final = RECORD_BYTES + 4096
 SLOTS: Final = 8
 WARM_UP: Final = 5
 
 
-def link_keys(seed: bytes, mode: LinkMode) -> LinkKeys:
+def link_keys(seed: bytes, mode: str) -> LinkKeys:
     """Both ends' keys of one arm."""
     there, back = (labelled("bench link", seed, mode.encode(), w) for w in (b"1", b"2"))
     return LinkKeys(SecretKey(there), SecretKey(back))
@@ -48,7 +49,7 @@ def main() -> None:
     torch.set_num_threads(1)
     task = _Task(name, rows)
     receivers, memory, holder = _links(task.batch, cores[-1])
-    times: dict[LinkMode, list[float]] = {arm: [] for arm in ARMS}
+    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
     turn = deque(ARMS)
     began = time.perf_counter()
     while time.perf_counter() - began < budget_s or len(times[ARMS[0]]) < 3 * WARM_UP:
@@ -60,7 +61,7 @@ def main() -> None:
             times[arm].append(time.perf_counter() - start)
     holder.kill()
     holder.wait()
-    medians = {str(a): statistics.median(taken[WARM_UP:]) for a, taken in times.items()}
+    medians = {a: statistics.median(taken[WARM_UP:]) for a, taken in times.items()}
     told = {"steps": len(times[ARMS[0]]) - WARM_UP, "bytes": len(task.batch)}
     print(json.dumps({**told, **medians}))
 
@@ -109,7 +110,7 @@ def _count(shape: tuple[int, ...]) -> int:
     return number
 
 
-def _links(batch: bytes, core: int) -> tuple[dict[LinkMode, LinkReceiver], Any, Any]:
+def _links(batch: bytes, core: int) -> tuple[dict[str, LinkReceiver], Any, Any]:
     seed = secrets.token_bytes(32)
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM) for _ in ARMS]
     there = [str(pair[1].fileno()) for pair in pairs]
@@ -125,12 +126,11 @@ def _links(batch: bytes, core: int) -> tuple[dict[LinkMode, LinkReceiver], Any, 
     engine = HostDevice(threads=1)
     memory = engine.allocate(len(batch))
     receivers = {
-        arm: LinkReceiver(
+        arm: receiver_of(
+            arm,
             MemfdTransport.accept(pair[0]),
             link_keys(seed, arm),
             engine,
-            mode=arm,
-            development=True,
             timeout_s=60.0,
         )
         for arm, pair in zip(ARMS, pairs, strict=True)

@@ -19,7 +19,7 @@ from typing import Final
 
 from sealift.channel.header import check_record_bytes
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
-from sealift.channel.link.mode import LinkMode, check_mode, parse_mode, shape_of
+from sealift.channel.link.mode import parse_mode
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.pathsocket import peer_process
 from sealift.channel.transports.ring import CONTROL_BYTES, SLOT_HEAD_BYTES
@@ -33,7 +33,6 @@ from sealift.errors import (
     PolicyError,
     RefusedError,
     SealiftError,
-    UsageError,
 )
 from sealift.link.form import BatchForm
 from sealift.session.session import Session
@@ -156,25 +155,6 @@ def handshake_with(whom: str) -> Iterator[None]:
         ) from None
 
 
-def choose_mode(name: str, *, development: bool) -> LinkMode:
-    """A mode that batches can be fed in.
-
-    Raises:
-        UsageError: code ``no-such-mode``.
-        PolicyError: code ``weak-link-mode``, unless it is development.
-    """
-    mode = check_mode(parse_mode(name), development=development)
-    shape = shape_of(mode)
-    if shape.reencrypts or not shape.overlaps:
-        raise UsageError(
-            f"batches are not fed in mode {mode}",
-            why="it exists to be measured, by `sealift bench link`",
-            fix=f"Use {LinkMode.SEAL_AHEAD}, which is the default",
-            code="no-such-mode",
-        )
-    return mode
-
-
 def hand_over(connection: Connection, proposal: Proposal, timeout_s: float) -> Consent:
     """The owner's side of the exchange; the device's consent.
 
@@ -204,13 +184,11 @@ def take_over(
     form: BatchForm,
     slots: int,
     timeout_s: float,
-    *,
-    development: bool,
 ) -> tuple[Proposal, Consent]:
     """The device's side of the exchange; whatever it refuses, it says.
 
     Raises:
-        PolicyError: ``form-differs``, ``weak-link-mode`` or ``link-version``.
+        PolicyError: ``form-differs`` or ``link-version``.
         RefusedError: code ``somebody-between``.
         PeerError: if the owner is gone, or did not want to go on.
     """
@@ -223,7 +201,7 @@ def take_over(
     try:
         _require_version(proposal.version)
         connection.require_peer(proposal.process)
-        choose_mode(proposal.mode, development=development)
+        parse_mode(proposal.mode)
         check_record_bytes(proposal.record_bytes)
         form.require_same(proposal.form)
     except SealiftError as error:

@@ -230,7 +230,6 @@ def accept(
     attester: Attester | None = None,
     owner: str = "",
     device: str | DeviceEngine = "auto",
-    development: bool = False,
     peer_uid: int | None = None,
     wait_s: float = WAIT_S,
     timeout_s: float = TIMEOUT_S,
@@ -249,7 +248,6 @@ def accept(
         owner: Name of the data owner that may come; any of the agreement by default.
         device: ``auto`` (the GPU, if this machine shows one), ``cpu``, ``cuda``,
             ``cuda:1``; or an engine, which is not closed.
-        development: Take mode ``plain``, if the owner asks for it.
         peer_uid: User that the owner's process runs as; this one's by default.
         wait_s: How long to wait for the owner.
         timeout_s: How long it may take from one batch to the next.
@@ -282,7 +280,6 @@ def accept(
                 batch_form,
                 found.slots,
                 HANDSHAKE_S,
-                development=development,
             )
             keys = connection.keys(proposal, consent)
             bare = connection.leave_session()
@@ -295,7 +292,6 @@ def accept(
                 keys,
                 found.engine,
                 mode=parse_mode(proposal.mode),
-                development=development,
                 timeout_s=timeout_s,
             )
             undo.pop_all()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sealift.channel.link.ahead import DEFAULT_DEPTH, AheadFeeder, SealAhead
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.mode import LinkMode, parse_mode
 from sealift.channel.link.send import LinkSender, suggested_record_bytes
 from sealift.channel.quarantine import scrub
 from sealift.channel.transports.pathsocket import dial_path
@@ -41,7 +41,6 @@ from sealift.link.handover import (
     VERSION,
     Connection,
     Proposal,
-    choose_mode,
     hand_over,
     handshake_with,
     offer_memory,
@@ -229,10 +228,8 @@ def offer(
         identity: The owner's identity file, or an unlocked identity.
         passphrase: Of the file; or
         passphrase_file: a file whose first line it is.
-        development: Take development evidence, which protects nobody; mode ``plain``
-            needs it, too.
-        mode: ``seal-ahead``, ``direct+parallel-auth+overlap``, or, to see what sealing
-            costs, ``plain``.
+        development: Take development evidence, which protects nobody.
+        mode: ``seal-ahead``, or ``direct+parallel-auth+overlap``.
         collateral: What vendors say of their hardware, to judge a TEE with.
         references: Signed sets of reference values that the agreement names.
         peer_uid: User that the device's process runs as; this one's by default.
@@ -248,7 +245,7 @@ def offer(
     folder = None
     if not isinstance(agreement, VerifiedAgreement):
         folder = Path(agreement).parent
-    batch_form, link_mode = form_of(form), choose_mode(mode, development=development)
+    batch_form, link_mode = form_of(form), parse_mode(mode)
     agreement = load_agreement(agreement, collateral=collateral, references=references)
     require_possible(agreement, development=development)
     owner = load_key(identity, passphrase, passphrase_file)
@@ -284,7 +281,6 @@ def offer(
             keys,
             mode=link_mode,
             record_bytes=proposal.record_bytes,
-            development=development,
             timeout_s=timeout_s,
         )
         undo.pop_all()

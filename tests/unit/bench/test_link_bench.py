@@ -17,7 +17,8 @@ from sealift.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
 from sealift.bench.linkdevice import Device, choose_engine, refuse
 from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.bench.linkprofiles import PROFILES
-from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
+from sealift.bench.linkshapes import ALL, Shape
+from sealift.channel.link.mode import DEFAULT_MODE
 from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError
@@ -60,7 +61,7 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
 
 def check_rows(rows):
     measured = [row for row in rows if "mode" in row]
-    assert {row["mode"] for row in measured} == {*map(str, LinkMode), HOME, NAIVE}
+    assert {row["mode"] for row in measured} == {*map(str, ALL), HOME, NAIVE}
     assert {row["memory"] for row in measured} == {"private memfd"}
     modelled = [row for row in rows if row.get("modelled")]
     assert {row["profile"] for row in modelled} == {each.name for each in PROFILES}
@@ -136,7 +137,7 @@ def test_the_gpu_that_is_there_is_what_is_measured():
         assert "engine cuda: the GPU, which passed its self-test" in said
         assert "models ran on the host" in said
         source = touched_memory(300_000)
-        for name in (str(LinkMode.PLAIN), str(DEFAULT_MODE), NAIVE):
+        for name in (str(Shape.PLAIN), str(DEFAULT_MODE), NAIVE):
             peer.ask("memory", nbytes=len(source))  # zeroes again
             arm = make_arm(peer, name, source, record_bytes=64 << 10)
             assert timed(peer, arm) > 0

@@ -9,15 +9,7 @@ import pytest
 from sealift.channel.hostdevice import HostDevice
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import (
-    DEFAULT_MODE,
-    PLANNABLE,
-    LinkMode,
-    check_mode,
-    parse_mode,
-    shape_of,
-)
-from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
+from sealift.channel.link.mode import LinkMode, parse_mode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.memfd import memfd_pair
@@ -26,15 +18,11 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
     MalformedError,
-    PolicyError,
     UnavailableError,
     UsageError,
 )
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, SLOT_BYTES, LinkWorld
-
-WEAK = [LinkMode.PLAIN, LinkMode.REENCRYPT, LinkMode.REENCRYPT_CHUNK]
-DIRECT = [LinkMode.DIRECT, LinkMode.DIRECT_PARALLEL, LinkMode.DIRECT_OVERLAP]
 
 
 @pytest.fixture(params=[HostDevice, Apart], ids=["in-place", "staged"])
@@ -42,32 +30,15 @@ def engine(request):
     return request.param()
 
 
-@pytest.mark.parametrize("mode", [LinkMode.PLAIN, *DIRECT])
 @pytest.mark.parametrize("nbytes", [1, RECORD_BYTES, RECORD_BYTES + 1, 13 * 4096 + 7])
-def test_transfers_of_any_length_arrive_whole(engine, mode, nbytes):
-    world = LinkWorld(mode, engine=engine)
+def test_transfers_of_any_length_arrive_whole(engine, nbytes):
+    world = LinkWorld(engine=engine)
     for number in range(3):
         plaintext = os.urandom(nbytes)
         found = world.cross(lambda sent=plaintext: world.sender.send(sent))
         assert (found.number, found.total_bytes) == (number, nbytes)
         assert world.content()[:nbytes] == plaintext
     assert sum(length for _, length in world.seen) == 3 * nbytes
-    world.close()
-
-
-@pytest.mark.parametrize("chunk", [True, False])
-def test_the_vendors_shape_arrives_too(chunk):
-    mode = LinkMode.REENCRYPT_CHUNK if chunk else LinkMode.REENCRYPT
-    world, plaintext = LinkWorld(mode), os.urandom(3 * RECORD_BYTES)
-    unit = RECORD_BYTES if chunk else len(plaintext)
-    records = OwnersRecords(SecretKey.generate(), memoryview(plaintext), unit)
-    host = Reencrypter(world.sender, unit)
-    assert world.cross(lambda: host.send(records)).total_bytes == len(plaintext)
-    assert world.content()[: len(plaintext)] == plaintext
-    # The weakness: the host has seen it.
-    assert bytes(host._clear[:32]) == plaintext[-unit:][:32]
-    host.close()
-    assert not any(host._clear)
     world.close()
 
 
@@ -124,25 +95,12 @@ def test_a_device_without_the_owners_key_says_so():
     world.close()
 
 
-@pytest.mark.parametrize("mode", WEAK)
-def test_weak_modes_need_development_and_are_never_planned(mode):
-    with pytest.raises(PolicyError) as caught:
-        check_mode(mode)
-    assert caught.value.code == "weak-link-mode"
-    assert check_mode(mode, development=True) is mode
-    assert mode not in PLANNABLE
-    assert not shape_of(mode).protects
-
-
-def test_the_other_modes_may_be_planned():
-    assert set(PLANNABLE) == set(LinkMode) - set(WEAK)
-    assert check_mode(DEFAULT_MODE) is LinkMode.DIRECT_OVERLAP
-
-
 def test_modes_have_names_that_people_type():
     assert parse_mode("seal-ahead") is LinkMode.SEAL_AHEAD
-    with pytest.raises(UsageError, match="seal-ahead"):
-        parse_mode("fast")
+    for none in ("fast", "plain", "reencrypt", "direct"):
+        with pytest.raises(UsageError, match="seal-ahead") as caught:
+            parse_mode(none)
+        assert caught.value.code == "no-such-mode"
 
 
 @pytest.mark.parametrize("record_bytes", [0, 100, 4097, 8 << 20])
@@ -156,20 +114,16 @@ def test_a_record_size_that_is_not_allowed(record_bytes):
 
 
 def test_a_transfer_that_does_not_fit_is_refused_by_whoever_sees_it_first():
-    world = LinkWorld(LinkMode.DIRECT_PARALLEL, num_slots=4)
-    with pytest.raises(UsageError) as caught:
-        world.sender.send(bytes(5 * RECORD_BYTES))
-    assert caught.value.code == "transfer-too-long"
-    # A mistake, not an attack: the link goes on.
-    assert world.cross(lambda: world.sender.send(bytes(100))).number == 0
-    world.close()
     world = LinkWorld(nbytes=1000)
     found = world.cross(lambda: world.sender.send(bytes(1001)))
     assert found.code == "transfer-too-long"
     world.close()
     world = LinkWorld()
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         world.sender.send(b"")
+    assert caught.value.code == "empty-transfer"
+    # A mistake, not an attack: the link goes on.
+    assert world.cross(lambda: world.sender.send(bytes(100))).number == 0
     world.close()
 
 

@@ -21,7 +21,6 @@ from sealift.channel.link.keys import (
     LinkOpener,
     LinkSealer,
 )
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.transports.memfd import memfd_pair
@@ -35,7 +34,7 @@ from sealift.errors import (
     UsageError,
 )
 from tests.sim.homestream import HomeStream
-from tests.sim.linkworld import RECORD_BYTES, LinkWorld
+from tests.sim.linkworld import LinkWorld
 
 ANNOUNCED = Announcement(TransferKind.HOME, 3, 4 * 64, 64, 5, bytes(120))
 RECORD = bytes(range(64)) + b"the record's tag"
@@ -154,15 +153,6 @@ def test_a_record_shorter_than_its_tag_is_not_forwarded():
     stream.forward(world)
     assert isinstance(world.sender_error, UsageError)
     assert world.sender_error.code == "not-a-record"
-    world.close()
-
-
-def test_mode_plain_forwards_nothing():
-    stream = HomeStream()
-    world = LinkWorld(LinkMode.PLAIN)
-    with pytest.raises(UsageError):
-        world.sender.forward(stream.header, stream.records, len(stream.plaintext))
-    assert world.cross(lambda: world.sender.send(bytes(RECORD_BYTES))).number == 0
     world.close()
 
 

@@ -12,10 +12,9 @@ from sealift.channel.link import homerecords
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.homerecords import HomeOpener
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkOpener
+from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.link.reencrypt import OwnersRecords, Reencrypter
 from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
 from sealift.channel.transports.memfd import memfd_pair
@@ -73,17 +72,12 @@ def senders(world, kind):
         return lambda: world.sender.forward(
             sealer.header_bytes, records, len(plaintext)
         )
-    if kind == "reencrypt":
-        owners = SecretKey.generate()
-        records = OwnersRecords(owners, memoryview(plaintext), RECORD_BYTES)
-        return lambda: Reencrypter(world.sender, RECORD_BYTES).send(records)
     return lambda: world.sender.send(plaintext)
 
 
-@pytest.mark.parametrize("kind", ["send", "forward", "reencrypt"])
+@pytest.mark.parametrize("kind", ["send", "forward"])
 def test_threads_that_send_over_one_link_take_turns(kind):
-    mode = LinkMode.REENCRYPT_CHUNK if kind == "reencrypt" else LinkMode.DIRECT_OVERLAP
-    world, count = LinkWorld(mode), 3
+    world, count = LinkWorld(), 3
     # All of them have planned before the first one sends.
     world.sender.life.__enter__()
     receiving = threading.Thread(
@@ -241,24 +235,6 @@ def test_a_sender_whose_peer_is_gone_has_forgotten_its_keys(monkeypatch):
     with pytest.raises(UsageError, match="wiped"):
         made[0]._keys.trailer_key()
     there.close()
-
-
-@pytest.mark.parametrize("engine", [HostDevice, Apart], ids=["in-place", "staged"])
-def test_units_that_do_not_fit_the_ring_are_refused_before_they_are_counted(engine):
-    # A sender that knows the keys announces a unit a byte, and more than there are slots.
-    world = LinkWorld(LinkMode.DIRECT_PARALLEL, engine=engine(), num_slots=4)
-    announced = Announcement(TransferKind.LIVE, 0, 5, 1)
-    message = announced.encode()
-
-    def announce():
-        transport = world.sender.transport
-        frame = transport.reserve(len(message) + FRAME_EXTRA_BYTES)
-        world.sender.sealer.seal(message, frame)
-        transport.commit()
-
-    found = world.cross(announce)
-    assert found.code == "transfer-too-long"
-    world.close()
 
 
 def test_parts_of_a_stream_sealed_at_home_may_be_forwarded():

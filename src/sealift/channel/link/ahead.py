@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sealift.channel.link.announcement import Announcement
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkSealer
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES
+from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.quarantine import scrub
 from sealift.errors import UsageError
@@ -48,7 +49,7 @@ class SealAhead:
     """
 
     def __init__(self, sender: LinkSender, depth: int = DEFAULT_DEPTH) -> None:
-        if not sender.shape.ahead or not isinstance(sender.sealer, LinkSealer):
+        if sender.mode is not LinkMode.SEAL_AHEAD:
             raise UsageError(f"mode {sender.mode} seals nothing ahead")
         if depth < 1:
             raise UsageError(

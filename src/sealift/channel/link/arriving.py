@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sealift.channel.device import DeviceKey, DeviceMemory, RecordPlace
-from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.link.announcement import Announcement
-from sealift.crypto.aead import TAG_BYTES
-from sealift.errors import UsageError
-from sealift.ids import Buffer
 
 
 class UnitOpener(Protocol):
@@ -21,17 +17,6 @@ class UnitOpener(Protocol):
         self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int
     ) -> tuple[DeviceKey, RecordPlace]:
         """Key and place, or an error if it cannot be the next one."""
-
-
-class PlainOpener:
-    """What stands in an opener's place in mode ``plain``."""
-
-    def open_message(self, frame: Buffer) -> bytes:
-        """The message, as it came."""
-        return bytes(frame)[PREFIX_BYTES:-TAG_BYTES]
-
-    def close(self) -> None:
-        """Nothing to forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +34,6 @@ class Arriving:
         for start in range(0, total, unit):
             yield self.offset + start, min(unit, total - start)
 
-    def units_at_once(self, num_slots: int) -> list[tuple[int, int]]:
-        """All units of a transfer that lies in the link's memory whole.
-
-        Raises:
-            UsageError: code ``transfer-too-long``, if it has fewer slots.
-        """
-        count = self.announcement.num_units
-        if count > num_slots:
-            raise UsageError(
-                f"{count} units do not fit the link's memory at once",
-                code="transfer-too-long",
-            )
-        return list(self.units())
-
     def verified(self, start: int, length: int) -> None:
         """Tell whoever waits."""
         if self.sink is not None:
@@ -70,12 +41,12 @@ class Arriving:
 
 
 def by_key(
-    found: Sequence[tuple[DeviceKey, RecordPlace]], *, at_once: bool
+    found: Sequence[tuple[DeviceKey, RecordPlace]],
 ) -> list[list[tuple[DeviceKey, RecordPlace]]]:
-    """Units opened by one call: all under one key, or one by one."""
+    """Units opened by one call: all that follow one another under one key."""
     batches: list[list[tuple[DeviceKey, RecordPlace]]] = []
     for each in found:
-        if batches and at_once and batches[-1][0][0] is each[0]:
+        if batches and batches[-1][0][0] is each[0]:
             batches[-1].append(each)
         else:
             batches.append([each])

@@ -13,11 +13,9 @@ from typing import Protocol
 from sealift.channel.device import DeviceEngine
 from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.hostdevice import HostDevice
-from sealift.channel.link.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.link.arriving import Arriving
 from sealift.channel.link.crossing import ends_of
 from sealift.channel.link.homerecords import HomeOpener
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
-from sealift.channel.link.mode import ModeShape
 from sealift.channel.link.staged import AnyOpener, Staged
 from sealift.channel.transports.memfd import MemfdTransport
 
@@ -32,15 +30,11 @@ class Opening(Protocol):
         """Give memory back."""
 
 
-def opening_for(
-    transport: MemfdTransport, engine: DeviceEngine, shape: ModeShape
-) -> Opening:
-    """The way for an engine and a mode, for units that the sender itself sealed."""
+def opening_for(transport: MemfdTransport, engine: DeviceEngine) -> Opening:
+    """The way for an engine, for units that the sender itself sealed."""
     if not isinstance(engine, HostDevice):
-        return Staged(transport, engine, shape)
-    if not shape.sealed:
-        return PlainCopy(transport, engine)
-    return InPlace(transport, engine, shape)
+        return Staged(transport, engine)
+    return InPlace(transport, engine)
 
 
 def forwarded_opening(
@@ -53,55 +47,17 @@ def forwarded_opening(
     return CopiedFirst(transport, engine)
 
 
-class PlainCopy:
-    """Mode ``plain``: each unit is copied into the device's memory."""
-
-    def __init__(self, transport: MemfdTransport, engine: DeviceEngine) -> None:
-        self._transport = transport
-        self._engine = engine
-
-    def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
-        """Copy every unit."""
-        transport = self._transport
-        for start, length in arriving.units():
-            at, frame_bytes = transport.next_range(timeout_s)
-            if frame_bytes != length + FRAME_EXTRA_BYTES:
-                raise wrong_length(frame_bytes, length + FRAME_EXTRA_BYTES)
-            at += PREFIX_BYTES
-            copied = transport.memory[at : at + length]
-            self._engine.upload(copied, arriving.into, start).wait()
-            transport.skip(1)
-            arriving.verified(start, length)
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-
 class InPlace:
     """Opened where it lies in the memory that the sender alone shares (rule H3)."""
 
-    def __init__(
-        self, transport: MemfdTransport, engine: HostDevice, shape: ModeShape
-    ) -> None:
+    def __init__(self, transport: MemfdTransport, engine: HostDevice) -> None:
         self._transport = transport
         self._engine = engine
-        self._shape = shape
         self._shared = engine.adopt(transport.memory)
 
     def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
-        """Open every unit, as the mode says."""
-        assert not isinstance(opener, PlainOpener | HomeOpener)
-        if self._shape.overlaps:
-            self._overlapped(opener, arriving, timeout_s)
-        else:
-            self._after_all_came(opener, arriving, timeout_s)
-
-    def close(self) -> None:
-        """The memory is the transport's."""
-
-    def _overlapped(
-        self, opener: UnitOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
+        """Open each unit while the next one comes."""
+        assert not isinstance(opener, HomeOpener)
         transport, engine, shared = self._transport, self._engine, self._shared
         memory, into, sink = transport.memory, arriving.into, arriving.sink
         for start, length in arriving.units():
@@ -113,27 +69,8 @@ class InPlace:
             if sink is not None:
                 sink(start, length)
 
-    def _after_all_came(
-        self, opener: UnitOpener, arriving: Arriving, timeout_s: float
-    ) -> None:
-        units = arriving.units_at_once(self._transport.incoming_slots)
-        ranges = self._transport.ranges(len(units), timeout_s)
-        found = [
-            opener.expect(
-                self._transport.memory[at : at + frame_bytes],
-                at + PREFIX_BYTES,
-                start,
-                length,
-            )
-            for (at, frame_bytes), (start, length) in zip(ranges, units, strict=True)
-        ]
-        for batch in by_key(found, at_once=self._shape.parallel):
-            places = [place for _, place in batch]
-            key = batch[0][0]
-            self._engine.open(key, self._shared, arriving.into, places).wait()
-        self._transport.skip(len(units))
-        for start, length in units:
-            arriving.verified(start, length)
+    def close(self) -> None:
+        """The memory is the transport's."""
 
 
 class CopiedFirst:

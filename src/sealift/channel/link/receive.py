@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from sealift.channel.device import DeviceEngine, DeviceMemory
 from sealift.channel.life import Life
 from sealift.channel.link.announcement import Announcement, TransferKind
-from sealift.channel.link.arriving import Arriving, PlainOpener
+from sealift.channel.link.arriving import Arriving
 from sealift.channel.link.hello import encode_hello, link_context, parse_hello
 from sealift.channel.link.homerecords import HomeOpener
 from sealift.channel.link.keys import LinkKeys, LinkOpener
-from sealift.channel.link.mode import DEFAULT_MODE, LinkMode, check_mode, shape_of
+from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
 from sealift.channel.link.opening import Opening, forwarded_opening, opening_for
 from sealift.channel.link.send import (
     DEFAULT_TIMEOUT_S,
@@ -59,11 +59,9 @@ class LinkReceiver:
         mode: As the sender was told.
         home_key: Finds the owner's key for the header of a stream sealed at home.
         context: As the sender was told.
-        development: Weak modes need it (rule M8).
         timeout_s: How long the sender may take for one step.
 
     Raises:
-        PolicyError: code ``weak-link-mode``.
         PolicyError: code ``link-version``, if the sender's is another one.
     """
 
@@ -76,10 +74,8 @@ class LinkReceiver:
         mode: LinkMode = DEFAULT_MODE,
         home_key: HomeKey | None = None,
         context: bytes = b"",
-        development: bool = False,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        self._shape = shape_of(check_mode(mode, development=development))
         self._transport = transport
         self._engine = engine
         self._home_key = home_key
@@ -99,7 +95,7 @@ class LinkReceiver:
             transport.send(encode_hello(self._answers.header_bytes))
             self._opener = self._take_header(keys, context)
             parts.callback(self._opener.close)
-            self._opening = opening_for(transport, engine, self._shape)
+            self._opening = opening_for(transport, engine)
             parts.callback(self._opening.close)
             parts.callback(self._close_home)
             self._parts = parts.pop_all()
@@ -155,10 +151,8 @@ class LinkReceiver:
             if self._home is not None:
                 self._home.close()
 
-    def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener | PlainOpener:
+    def _take_header(self, keys: LinkKeys, context: bytes) -> LinkOpener:
         header = parse_hello(self._transport.receive(self._timeout_s))
-        if not self._shape.sealed:
-            return PlainOpener()
         return LinkOpener(keys.to_device, header, self._engine, context=context)
 
     def _next(self) -> Announcement:
@@ -180,8 +174,7 @@ class LinkReceiver:
         self._forwarded.open_all(home, arriving, self._timeout_s)
 
     def _open_home(self, announcement: Announcement) -> HomeOpener:
-        link = self._opener
-        if self._home_key is None or not isinstance(link, LinkOpener):
+        if self._home_key is None:
             raise UsageError(
                 "records sealed at home came, and nobody here has their key",
                 code="no-home-key",
@@ -195,7 +188,7 @@ class LinkReceiver:
             home.close()
             self._home = None
         key = self._home_key(announcement.header_bytes)
-        self._home = HomeOpener(key, announcement, self._engine, link)
+        self._home = HomeOpener(key, announcement, self._engine, self._opener)
         return self._home
 
     def _answer(self, announcement: Announcement) -> None:

@@ -3,8 +3,7 @@
 One transfer after another crosses: its announcement, its units, and the device's verdict
 back. ``send`` returns when the device has opened everything. In every mode the records
 are sealed straight into memory that only the two ends have mapped (rule H3).
-Not here: plaintext that the host makes on the way (``reencrypt.py``), and transfers that
-were sealed before they were asked for (``ahead.py``).
+Not here: transfers that were sealed before they were asked for (``ahead.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.header import (
     DEFAULT_RECORD_BYTES,
     StreamHeader,
@@ -27,13 +25,7 @@ from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, fill_frame
 from sealift.channel.link.hello import encode_hello, link_context, parse_hello
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
-from sealift.channel.link.mode import (
-    DEFAULT_MODE,
-    LinkMode,
-    ModeShape,
-    check_mode,
-    shape_of,
-)
+from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
 from sealift.channel.record import forked_stream
 from sealift.channel.stream import StreamOpener
 from sealift.channel.transports.memfd import MemfdTransport
@@ -43,25 +35,9 @@ from sealift.ids import Buffer
 
 VERDICT: Final = struct.Struct(">8sQ")
 VERDICT_MAGIC: Final = b"verified"
-MAX_ONE_TAG_BYTES: Final = 1 << 30  # the AEAD library takes less than 2 GiB a call
 MIN_SUGGESTED_BYTES: Final = 256 << 10
 RECORDS_WANTED: Final = 16
 DEFAULT_TIMEOUT_S: Final = 60.0
-_PREFIX: Final = struct.Struct(">IIQ")
-
-
-class PlainSealer:
-    """What stands in a sealer's place in mode ``plain``: a copy, and a prefix."""
-
-    header_bytes = b"plain"
-
-    def seal(self, plaintext: Buffer, frame: memoryview) -> None:
-        """Copy."""
-        frame[PREFIX_BYTES:-16] = plaintext
-        _PREFIX.pack_into(frame, 0, len(frame) - PREFIX_BYTES, 0, 0)
-
-    def close(self) -> None:
-        """Nothing to forget."""
 
 
 class LinkSender:
@@ -74,11 +50,9 @@ class LinkSender:
         record_bytes: Plaintext per record: 64 KiB to 4 MiB for speed, a multiple of
             32 in any case.
         context: What both ends know: job, agreement.
-        development: Weak modes need it (rule M8).
         timeout_s: How long the device may take for one step.
 
     Raises:
-        PolicyError: code ``weak-link-mode``.
         MalformedError: if the record size is not allowed.
     """
 
@@ -91,23 +65,16 @@ class LinkSender:
         record_bytes: int = DEFAULT_RECORD_BYTES,
         suite: Suite = Suite.AES_256_GCM,
         context: bytes = b"",
-        development: bool = False,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        check_mode(mode, development=development)
         check_record_bytes(record_bytes)
         self.mode = mode
-        self.shape: ModeShape = shape_of(mode)
         self.transport = transport
         self.timeout_s = timeout_s
         self.life = Life()
         self._record_bytes = record_bytes
         context = link_context(mode, context)
-        self.sealer: LinkSealer | PlainSealer = (
-            LinkSealer(keys.to_device, suite=suite, context=context)
-            if self.shape.sealed
-            else PlainSealer()
-        )
+        self.sealer = LinkSealer(keys.to_device, suite=suite, context=context)
         self._from_device = (keys.from_device, context)
         self._verdicts: StreamOpener | None = None
         self._sent = 0
@@ -128,7 +95,7 @@ class LinkSender:
         """Send one transfer; return when the device's verdict came.
 
         Raises:
-            UsageError: if it is empty, or does not fit the link.
+            UsageError: if it is empty.
             PeerError: if the device is gone, or refused what came.
         """
         view = memoryview(source).cast("B")
@@ -161,9 +128,6 @@ class LinkSender:
             PeerError: if the device is gone, or refused what came.
         """
         self.check_process()
-        sealer = self.sealer
-        if not isinstance(sealer, LinkSealer):
-            raise UsageError(f"mode {self.mode} forwards nothing that is sealed")
         planned = Announcement(
             TransferKind.HOME,
             0,
@@ -183,33 +147,21 @@ class LinkSender:
                     )
                 frame_bytes = len(view) - TAG_BYTES + FORWARDED_EXTRA_BYTES
                 room = self.transport.reserve(frame_bytes, self.timeout_s)
-                fill_frame(sealer, announcement, index, view, room)
+                fill_frame(self.sealer, announcement, index, view, room)
                 self.transport.commit()
             self.await_verdict(announcement)
 
     def plan(self, total_bytes: int) -> Announcement:
-        """The announcement of a transfer, if it fits the link; its number comes later.
+        """The announcement of a transfer; its number comes later.
 
         Raises:
-            UsageError: if it is empty, or the link's memory is too small for the mode;
-                code ``forked-stream``, in a forked child.
+            UsageError: code ``empty-transfer``; code ``forked-stream``, in a forked
+                child.
         """
         self.check_process()
-        unit_bytes = self._record_bytes if self.shape.records else total_bytes
-        planned = Announcement(TransferKind.LIVE, 0, total_bytes, unit_bytes)
-        if total_bytes == 0 or unit_bytes > MAX_ONE_TAG_BYTES:
-            raise UsageError(
-                f"a transfer of {total_bytes} bytes cannot cross in mode {self.mode}",
-                code="transfer-too-long" if total_bytes else "empty-transfer",
-            )
-        serial = not self.shape.overlaps
-        if serial and planned.num_units > self.transport.outgoing_slots:
-            raise UsageError(
-                f"mode {self.mode} needs a slot for each of {planned.num_units} units",
-                fix=f"Use {DEFAULT_MODE}, or a larger memory file",
-                code="transfer-too-long",
-            )
-        return planned
+        if total_bytes == 0:
+            raise UsageError("a transfer has a byte or more", code="empty-transfer")
+        return Announcement(TransferKind.LIVE, 0, total_bytes, self._record_bytes)
 
     def announce(self, planned: Announcement) -> Announcement:
         """Announce the next transfer; ``life`` is entered, so nobody else is the next.

@@ -28,11 +28,9 @@ from sealift.channel.device import (
     Verdicts,
 )
 from sealift.channel.frame import PREFIX_BYTES
-from sealift.channel.link.arriving import Arriving, PlainOpener, UnitOpener, by_key
+from sealift.channel.link.arriving import Arriving, UnitOpener, by_key
 from sealift.channel.link.crossing import ends_of
 from sealift.channel.link.homerecords import HomeOpener
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, wrong_length
-from sealift.channel.link.mode import ModeShape
 from sealift.channel.transports.memfd import MemfdTransport
 
 MAX_BATCH_RECORDS: Final = 16
@@ -44,7 +42,7 @@ BATCHES: Final = 2  # one is opened while the next one crosses
 Range = tuple[int, int]
 """Start and length."""
 Found = tuple[DeviceKey, RecordPlace]
-AnyOpener = UnitOpener | HomeOpener | PlainOpener
+AnyOpener = UnitOpener | HomeOpener
 
 
 @dataclass(slots=True)
@@ -62,32 +60,24 @@ class Staged:
     Args:
         transport: Units lie in its slots.
         engine: Has memory of its own.
-        shape: Says whether units are opened while others come, and several at once.
     """
 
-    def __init__(
-        self, transport: MemfdTransport, engine: DeviceEngine, shape: ModeShape
-    ) -> None:
+    def __init__(self, transport: MemfdTransport, engine: DeviceEngine) -> None:
         self._transport = transport
         self._engine = engine
-        self._shape = shape
         half = max(transport.incoming_slots // BATCHES, 1)
-        self._records = min(half, MAX_BATCH_RECORDS) if shape.parallel else 1
-        self._depth = BATCHES if shape.parallel else 1
+        self._records = min(half, MAX_BATCH_RECORDS)
         self._stride = transport.incoming_stride
-        self._staging = engine.allocate(self._depth * self._records * self._stride)
+        self._staging = engine.allocate(BATCHES * self._records * self._stride)
         self._part = 0
         self._queued: deque[_Batch] = deque()
 
     def open_all(self, opener: AnyOpener, arriving: Arriving, timeout_s: float) -> None:
         """Copy and open every unit. When this raises, nothing is queued any more."""
         units, left = arriving.units(), arriving.announcement.num_units
-        if not self._shape.overlaps:
-            whole = arriving.units_at_once(self._transport.incoming_slots)
-            self._transport.ranges(len(whole), timeout_s)
         try:
             while left:
-                if len(self._queued) == self._depth:
+                if len(self._queued) == BATCHES:
                     self._settle(arriving)
                 frames = self._transport.arrived(min(self._records, left), timeout_s)
                 next_units = list(islice(units, len(frames)))
@@ -112,20 +102,10 @@ class Staged:
     ) -> None:
         batch = _Batch(units)
         self._queued.append(batch)  # first: whatever is queued of it is waited for
-        if isinstance(opener, PlainOpener):
-            self._copy(into, frames, batch)
-        else:
-            self._copy_and_open(opener, into, frames, batch)
+        self._copy_and_open(opener, into, frames, batch)
         for copy in batch.copies:
             copy.wait()
         self._transport.skip(len(frames))
-
-    def _copy(self, into: DeviceMemory, frames: Sequence[Range], batch: _Batch) -> None:
-        for (at, frame_bytes), (start, length) in zip(frames, batch.units, strict=True):
-            if frame_bytes != length + FRAME_EXTRA_BYTES:
-                raise wrong_length(frame_bytes, length + FRAME_EXTRA_BYTES)
-            body = self._transport.memory[at + PREFIX_BYTES :][:length]
-            batch.copies.append(self._engine.upload(body, into, start))
 
     def _copy_and_open(
         self,
@@ -149,7 +129,7 @@ class Staged:
             batch.copies.append(engine.upload(sealed, staging, to))
         if checked:
             batch.copies.append(engine.upload_packed(checked))
-        for group in by_key(found, at_once=True):
+        for group in by_key(found):
             places = [place for _, place in group]
             opened = engine.open(group[0][0], staging, into, places, after=batch.copies)
             batch.verdicts.append(opened)
@@ -174,7 +154,7 @@ class Staged:
 
     def _next_part(self) -> int:
         """Where a batch goes: not where the one before it is being opened."""
-        part, self._part = self._part, (self._part + 1) % self._depth
+        part, self._part = self._part, (self._part + 1) % BATCHES
         return part * self._records * self._stride
 
     def _settle(self, arriving: Arriving) -> None:

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
 from sealift.errors import AuthenticationError, UnavailableError
 from tests.sim.cuda_engines import engine_on, gcc_engine, model_gpu
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
@@ -31,9 +30,8 @@ def flip_in_fifth(number, frame):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("mode", [DEFAULT_MODE, LinkMode.PLAIN])
-def test_transfers_arrive_whole(name, mode):
-    world = LinkWorld(mode, engine=ENGINES[name]())
+def test_transfers_arrive_whole(name):
+    world = LinkWorld(engine=ENGINES[name]())
     for _ in range(2):
         text = os.urandom(NBYTES)
         arrived = world.cross(lambda sent=text: world.sender.send(sent))

@@ -1,19 +1,18 @@
 """The vendor protocol's shape, to be measured: the host opens, and seals again.
 
 The owner's records are opened with the owner's key in the host's memory and sealed with
-the device's, so whoever reads the host's memory reads them. It needs development=True
-(rule M8) and exists to say what sealing once saves.
+the device's, so whoever reads the host's memory reads them. It exists to say what sealing
+once saves.
 """
 
 from __future__ import annotations
 
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkSealer, records_of
-from sealift.channel.link.send import LinkSender
+from sealift.bench.linkshapes import ShapedSender
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, records_of
 from sealift.channel.quarantine import scrub
 from sealift.channel.record import RecordKeys, make_header
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import UsageError
 
 
 class OwnersRecords:
@@ -65,16 +64,11 @@ class Reencrypter:
     """The host between owner and device.
 
     Args:
-        sender: A link in mode ``reencrypt`` or ``reencrypt+chunk``.
+        sender: A link of shape ``reencrypt`` or ``reencrypt+chunk``.
         max_unit_bytes: Longest unit; its room is made, and touched, beforehand.
-
-    Raises:
-        UsageError: if the link is in another mode.
     """
 
-    def __init__(self, sender: LinkSender, max_unit_bytes: int) -> None:
-        if not sender.shape.reencrypts:
-            raise UsageError(f"mode {sender.mode} seals nothing again")
+    def __init__(self, sender: ShapedSender, max_unit_bytes: int) -> None:
         self._sender = sender
         self._clear = memoryview(bytearray(max_unit_bytes))
         scrub(self._clear)
@@ -82,7 +76,6 @@ class Reencrypter:
     def send(self, records: OwnersRecords) -> None:
         """Open and seal again unit by unit; return when the device verified all."""
         sender, sealer = self._sender, self._sender.sealer
-        assert isinstance(sealer, LinkSealer)
         planned = sender.plan(records.total_bytes)
         with sender.life:
             announcement = sender.announce(planned)
