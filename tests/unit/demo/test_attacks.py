@@ -43,7 +43,10 @@ def test_refused_beside_a_control(tmp_path: Path, each: Scenario) -> None:
     assert tried.control_held
 
 
-@pytest.mark.parametrize("each", of("P"), ids=lambda each: each.attack)
+RULES = [rule for letter in "CHM" for rule in of(letter)]
+
+
+@pytest.mark.parametrize("each", of("P") + RULES, ids=lambda each: each.attack)
 def test_key_refused_beside_a_control(stage: Stage, each: Scenario) -> None:
     tried = attempt(each, stage)
     assert tried.refusal == each.expected
@@ -51,10 +54,12 @@ def test_key_refused_beside_a_control(stage: Stage, each: Scenario) -> None:
 
 
 def test_every_claim_is_attacked() -> None:
-    claims = {"T1", "T2", "T3", "T4", "T5", "T6", "T8", "T9", "N5", "N6"}
-    assert {each.name for each in board.SCENARIOS} == claims | {
+    claims = {"T1", "T2", "T3", "T4", "T5", "T6", "T8", "T9"}
+    rules = {"C7", "C9", "H6", "M4", "N1", "N5", "N6", "N7", "N9"}
+    assert {each.name for each in board.SCENARIOS} == claims | rules | {
         f"P{number}" for number in range(1, 8)
     }
+    assert len(board.SCENARIOS) >= 50
 
 
 @pytest.mark.parametrize(
@@ -122,9 +127,10 @@ def test_without_a_software_tpm_it_says_what_was_not_tried(
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["attacks"]) == 0
     shown = capsys.readouterr().out
-    tried = len(of("T") + of("N"))
-    assert f"{tried} of {tried} refused" in shown
-    assert f"{len(of('P'))} not tried" in shown
+    needing = len([*of("P"), *of("N9"), *of("C9")])
+    others = len(board.SCENARIOS) - needing
+    assert f"{others} of {others} refused" in shown
+    assert f"{needing} not tried" in shown
 
 
 def test_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from sealift.demo.attacks import cuts, evidence, memory, papers, proofs, room, visits
+from sealift.demo.attacks import (
+    cuts,
+    evidence,
+    memory,
+    papers,
+    proofs,
+    room,
+    rules,
+    strangers,
+    visits,
+)
 from sealift.demo.attacks.scenario import Scenario, Tried, attempt
 from sealift.demo.attacks.stage import Stage
 
@@ -36,6 +46,14 @@ _PLAYED: Final = "what is played is never taken for real"
 _AGREED: Final = "the agreed host gets the key"
 _SIGNED: Final = "what all signed is served"
 _GENUINE: Final = "the agreed host is accepted"
+_DOOR: Final = "every kind of secret leaves by one decision"
+_OUT: Final = "for the agreed accelerator all of them leave"
+_WORD: Final = "a party's word is that of its key of now, at its time"
+_INPUT: Final = "no exception of a library is the end of an input"
+_NAME: Final = "a party's name is proved by its key"
+_KEY: Final = "a key comes from its owner"
+_LOG: Final = "a log that was shown only grows"
+_RECEIPT: Final = "a receipt says what its accelerator signed"
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
@@ -213,6 +231,59 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         "P7", _PLAYED, "calls its maker a vendor of chips", "development-refused",
         proofs.software_called_chip, proofs.honest, "it rehearses, and says so",
+    ),
+    Scenario(
+        "N1", _DOOR, "asks for a share after the agreement's end", "agreement-expired",
+        rules.share_after_end, rules.lets_out, _OUT,
+    ),
+    Scenario(
+        "N1", _DOOR, "asks for a share of keys that it did not get", "share-before-keys",
+        rules.share_of_another, rules.lets_out, _OUT,
+    ),
+    Scenario(
+        "N1", _DOOR, "asks for rows after it was revoked", "lease-revoked",
+        rules.rows_of_revoked, rules.lets_out, _OUT,
+    ),
+    Scenario(
+        "N1", _DOOR, "asks for a key once more than agreed", "uses-exhausted",
+        rules.key_once_more, rules.lets_out, _OUT,
+    ),
+    Scenario(
+        "N1", _DOOR, "has its device fed without evidence", "evidence-missing",
+        rules.fed_without_evidence, rules.lets_out, _OUT,
+    ),
+    Scenario(
+        "N7", _WORD, "leaves by a stolen key that was changed since", "former-key",
+        rules.former_key, rules.key_of_now, "by the key of now it has left",
+    ),
+    Scenario(
+        "N7", _WORD, "says something of tomorrow", "statement-early",
+        rules.from_tomorrow, rules.of_today, "said now, it counts",
+    ),
+    Scenario(
+        "N9", _INPUT, "brings a certificate of odd extensions", "malformed",
+        strangers.hostile_certificate, strangers.plain_certificate,
+        "as its maker wrote it, it is read",
+    ),
+    Scenario(
+        "C7", _NAME, "claims a party in a session", "authentication",
+        strangers.claims_a_party, strangers.is_that_party, "the party itself is met",
+    ),
+    Scenario(
+        "C7", _NAME, "takes a party's place at the relay", "name-unproven",
+        strangers.squats_a_name, strangers.takes_its_place, "the party itself gets it",
+    ),
+    Scenario(
+        "C9", _KEY, "seals a key of its own to the accelerator", "release-unsigned",
+        rules.plants_a_key, proofs.honest, _AGREED,
+    ),
+    Scenario(
+        "H6", _LOG, "shows a log that was written anew", "log-forked",
+        rules.another_history, rules.same_history, "the head of before is taken",
+    ),
+    Scenario(
+        "M4", _RECEIPT, "writes fewer rows into a receipt", "receipt-altered",
+        rules.fewer_rows, rules.as_signed, "as it was signed, it verifies",
     ),
 )  # fmt: skip
 

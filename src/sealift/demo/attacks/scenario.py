@@ -58,9 +58,8 @@ class Tried:
 def attempt(scenario: Scenario, stage: Stage) -> Tried:
     """Try one attack and its control, on a machine that has what it takes."""
     try:
-        refusal = scenario.attempt(stage)
+        return Tried(scenario, scenario.attempt(stage), scenario.control(stage))
     except UnavailableError as error:
         if error.code != NO_TPM:
             raise
         return Tried(scenario, "", False, missing="swtpm")
-    return Tried(scenario, refusal, scenario.control(stage))

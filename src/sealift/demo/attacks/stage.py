@@ -122,13 +122,13 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.clock = StageClock()
         self.attester_key = SigningKey.generate()
-        self._identities = {name: create_identity(name) for name in OWNERS}
-        self._folder = folder
+        self.identities = {name: create_identity(name) for name in OWNERS}
+        self.folder = folder
         self._files = ExitStack()
         self._keys = {f"{name}-train": SecretKey.generate() for name in OWNERS}
         self.held = {name: self._seal(folder, name) for name in OWNERS}
-        self.agreement = verify(self._sign())
-        self._endpoint = self._start_accelerator()
+        self.agreement = verify(self.agree(self._draft()))
+        self.endpoint = self._start_accelerator()
         self._rules = VisitRules(max_visits=RULE.max_visits)
         self._memory = b""
         self._pools: list[KeptPool] = []
@@ -140,7 +140,7 @@ class Stage:
         """Where keys are asked for; made when it is first needed."""
         if self._office is None:
             self._offices += 1
-            folder = self._folder / f"o{self._offices}"
+            folder = self.folder / f"o{self._offices}"
             self._office = Office(folder)
         return self._office
 
@@ -158,22 +158,22 @@ class Stage:
     @property
     def instance(self) -> PublicKey:
         """The accelerator's instance key."""
-        return self._endpoint.instance.public_key
+        return self.endpoint.instance.public_key
 
     @property
     def terms(self) -> LeaseTerms:
         """What a lease must say here."""
         return LeaseTerms(
-            orchestrator=self._identities[OWNERS[-1]].public_key,
+            orchestrator=self.identities[OWNERS[-1]].public_key,
             job="stage",
             agreement=self.agreement.digest,
-            accelerator=self._endpoint.instance.public_key,
+            accelerator=self.endpoint.instance.public_key,
             longest_s=LEASE_S,
         )
 
     def sign(self, lease: Lease) -> SignedLease:
         """By the operator."""
-        return sign_lease(lease, self._identities[OWNERS[-1]])
+        return sign_lease(lease, self.identities[OWNERS[-1]])
 
     def data_key(self, owner: str) -> SecretKey:
         """What opens an owner's sealed file."""
@@ -194,7 +194,7 @@ class Stage:
     def change_rows(self, owner: str) -> None:
         """Seal other rows under the same key, and show the leaves that were agreed."""
         held = self.held[owner]
-        changed = self._seal(self._folder / "changed", owner)
+        changed = self._seal(self.folder / "changed", owner)
         self.held[owner] = replace(held, source=changed.source)
 
     def visit(
@@ -238,7 +238,7 @@ class Stage:
             role=Role.HOLDER,
             name=signed.lease.holder,
             agreement=self.agreement.digest,
-            identity=self._identities[signed.lease.holder],
+            identity=self.identities[signed.lease.holder],
         )
         provisioning = Provisioning(
             self.held[signed.lease.holder],
@@ -278,7 +278,7 @@ class Stage:
             job="stage",
             visit=offer.visit,
             agreement=self.agreement.digest,
-            accelerator=self._endpoint.instance.public_key,
+            accelerator=self.endpoint.instance.public_key,
             holder=offer.holder,
             resource=offer.resource,
             purpose="train",
@@ -297,7 +297,7 @@ class Stage:
     def _setup(self, line: Transport) -> HostSetup:
         def meet(lease: Lease, left_s: float) -> Session:
             policy = expect_holder(self.agreement, lease)
-            return accept(line, self._endpoint, policy, left_s)
+            return accept(line, self.endpoint, policy, left_s)
 
         return HostSetup(
             released={
@@ -313,8 +313,8 @@ class Stage:
             check=lambda _cargo: None,
             work=self._work,
             sign=ReceiptWriter(
-                self._endpoint.instance,
-                prove_instance(self._endpoint, self.agreement),
+                self.endpoint.instance,
+                prove_instance(self.endpoint, self.agreement),
                 tuple,
                 RunTerms(buffers=1, mixed=False, sandbox="none"),
             ),
@@ -358,12 +358,19 @@ class Stage:
         source = self._files.enter_context(RawSealedFile(card.path))
         return HeldResource(resource, source, card.leaves)
 
-    def _sign(self) -> SignedAgreement:
-        agreement = Agreement(
+    def agree(self, agreement: Agreement) -> SignedAgreement:
+        """The agreement, signed by everybody."""
+        signed = SignedAgreement(agreement)
+        for identity in self.identities.values():
+            signed = add_signature(signed, identity)
+        return signed
+
+    def _draft(self) -> Agreement:
+        return Agreement(
             name="stage",
             number=1,
             predecessor=None,
-            parties=tuple(map(_party, self._identities.values())),
+            parties=tuple(map(_party, self.identities.values())),
             code=measure_bundle({"recipe.py": b"def build(): ...\n"}, "recipe.py"),
             accept=(Level.DEVELOPMENT,),
             references=References((self.attester_key.public_key,)),
@@ -373,10 +380,6 @@ class Stage:
             output=RULE,
             travel=TravelRule(1, LEASE_S),
         )
-        signed = SignedAgreement(agreement)
-        for identity in self._identities.values():
-            signed = add_signature(signed, identity)
-        return signed
 
 
 def _party(identity: Identity) -> Party:
