@@ -106,6 +106,7 @@ def test_nothing_leaves_that_could_not_be_counted(world: VisitWorld) -> None:
             hand.signed,
             clock=hand.clock,
             check_heads=lambda heads: None,
+            require_allowed=lambda: None,
             count=full,
         ).provision(hand.session)
 
