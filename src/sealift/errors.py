@@ -21,6 +21,7 @@ name, which ``sealift explain`` describes. A bug of ours is not in this tree.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -169,3 +170,26 @@ def _one_line(text: str) -> str:
     """Errors quote what others sent: no line breaks, no terminal control codes."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else "?" for char in line)
+
+
+def no_room(what: str, error: Exception, fix: str = "") -> UnavailableError:
+    """No memory for ``what``; or no descriptor, which shared memory takes as well."""
+    why = getattr(error, "strerror", None) or str(error)
+    if is_out_of_descriptors(error):
+        return no_descriptors(why)
+    return UnavailableError(f"no memory for {what}", why=why, fix=fix, code="no-memory")
+
+
+def no_descriptors(why: str) -> UnavailableError:
+    """This process, or this machine, has as many files open as it may."""
+    return UnavailableError(
+        "too many files are open",
+        why=why,
+        fix="Raise the limit (ulimit -n), or close what holds files open",
+        code="no-descriptors",
+    )
+
+
+def is_out_of_descriptors(error: Exception) -> bool:
+    """Whether that is why a file could not be opened."""
+    return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)

@@ -16,7 +16,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sealift.errors import SealiftError, UnavailableError, UsageError
+from sealift.errors import (
+    SealiftError,
+    UnavailableError,
+    UsageError,
+    is_out_of_descriptors,
+    no_descriptors,
+)
 from sealift.ids import Buffer
 
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -99,6 +105,8 @@ def demand_free(paths: Iterable[Path], folder: int) -> None:
 
 def write_failed(path: Path, error: OSError) -> SealiftError:
     """The one error for everything that goes wrong while writing ``path``."""
+    if is_out_of_descriptors(error):
+        return no_descriptors(error.strerror or str(error))
     if error.errno in _FULL:
         return UnavailableError(
             f"cannot write {path}",

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from sealift.errors import UnavailableError
+from sealift.errors import no_room
 
 _ALIGNMENT_BYTES: Final = 4096
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -44,12 +44,8 @@ class WindowArena:
             self._memory = self._map(num_slots * self.slot_bytes, shared)
         except OSError as error:
             self.close()
-            raise UnavailableError(
-                f"no memory for {num_slots} windows of {slot_bytes} bytes",
-                why=error.strerror or str(error),
-                fix="Use a smaller window_bytes",
-                code="no-memory",
-            ) from error
+            what = f"{num_slots} windows of {slot_bytes} bytes"
+            raise no_room(what, error, "Use a smaller window_bytes") from error
 
     @property
     def descriptor(self) -> int:

@@ -24,6 +24,7 @@ from sealift.release.database import (
     overwrite_deleted,
     transaction,
 )
+from sealift.release.ledger import is_owned
 from sealift.release.wrapping import Wrapped, unwrap, wrap
 
 SCHEMA: Final = """
@@ -181,6 +182,7 @@ class CheckpointStore:
                 "AND state = 'committed' AND sealed = ?",
                 (*key.columns, mark.sealed.to_text()),
             ).fetchone()
+            own = is_owned(self._connection, self._identity.public_key)
         if row is None or not row[1]:
             raise UnavailableError(
                 f"the vault holds no share of checkpoint {mark.number} of {key.job}",
@@ -188,7 +190,8 @@ class CheckpointStore:
                 code="no-share",
             )
         context = self._context(key, mark)
-        return unwrap(self._identity, Wrapped(row[0], row[1]), context, self._path)
+        wrapped = Wrapped(row[0], row[1])
+        return unwrap(self._identity, wrapped, context, self._path, own=own)
 
     def _overwrite_deleted(self) -> None:
         with self._lock:

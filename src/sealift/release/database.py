@@ -12,11 +12,16 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sealift.errors import MalformedError, SealiftError, UnavailableError, UsageError
+from sealift.errors import (
+    MalformedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
 from sealift.release.files import unreadable, write_failed
 
 BUSY_TIMEOUT_S: Final = 10.0
@@ -224,6 +229,30 @@ def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
         )
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return _not_ours(path)
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        return _closed_to_us(path, error)
+    return UnavailableError(
+        f"cannot use {path}", why=str(error), code="database-unusable"
+    )
+
+
+def _closed_to_us(path: Path, error: sqlite3.Error) -> SealiftError:
+    """SQLite does not say what it could not open: the system does, when it is asked."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with ExitStack() as held:  # as many at once as SQLite opens
+            for place, flags in (
+                (path, os.O_RDWR),
+                (beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL),
+                (path.parent, os.O_RDONLY | os.O_DIRECTORY),
+            ):
+                descriptor = os.open(place, flags | os.O_CLOEXEC, 0o600)
+                held.callback(os.close, descriptor)
+    except OSError as found:
+        return write_failed(path if found.filename == str(path) else path.parent, found)
+    finally:
+        with suppress(OSError):
+            beside.unlink()
     return UnavailableError(
         f"cannot use {path}", why=str(error), code="database-unusable"
     )

@@ -16,6 +16,8 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
     UnavailableError,
+    is_out_of_descriptors,
+    no_descriptors,
 )
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
 STEP_BYTES: Final = 1 << 20
 MAX_PASSPHRASE_BYTES: Final = 1024  # of its whole file
 # Errors about files of this machine, whose lines name places on it.
-_OWN_FILES: Final = frozenset({"bad-database", "log-damaged", "vault-locked"})
+_OWN_FILES: Final = frozenset(
+    {"bad-database", "log-damaged", "vault-damaged", "vault-locked"}
+)
 
 
 def is_about_peer(error: SealiftError) -> bool:
@@ -136,6 +140,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def unreadable(path: Path, error: OSError) -> SealiftError:
     """The error for a file that cannot be read."""
+    if is_out_of_descriptors(error):
+        return no_descriptors(error.strerror or str(error))
     return UnavailableError(
         f"cannot read {path}",
         why=error.strerror or str(error),

@@ -37,7 +37,7 @@ from sealift.release.database import (
     transaction,
 )
 from sealift.release.ledger import SCHEMA as LEDGER_SCHEMA
-from sealift.release.ledger import Ledger
+from sealift.release.ledger import Ledger, is_owned, mark_owner
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.vaultfile import VaultFile
 from sealift.release.wrapping import Wrapped, unwrap, wrap
@@ -85,7 +85,12 @@ class Vault:
     def create(cls, path: Path, identity: Identity) -> Vault:
         """An empty vault; raises UsageError if the file exists."""
         schema = f"{_SCHEMA}; {_ADDED}"
-        return cls(create_database(path, schema, APPLICATION_ID), path, identity)
+
+        def fill(connection: sqlite3.Connection) -> None:
+            mark_owner(connection, identity.public_key)
+
+        made = create_database(path, schema, APPLICATION_ID, fill)
+        return cls(made, path, identity)
 
     @classmethod
     def open(cls, path: Path, identity: Identity) -> Vault:
@@ -155,14 +160,17 @@ class Vault:
         Raises:
             UnavailableError: ``no-key``, if the vault does not hold it.
             RefusedError: ``vault-locked``, if the identity does not open it.
+            IntegrityError: ``vault-damaged``, if it is this identity's and does not open.
         """
         with self._file.reading() as connection:
             row = _row(connection, resource)
+            own = is_owned(connection, self._identity.public_key)
         if row is None:
             raise _no_key(resource)
         commitment = Digest.from_text(row[0])
         context = _KeyContext(self._identity.name, resource, commitment)
-        return unwrap(self._identity, Wrapped(row[1], row[2]), context, self._path)
+        wrapped = Wrapped(row[1], row[2])
+        return unwrap(self._identity, wrapped, context, self._path, own=own)
 
     def destroy(self, resource: str) -> None:
         """Delete a data key and overwrite where it stood; copies elsewhere remain.

@@ -16,7 +16,7 @@ from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import AuthenticationError, RefusedError
+from sealift.errors import AuthenticationError, IntegrityError, RefusedError
 
 SALT_BYTES: Final = 32
 
@@ -39,17 +39,28 @@ def wrap(identity: Identity, secret: SecretKey, context: object) -> Wrapped:
 
 
 def unwrap(
-    identity: Identity, wrapped: Wrapped, context: object, path: Path
+    identity: Identity, wrapped: Wrapped, context: object, path: Path, *, own: bool
 ) -> SecretKey:
     """The secret; ``path`` is the file that an error names.
 
+    Args:
+        own: Whether the file is known to be this identity's.
+
     Raises:
         RefusedError: ``vault-locked``, if the identity does not open it.
+        IntegrityError: ``vault-damaged``, if it would, and something was overwritten.
     """
     aead = Aead(Suite.AES_256_GCM, identity.derive(Label.VAULT, wrapped.salt))
     try:
         raw = aead.open(bytes(NONCE_BYTES), wrapped.sealed, encode(context))
     except AuthenticationError:
+        if own:
+            raise IntegrityError(
+                f"{path} is damaged",
+                why=f"it is {identity.name}'s, and a secret in it was overwritten",
+                fix="Restore the file from a copy (sealift broker restore)",
+                code="vault-damaged",
+            ) from None
         raise RefusedError(
             f"{path} does not open with the identity {identity.name}",
             fix="Use the identity that the vault was made with",

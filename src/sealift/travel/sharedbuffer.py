@@ -19,7 +19,7 @@ from io import FileIO
 from typing import Final, Self
 
 from sealift.channel.quarantine import scrub
-from sealift.errors import UnavailableError
+from sealift.errors import no_room
 from sealift.ids import Buffer
 from sealift.travel.capacity import free_memory_bytes
 
@@ -48,12 +48,8 @@ class SharedBuffer:
         try:
             self._file, self._map = _make(length)
         except (OSError, ValueError, OverflowError) as error:
-            raise UnavailableError(
-                f"no memory for a visit's buffer of {length} bytes",
-                why=str(error),
-                fix="Lower buffer_bytes in the job",
-                code="no-memory",
-            ) from None
+            what = f"a visit's buffer of {length} bytes"
+            raise no_room(what, error, "Lower buffer_bytes in the job") from None
         self._map.madvise(mmap.MADV_DONTDUMP)
         self._map.madvise(mmap.MADV_DONTFORK)
         self.locked = lock_memory(self._map)

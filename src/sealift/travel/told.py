@@ -50,6 +50,7 @@ _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "bad-checkpoint": MalformedError,
     "checkpoint-version": MalformedError,
     "checkpoint-missing": UnavailableError,
+    "no-descriptors": UnavailableError,
     "no-memory": UnavailableError,
     "disk-full": UnavailableError,
     "cannot-write": UnavailableError,

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import Final
 
+from sealift import errors
 from sealift.channel.transports.ring import (
     CONTROL_BYTES,
     SLOT_HEAD_BYTES,
@@ -179,12 +180,8 @@ def map_file(memory_file: int, file_bytes: int) -> mmap.mmap:
 
 def no_room(nbytes: int, error: OSError) -> UnavailableError:
     """There is no memory for the slots of a transport."""
-    return UnavailableError(
-        f"no memory for {nbytes} bytes of slots",
-        why=error.strerror or str(error),
-        fix="Free some memory, or use fewer or smaller slots",
-        code="no-memory",
-    )
+    fix = "Free some memory, or use fewer or smaller slots"
+    return errors.no_room(f"{nbytes} bytes of slots", error, fix)
 
 
 def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[int]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sealift.channel.quarantine import scrub
-from sealift.errors import MalformedError, UnavailableError
+from sealift.errors import MalformedError, no_room
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -36,11 +36,7 @@ class Area:
         try:
             self._file, self._map = _make(length)
         except OSError as error:
-            raise UnavailableError(
-                f"no memory for states of {length} bytes",
-                why=error.strerror or "",
-                code="no-memory",
-            ) from None
+            raise no_room(f"states of {length} bytes", error) from None
 
     @property
     def descriptor(self) -> int:
