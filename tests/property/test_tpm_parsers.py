@@ -15,7 +15,7 @@ from sealift.attest.attesters.tpm.client import Command, TpmClient
 from sealift.attest.attesters.tpm.registers import read_registers
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.tpm import parse_public, parse_sized_public
+from sealift.attest.formats.tpm import parse_public
 from sealift.attest.formats.tpmquote import parse_quote, parse_signature
 from sealift.attest.formats.tpmwire import sized
 from sealift.attest.reference import ReferenceValues
@@ -43,7 +43,6 @@ QUOTE = (
 SIGNATURE = bytes.fromhex("0018 000b") + sized(bytes(32)) * 2
 PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "public": (parse_public, PUBLIC),
-    "sized public": (parse_sized_public, sized(PUBLIC)),
     "quote": (parse_quote, QUOTE),
     "signature": (parse_signature, SIGNATURE),
 }

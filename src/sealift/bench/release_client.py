@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sealift.attest.attester import Attester
 from sealift.attest.attesters.development import DevelopmentAttester
-from sealift.attest.attesters.tpm.rehearsal import RehearsedHost, rehearsed_host
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.bench.release_broker import BROKER, HEARTBEAT_S, OWNER, RESOURCE
@@ -22,6 +21,7 @@ from sealift.bench.travel_wire import Answer, pack, serve, unpack
 from sealift.channel.transports.tcp import TcpListener
 from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
+from sealift.demo.playedhost import RehearsedHost, rehearsed_host
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
 from sealift.release.collect import collect_release

@@ -76,10 +76,6 @@ class EcdsaKey:
         """The key as SubjectPublicKeyInfo."""
         return self._key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
-    def to_spki_pem(self) -> bytes:
-        """The same in PEM."""
-        return self._key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
     def verify_der(self, message: Buffer, signature: bytes, name: HashName) -> None:
         """Check a DER-encoded signature over ``message``.
 

@@ -24,45 +24,6 @@ MAX_EVENTS: Final = 16_384
 MAX_ALGORITHMS: Final = 8
 
 EV_NO_ACTION: Final = 0x3
-EVENT_TYPES: Final[dict[int, str]] = {
-    0x0: "EV_PREBOOT_CERT",
-    0x1: "EV_POST_CODE",
-    0x3: "EV_NO_ACTION",
-    0x4: "EV_SEPARATOR",
-    0x5: "EV_ACTION",
-    0x6: "EV_EVENT_TAG",
-    0x7: "EV_S_CRTM_CONTENTS",
-    0x8: "EV_S_CRTM_VERSION",
-    0x9: "EV_CPU_MICROCODE",
-    0xA: "EV_PLATFORM_CONFIG_FLAGS",
-    0xB: "EV_TABLE_OF_DEVICES",
-    0xC: "EV_COMPACT_HASH",
-    0xD: "EV_IPL",
-    0xE: "EV_IPL_PARTITION_DATA",
-    0xF: "EV_NONHOST_CODE",
-    0x10: "EV_NONHOST_CONFIG",
-    0x11: "EV_NONHOST_INFO",
-    0x12: "EV_OMIT_BOOT_DEVICE_EVENTS",
-    0x80000001: "EV_EFI_VARIABLE_DRIVER_CONFIG",
-    0x80000002: "EV_EFI_VARIABLE_BOOT",
-    0x80000003: "EV_EFI_BOOT_SERVICES_APPLICATION",
-    0x80000004: "EV_EFI_BOOT_SERVICES_DRIVER",
-    0x80000005: "EV_EFI_RUNTIME_SERVICES_DRIVER",
-    0x80000006: "EV_EFI_GPT_EVENT",
-    0x80000007: "EV_EFI_ACTION",
-    0x80000008: "EV_EFI_PLATFORM_FIRMWARE_BLOB",
-    0x80000009: "EV_EFI_HANDOFF_TABLES",
-    0x8000000A: "EV_EFI_PLATFORM_FIRMWARE_BLOB2",
-    0x8000000B: "EV_EFI_HANDOFF_TABLES2",
-    0x8000000C: "EV_EFI_VARIABLE_BOOT2",
-    0x8000000D: "EV_EFI_GPT_EVENT2",
-    0x80000010: "EV_EFI_HCRTM_EVENT",
-    0x800000E0: "EV_EFI_VARIABLE_AUTHORITY",
-    0x800000E1: "EV_EFI_SPDM_FIRMWARE_BLOB",
-    0x800000E2: "EV_EFI_SPDM_FIRMWARE_CONFIG",
-}
-"""Names of event types, for people."""
-
 _ALGORITHMS: Final[dict[int, HashName]] = {
     0x04: "sha1", 0x0B: "sha256", 0x0C: "sha384", 0x0D: "sha512",
 }  # fmt: skip
@@ -93,11 +54,6 @@ class Event:
     kind: int
     digests: Mapping[HashName, bytes]
     content: bytes
-
-    @property
-    def kind_name(self) -> str:
-        """``EV_SEPARATOR``, or the number of a type that has no name here."""
-        return EVENT_TYPES.get(self.kind, f"0x{self.kind:08x}")
 
     @property
     def extends(self) -> bool:

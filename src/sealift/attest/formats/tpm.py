@@ -114,18 +114,6 @@ def parse_public(raw: bytes) -> Public:
     return Public(raw, name_hash, attributes, policy, symmetric_bits, scheme, key)
 
 
-def parse_sized_public(raw: bytes) -> Public:
-    """Parse a TPM2B_PUBLIC: the same behind its length.
-
-    Raises:
-        MalformedError: for anything else.
-    """
-    reader = TpmReader(raw, "sized TPM public area")
-    inner = reader.sized()
-    reader.finish()
-    return parse_public(inner)
-
-
 def require_attestation_key(public: Public) -> Scheme:
     """Refuse a key that could sign what its TPM did not write; return how it signs.
 

@@ -14,7 +14,6 @@ from sealift.errors import MalformedError
 T = TypeVar("T")
 ALG_RSA: Final = 0x0001
 ALG_AES: Final = 0x0006
-ALG_KEYEDHASH: Final = 0x0008
 ALG_NULL: Final = 0x0010
 ALG_RSASSA: Final = 0x0014
 ALG_RSAPSS: Final = 0x0016

@@ -17,7 +17,6 @@ from secrets import token_bytes
 from typing import Final
 
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.tpm.rehearsal import RehearsedHost, rehearsed_host
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
@@ -26,6 +25,7 @@ from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey
+from sealift.demo.playedhost import RehearsedHost, rehearsed_host
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.release.agreement import (

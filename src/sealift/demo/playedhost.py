@@ -8,15 +8,12 @@ our own, so it amounts to `development` and nothing else (rule H11).
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sealift.attest.attesters.tpm.attester import TpmAttester, TpmSources
-from sealift.attest.attesters.tpm.registers import extend
 from sealift.attest.attesters.tpm.software import (
     Maker,
     manufacture,
@@ -24,25 +21,23 @@ from sealift.attest.attesters.tpm.software import (
     running_tpm,
 )
 from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
-from sealift.attest.tpm import IMA_PCR
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import sha256
+from sealift.demo.standinkernel import StandInKernel
 from sealift.ids import Digest
 
-_TEMPLATE: Final = b"ima-ng"
 _BOOT_PCRS: Final = range(10)
 
 
 @dataclass(slots=True)
 class PlayedKernel:
-    """Extends PCR 10 and writes the list as Linux does, for what it is told ran.
+    """Measures what it is told ran, and remembers what of it is allowed.
 
     Attributes:
-        allow: What it was told is allowed, as reference values.
+        allow: As reference values.
     """
 
-    attester: TpmAttester
-    list_file: Path
+    kernel: StandInKernel
     allow: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
 
     @property
@@ -50,22 +45,11 @@ class PlayedKernel:
         """The first that it was told: a host without it is another one."""
         return tuple(self.allow)[:1]
 
-    def boot(self) -> None:
-        """The first entry: the aggregate of PCRs 0 to 9, which swtpm leaves at zero."""
-        self.measure("boot_aggregate", sha256(bytes(32 * len(_BOOT_PCRS))))
-
     def run(self, path: str, content: bytes, *, allowed: bool = True) -> None:
         """A file was executed."""
         if allowed:
             self.allow[path] = (*self.allow.get(path, ()), Digest.of(content))
-        self.measure(path, sha256(content))
-
-    def measure(self, path: str, found: bytes) -> None:
-        """One more entry: into the register first, then into the list."""
-        content = _content(path.encode(), found)
-        extend(self.attester.client, IMA_PCR, {"sha256": sha256(content)})
-        with self.list_file.open("ab") as file:
-            file.write(_entry(content))
+        self.kernel.measure(path, sha256(content))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +111,8 @@ def rehearsed_host(
             )
         ) as attester,
     ):
-        kernel = PlayedKernel(attester, list_file)
-        kernel.boot()
+        kernel = PlayedKernel(StandInKernel(attester.client, list_file))
+        kernel.kernel.boot()
         for path, content in programs:
             kernel.run(path, content)
         yield RehearsedHost(maker, attester, kernel)
-
-
-def _content(path: bytes, found: bytes) -> bytes:
-    fields = (b"sha256:\0" + found, path + b"\0")
-    return b"".join(struct.pack("<I", len(each)) + each for each in fields)
-
-
-def _entry(content: bytes) -> bytes:
-    recorded = hashlib.sha1(content, usedforsecurity=False).digest()
-    head = struct.pack("<I20sI", IMA_PCR, recorded, len(_TEMPLATE)) + _TEMPLATE
-    return head + struct.pack("<I", len(content)) + content
