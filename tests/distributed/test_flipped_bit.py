@@ -19,7 +19,7 @@ from tests.sim.jobworld import Wishes, fresh_world, train_here
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 WISHES = Wishes(
     epochs=2,
-    buffer_bytes=1 << 14,
+    buffer_bytes=5 << 12,  # four cells and a rest
     checkpoint_every=2,
     rejoin_s=20.0,
     on_missing="wait",

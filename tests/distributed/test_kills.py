@@ -19,7 +19,7 @@ pytestmark = pytest.mark.distributed
 
 WISHES = Wishes(
     epochs=3,
-    buffer_bytes=1 << 14,
+    buffer_bytes=5 << 12,  # four cells and a rest
     checkpoint_every=2,
     rejoin_s=40.0,
     on_missing="wait",
