@@ -14,6 +14,7 @@ import pytest
 from sealift.crypto.sign import SigningKey
 from sealift.events import Event
 from sealift.ids import Role
+from sealift.release.agreement import KeyLease
 from sealift.release.brokerserver import Broker
 from sealift.release.statement import save_statement, sign_statement
 from sealift.session.endpoint import Endpoint
@@ -106,7 +107,8 @@ def test_a_veto_after_a_flood_is_obeyed(running: Running) -> None:
     """The flood is over, a veto comes, and nobody asks for anything: leases end."""
     instance = SigningKey.generate().public_key
     standings = running.broker.leases._standings
-    standings.grant(instance, 3600.0, time.monotonic(), "host")
+    terms = KeyLease(lease_s=3600.0, heartbeat_s=3600.0)
+    standings.grant(instance, terms, time.monotonic(), "host")
     with running.serving():
         with no_descriptors():
             assert becomes(lambda: "watch.failing" in running.kinds())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,6 +86,7 @@ def session_with(
     theirs = party(consortium, "ada", Role.BROKER)
 
     def serve() -> None:
+        began_s = time.monotonic()
         try:
             session = accept(there, theirs, policy)
         except PeerError:
@@ -93,7 +95,7 @@ def session_with(
             broker.record_refused_handshake(error, name="accelerator")
             return
         with session, suppress(SealiftError):
-            broker.serve(session, 10.0)
+            broker.serve(session, 10.0, accepted_at_s=began_s)
 
     thread = threading.Thread(target=serve)
     thread.start()

@@ -19,7 +19,7 @@ from tests.sim.live import LiveJob, live_job
 
 pytestmark = pytest.mark.distributed
 BEAT_S = 1.5
-RULE = ReleaseRule(lease_s=60.0, heartbeat_s=BEAT_S)
+RULE = ReleaseRule(lease_s=2 * BEAT_S, heartbeat_s=BEAT_S)
 SCHEMA = {"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]}
 RECIPE = b"""
 import torch

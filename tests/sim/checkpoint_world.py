@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -91,7 +92,9 @@ class Wire:
         with self.world.losses(self.owner):
             self.world.faults.pass_step("request", "accelerator")
             self.side.inbox.append(self.request)
-            self.world.boxes[self.owner].broker.serve(self.side)
+            self.world.boxes[self.owner].broker.serve(
+                self.side, accepted_at_s=time.monotonic()
+            )
             self.world.faults.pass_step("answer", "accelerator")
         return decode(cls, self.tamper(self.side.outbox.popleft()))
 

@@ -7,6 +7,7 @@ signatures, vaults and logs are what production uses.
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -251,7 +252,7 @@ class AcceleratorSide:
         self.other.inbox.append(encode(message))
 
     def receive_message(self, cls: type[T], timeout_s: float | None = None) -> T:
-        self.broker.serve(self.other)
+        self.broker.serve(self.other, accepted_at_s=time.monotonic())
         return decode(cls, self.tamper(self.other.outbox.popleft()))
 
     def tamper(self, raw: bytes) -> bytes:
@@ -328,7 +329,7 @@ def start_broker(
 def ask(broker: Broker, side: BrokerSide, request: BrokerRequest) -> BrokerAnswer:
     """One question to a broker, through the codec both ways."""
     side.inbox.append(encode(request))
-    broker.serve(side)
+    broker.serve(side, accepted_at_s=time.monotonic())
     return decode(BrokerAnswer, side.outbox.popleft())
 
 

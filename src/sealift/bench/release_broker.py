@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.errors import PeerError
+from sealift.errors import PeerError, StaleError
 from sealift.ids import Digest, Role
-from sealift.release.agreement import ReleaseRule, Resource
+from sealift.release.agreement import KeyLease, ReleaseRule, Resource
 from sealift.release.equip import equip
 from sealift.release.lease import ask_standing
 from sealift.release.signed import SignedAgreement, add_signature, verify
@@ -68,7 +68,7 @@ class BrokerEnd:
 
     def make(self, heartbeat_s: float | None) -> Answer:
         """The owner's card and its one resource."""
-        rule = ReleaseRule()
+        rule = ReleaseRule(lease_s=0.0)
         if heartbeat_s is not None:
             rule = replace(rule, lease_s=3600.0, heartbeat_s=heartbeat_s)
         resource = Resource(
@@ -130,17 +130,21 @@ class BrokerEnd:
         with (
             Link.dial(self._relay, link_name(Role.HOLDER, OWNER)) as link,
             connect(link.open(BROKER), endpoint, self._policy) as session,
-            LeaseWatch(
-                lambda wait_s: ask_standing(session, key, wait_s=wait_s),
-                HEARTBEAT_S,
-                time.monotonic,
-                line.close,
-            ),
-            suppress(PeerError),
+            closing(
+                LeaseWatch(
+                    lambda wait_s: ask_standing(session, key, wait_s=wait_s),
+                    KeyLease(lease_s=HEARTBEAT_S, heartbeat_s=HEARTBEAT_S),
+                    time.monotonic,
+                )
+            ) as watch,
+            suppress(PeerError, StaleError),
         ):
-            while True:
-                line.send(CHUNK)
-                time.sleep(PAUSE_S)
+            watch.start()
+            with watch.visit(line.close) as require_good:
+                while True:
+                    require_good()
+                    line.send(CHUNK)
+                    time.sleep(PAUSE_S)
         return {}
 
     def spent(self) -> Answer:

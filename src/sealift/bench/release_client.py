@@ -24,6 +24,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.demo.playedhost import RehearsedHost, rehearsed_host
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
+from sealift.release.agreement import KeyLease
 from sealift.release.collect import collect_release
 from sealift.release.lease import prove_lease
 from sealift.release.signed import SignedAgreement, verify
@@ -186,9 +187,10 @@ class ClientEnd:
         self._listener = TcpListener("127.0.0.1", 0)
         self._keeper = LeaseKeeper(
             lambda owner: self._open(),
-            {OWNER: HEARTBEAT_S},
+            {OWNER: KeyLease(lease_s=HEARTBEAT_S, heartbeat_s=HEARTBEAT_S)},
             clock=time.monotonic,
             lost=lambda error: None,
+            left=lambda owner, error: None,
             sink=lambda event: None,
         )
         self._keeper.begin(OWNER)

@@ -16,6 +16,7 @@ from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
 from sealift.release.line import has_veto
 from sealift.release.signed import (
+    Equipment,
     SignedAgreement,
     VerifiedAgreement,
     load_signed,
@@ -54,7 +55,7 @@ def add_statement_parsers(verbs: Any) -> None:
             "--tell",
             type=Path,
             metavar="JOB",
-            help="bring it to the owners' brokers that run for this job, too",
+            help="bring it to the owners' brokers and the accelerator of this job, too",
         )
         add_passphrase_argument(parser)
         if kind == "leave":
@@ -93,19 +94,21 @@ def _ready_to_tell(
 
     agreement = load_verified(args.file)
     require_teller(agreement, identity)
-    return agreement
+    return agreement.equipped(Equipment(clock=now_s))
 
 
 def _tell(
     job: Path, agreement: VerifiedAgreement, identity: Identity, said: SignedStatement
 ) -> None:
-    from sealift.cli.telling import tell_brokers
+    from sealift.cli.telling import tell_running
+    from sealift.train.settings import read_job
 
-    for owner, problem in tell_brokers(job, agreement, identity, said):
+    address = read_job(job).address
+    for who, problem in tell_running(address, agreement, identity, said):
         if problem:
-            _say(f"the broker of {owner} does not know it: {problem}")
+            _say(f"{who} does not know it: {problem}")
         else:
-            print(f"told       the broker of {owner}")
+            print(f"told       {who}")
 
 
 def _add_leave_arguments(parser: argparse.ArgumentParser) -> None:

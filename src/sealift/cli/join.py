@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,22 @@ from sealift.cli.roles import (
     require_data_owner,
     set_up_role,
 )
+from sealift.cli.telling import tell_running
 from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
     JobError,
     MalformedError,
     PeerError,
+    PolicyError,
+    SealiftError,
     UnavailableError,
 )
+from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.files import make_folder
 from sealift.release.heads import HeadStore
+from sealift.release.statement import ENDS
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.stores import opened_vault
 from sealift.session.endpoint import Endpoint
@@ -115,12 +120,35 @@ class _Holder:
         self._rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
         self._link: Link | None = None
         self._leaving = threading.Event()
+        self._statements = StatementDesk(
+            setup.agreement, statements_folder(setup), clock=wall_clock
+        )
         self.kept = 0
         self.failed = 0
 
     def attend(self) -> Finished:
-        """Until the job has ended."""
-        return self._rejoining.run(self._attend)
+        """Until the job has ended.
+
+        Raises:
+            PolicyError: what our own side was told: it left, or the agreement ended.
+                The others were told as well, as far as they are there.
+        """
+        try:
+            return self._rejoining.run(self._attend)
+        except PolicyError as error:
+            if error.code in ENDS:
+                self._tell_others()
+            raise
+
+    def _tell_others(self) -> None:
+        setup = self._setup
+        for each in self._statements.known():
+            with suppress(SealiftError):  # the orchestrator may be gone
+                told = tell_running(
+                    setup.address, setup.agreement, setup.identity, each
+                )
+                for who, problem in told:
+                    emit(setup.sink, "statement.told", who=who, line=problem)
 
     def leave(self) -> None:
         """End at once, from another thread."""
@@ -133,7 +161,7 @@ class _Holder:
             if self._leaving.is_set():
                 raise PeerError("asked to leave", code="role-ended")
             attendance = make_attendance(
-                self._args, self._setup, self._link, self._held
+                self._args, self._setup, self._link, self._held, self._statements
             )
             try:
                 return attendance.serve(joined)
@@ -242,6 +270,7 @@ def make_attendance(
     setup: RoleSetup,
     link: Link,
     held: dict[str, HeldResource],
+    statements: StatementDesk,
 ) -> Attendance:
     """The holder of this command line."""
     endpoint = Endpoint(
@@ -263,9 +292,7 @@ def make_attendance(
         receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
         pathfinder=pathfinder(args),
         sink=setup.sink,
-        statements=StatementDesk(
-            setup.agreement, statements_folder(setup), clock=wall_clock
-        ),
+        statements=statements,
     )
 
 

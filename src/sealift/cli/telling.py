@@ -1,26 +1,26 @@
-"""Bring a statement to the brokers of a job that is running, so that they obey it now."""
+"""Bring a statement to the brokers and the accelerator of a job, so that they obey it now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from sealift.cli.judging import wall_clock
 from sealift.crypto.identity import Identity
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.release.hearing import tell_statement
-from sealift.release.signed import Equipment, VerifiedAgreement
+from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.session.registry import prover
-from sealift.train.settings import read_job
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.peers import teller_name
+from sealift.travel.messages import Said, receive_message, send_message
+from sealift.travel.peers import ACCELERATOR, expect_accelerator, teller_name
 
 DIAL_S: Final = 10.0
+OBEY_S: Final = 40.0  # for the accelerator to overwrite what is under work
 
 
 def require_teller(agreement: VerifiedAgreement, identity: Identity) -> None:
@@ -37,17 +37,17 @@ def require_teller(agreement: VerifiedAgreement, identity: Identity) -> None:
         )
 
 
-def tell_brokers(
-    job: Path,
+def tell_running(
+    address: tuple[str, int],
     agreement: VerifiedAgreement,
     identity: Identity,
     statement: SignedStatement,
 ) -> Iterator[tuple[str, str]]:
-    """Each owner whose broker was told, with why not, or nothing.
+    """Each owner's broker, and the accelerator, that was told; with why not, or nothing.
 
     Args:
-        job: Says where the orchestrator listens.
-        agreement: As it was before the statement.
+        address: Of the orchestrator.
+        agreement: As it was before the statement, equipped to judge an accelerator.
         identity: Of a data owner; its own statement or another's.
         statement: What they are told.
 
@@ -60,15 +60,32 @@ def tell_brokers(
         agreement=agreement.digest,
         identity=identity,
     )
-    equipped = agreement.equipped(Equipment(clock=wall_clock))
     name = teller_name(identity.name)
     prove = prover(identity, agreement.digest, name)
-    with Link.dial(read_job(job).address, name, DIAL_S, prove) as link:
+    with Link.dial(address, name, DIAL_S, prove) as link:
         for owner in agreement.agreement.holders:
+            problem = ""
             try:
-                with meet_broker(link, endpoint, equipped, owner) as session:
+                with meet_broker(link, endpoint, agreement, owner) as session:
                     tell_statement(session, statement)
             except SealiftError as error:
-                yield owner, str(error)
-            else:
-                yield owner, ""
+                problem = str(error)
+            yield f"the broker of {owner}", problem
+        yield "the accelerator", tell_accelerator(link, endpoint, agreement, statement)
+
+
+def tell_accelerator(
+    link: Link,
+    endpoint: Endpoint,
+    agreement: VerifiedAgreement,
+    statement: SignedStatement,
+) -> str:
+    """Have the accelerator obey it now; why not, or nothing."""
+    try:
+        circuit = link.open(ACCELERATOR)
+        with connect(circuit, endpoint, expect_accelerator(agreement)) as session:
+            send_message(session, Said(statement))
+            receive_message(session, Said, timeout_s=OBEY_S)
+    except SealiftError as error:
+        return str(error)
+    return ""

@@ -30,7 +30,7 @@ def add_host_terms(
     document = _replaced(document, r"^\[references\]$", f"[references]\n{tables}", 1)
     leases = ((f"lease_s = {LEASE_S}", "lease_s"), (_BEAT, "heartbeat_s"))
     for line, name in leases:
-        document = _replaced(document, rf"^# {name} = [\d.]+", line)
+        document = _replaced(document, rf"^{name} = [\d.]+(?=   )", line)
     return document
 
 

@@ -48,23 +48,16 @@ from sealift.release.door import Door, bring_into_force
 from sealift.release.enroldesk import EnrolDesk
 from sealift.release.facts import Owner, Peer
 from sealift.release.files import is_about_peer
-from sealift.release.leasedesk import LeaseDesk, SessionVisit, shortest_heartbeat
+from sealift.release.leasedesk import LeaseDesk, SessionVisit
 from sealift.release.rollback import Sighting
 from sealift.release.rollbackgate import RollbackGate
 from sealift.release.signed import VerifiedAgreement
-from sealift.release.standing import Standings
+from sealift.release.standing import Standings, shortest_lease
+from sealift.release.statement import ENDS
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
 
 MAX_REQUESTS_PER_SESSION: Final = 256
-# Not a successor: keys that went out under the agreement before stay good under it.
-ENDS: Final = frozenset(
-    {
-        "agreement-vetoed",
-        "agreement-cancelled",
-        "owner-left",
-    }
-)
 
 
 class Broker:
@@ -113,9 +106,7 @@ class Broker:
         self.leases = LeaseDesk(
             Owner(identity.name, identity.public_key),
             Standings(vault.ledger),
-            heartbeat_s=shortest_heartbeat(
-                verified.agreement.resources_of(identity.name)
-            ),
+            terms=shortest_lease(verified.agreement.resources_of(identity.name)),
             record=self._record_revocation,
             monotonic=monotonic,
         )

@@ -193,7 +193,7 @@ def ask_broker(
     session.send_message(request)
     answer = session.receive_message(BrokerAnswer, timeout_s)
     if answer.refusal is not None:
-        raise refused(answer.refusal)
+        raise BrokerRefusedError(answer.refusal)
     return answer
 
 
@@ -263,12 +263,20 @@ def require_answer(field: T | None, answer: BrokerAnswer) -> T:
     return field
 
 
-def refused(refusal: Refusal) -> PolicyError:
-    """A broker's refusal as an error; its own text is made harmless to print."""
-    line = visible(refusal.line)[:MAX_REASON_CHARACTERS]
-    return PolicyError(
-        "the broker refused",
-        why=f"{line} [{visible(refusal.rule)[:60]}]",
-        fix="Its owner's log names the rule",
-        code="release-refused",
-    )
+class BrokerRefusedError(PolicyError):
+    """What a broker said no to; its own text is made harmless to print.
+
+    Attributes:
+        rule: The name of the rule that failed, as the broker tells it.
+    """
+
+    default_code = "release-refused"
+
+    def __init__(self, refusal: Refusal) -> None:
+        line = visible(refusal.line)[:MAX_REASON_CHARACTERS]
+        super().__init__(
+            "the broker refused",
+            why=f"{line} [{visible(refusal.rule)[:60]}]",
+            fix="Its owner's log names the rule",
+        )
+        self.rule = refusal.rule

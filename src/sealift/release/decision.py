@@ -20,6 +20,7 @@ from sealift.release.agreement import Resource
 from sealift.release.facts import Ask, Kind, Owner, Peer, State
 from sealift.release.rollback import require_latest
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.statement import ENDS
 
 # A renewal is judged on the way, and machines pause; less than the second that
 # revocation may take beyond a heartbeat.
@@ -101,7 +102,13 @@ def require_use(count: int, limit: int, resource: str) -> None:
 
 
 def require_good(revoked: str) -> None:
-    """Refuse an instance that was revoked; raises ``lease-revoked``."""
+    """Refuse an instance that was revoked: ``lease-revoked``, or what ended its keys."""
+    if revoked in ENDS:
+        raise PolicyError(
+            "what the key was released by has ended",
+            fix="The statement beside the agreement says who ended it",
+            code=revoked,
+        )
     if revoked:
         raise StaleError(
             "this instance was revoked",
@@ -251,11 +258,11 @@ def _same_host(ask: Ask, state: State) -> None:
 def _fresh_evidence(ask: Ask, state: State) -> None:
     """A session may stay open for hours: its beginning says nothing of the host of now."""
     for resource in ask.resources(state):
-        rule = resource.rule
-        if rule.heartbeat_s is None or rule.lease_s is None:
-            continue
         fed = ask.kind is Kind.FED_DEVICE
-        longest_s = rule.lease_s if fed else rule.heartbeat_s + GRACE_S
+        lease = resource.lease if resource.rule.lease_s or not fed else None
+        if lease is None:  # nobody keeps a device's lease: none by default
+            continue
+        longest_s = lease.lease_s if fed else lease.heartbeat_s + GRACE_S
         if state.evidence_age_s >= longest_s:
             raise StaleError(
                 f"the evidence is too old for {resource.name}",

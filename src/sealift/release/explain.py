@@ -6,7 +6,7 @@ nobody is protected from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -33,12 +33,18 @@ _SEEN_BY: Final[dict[Audience, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PartyTerms:
-    """What one party gives and receives."""
+    """What one party gives and receives.
+
+    Attributes:
+        departure_s: Seconds after which its departure has taken effect at the latest;
+            None where it brings nothing, or a key of it goes out without a lease.
+    """
 
     name: str
     roles: tuple[str, ...]
     gives: tuple[str, ...]
     receives: tuple[str, ...]
+    departure_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,7 @@ def explain(agreement: Agreement) -> Explanation:
             party.roles,
             tuple(_gives(agreement, party)),
             tuple(_receives(agreement, party)),
+            _departure_s(agreement.resources_of(party.name)),
         )
         for party in agreement.parties
     )
@@ -100,8 +107,8 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
         yield "development may run it without a sandbox, where a machine gives none"
     yield from _served(agreement) if agreement.serves else _trained(agreement)
     yield (
-        "a key that was released cannot be called back; leaving ends what is released "
-        "from then on, not what was learned before"
+        "a key that was released cannot be called back; leaving ends what "
+        "comes after, not what was learned before"
     )
 
 
@@ -250,6 +257,26 @@ def _gives(agreement: Agreement, party: Party) -> Iterator[str]:
         yield "nothing but its signature"
 
 
+def _departure_s(resources: Sequence[Resource]) -> float | None:
+    leases = [resource.lease for resource in resources]
+    known = [lease.lease_s for lease in leases if lease is not None]
+    return max(known) if known and len(known) == len(leases) else None
+
+
+def _departure(resources: Sequence[Resource]) -> Iterator[str]:
+    """How soon it takes effect if this party leaves, told to its own side alone."""
+    latest_s = _departure_s(resources)
+    if latest_s is not None:
+        beats = (each.lease.heartbeat_s for each in resources if each.lease)
+        yield (
+            "the right to leave: no frame more from then on, its keys and rows dropped "
+            f"within {max(beats):g} seconds where its broker is heard, after "
+            f"{latest_s:g} at the latest"
+        )
+    elif resources:
+        yield "no lease: its keys stay good after it leaves, until the job ends"
+
+
 def _resource(resource: Resource) -> str:
     if resource.part == "model":
         return (
@@ -291,15 +318,16 @@ def _rule(resource: Resource, agreement: Agreement) -> str:
         parts += [f"from {say_time(rule.not_before)}"]
     if rule.not_after is not None:
         parts += [f"until {say_time(rule.not_after)}"]
-    if rule.lease_s is not None:
+    if resource.lease is not None:
         parts += [
-            f"for {rule.lease_s:g} seconds at a time, with fresh evidence every "
-            f"{rule.heartbeat_s:g}"
+            f"for {resource.lease.lease_s:g} seconds at a time, with fresh evidence "
+            f"every {resource.lease.heartbeat_s:g}"
         ]
     return ", ".join(parts)
 
 
 def _receives(agreement: Agreement, party: Party) -> Iterator[str]:
+    yield from _departure(agreement.resources_of(party.name))
     if agreement.serves:
         yield "heads of every owner's log of releases and refusals"
         return

@@ -198,6 +198,7 @@ def _releases(agreement: Agreement) -> Iterator[Hole]:
 
 def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
     rule = resource.rule
+    attested = Level.ATTESTED_HOST in agreement.accept
     if not rule.max_uses:
         yield Hole(
             "unlimited-uses",
@@ -205,11 +206,11 @@ def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
         )
     if rule.not_after is None and agreement.not_after is None:
         yield Hole("no-expiry", f"the key of {resource.name} may be released for ever")
-    if rule.lease_s is None and Level.ATTESTED_HOST in agreement.accept:
+    if resource.lease is None and (resource.part != "model" or attested):
         yield Hole(
             "no-lease",
             f"the key of {resource.name} goes out without a lease: a host that turns "
-            "bad later keeps it, and nothing is revoked",
+            f"bad later keeps it, nothing is revoked, and a departure is not heard",
         )
 
 

@@ -9,12 +9,12 @@ Source: spec/release.md section Leases.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError, SealiftError
-from sealift.release.agreement import Resource
+from sealift.release.agreement import KeyLease, Resource
 from sealift.release.brokermessages import LeaseRequest
 from sealift.release.facts import Owner, Peer
 from sealift.release.standing import (
@@ -42,7 +42,7 @@ class LeaseDesk:
     Args:
         owner: For whom it works.
         standings: Who stands how.
-        heartbeat_s: The shortest of the owner's resources; None if none has a lease.
+        terms: The shortest of the owner's resources; None if none has a lease.
         record: Logs a revocation.
         monotonic: Seconds that never go back (rule H5).
     """
@@ -52,13 +52,13 @@ class LeaseDesk:
         owner: Owner,
         standings: Standings,
         *,
-        heartbeat_s: float | None,
+        terms: KeyLease | None,
         record: RecordRevocation,
         monotonic: Clock,
     ) -> None:
         self._owner = owner
         self._standings = standings
-        self._heartbeat_s = heartbeat_s
+        self._terms = terms
         self._record = record
         self._monotonic = monotonic
         self._changed = threading.Condition()
@@ -73,10 +73,9 @@ class LeaseDesk:
 
     def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:
         """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
-        if resource.rule.heartbeat_s is not None:
-            heartbeat_s = resource.rule.heartbeat_s
+        if resource.lease is not None:
             self._standings.grant(
-                peer.instance, heartbeat_s, proven_at_s, _attester(peer)
+                peer.instance, resource.lease, proven_at_s, _attester(peer)
             )
 
     def answer(self, request: LeaseRequest, visit: SessionVisit) -> Standing:
@@ -136,13 +135,13 @@ class LeaseDesk:
         """
         for instance in self._standings.overdue(self._monotonic()):
             self.revoke(instance, HEARTBEAT_MISSING)
-        due_s = self._standings.next_due_s(self._monotonic())
-        return WATCH_S if due_s is None else max(0.001, min(due_s, WATCH_S))
+        ends_s = self._standings.next_end_s(self._monotonic())
+        return WATCH_S if ends_s is None else max(0.001, min(ends_s, WATCH_S))
 
     def _prove(self, peer: Peer, proven_at_s: float) -> None:
-        if self._heartbeat_s is not None:
+        if self._terms is not None:
             self._standings.prove(
-                peer.instance, self._heartbeat_s, proven_at_s, _attester(peer)
+                peer.instance, self._terms, proven_at_s, _attester(peer)
             )
 
     def _wait(self, instance: PublicKey, wait_s: float) -> Standing:
@@ -166,13 +165,6 @@ class LeaseDesk:
 def _attester(peer: Peer) -> str:
     assert peer.result is not None, "leases are for who showed evidence"
     return peer.result.claims.attester
-
-
-def shortest_heartbeat(resources: Iterable[Resource]) -> float | None:
-    """The shortest heartbeat that these resources ask for, in seconds, if one does."""
-    rules = (resource.rule for resource in resources)
-    beats = [rule.heartbeat_s for rule in rules if rule.heartbeat_s is not None]
-    return min(beats, default=None)
 
 
 class SessionVisit:

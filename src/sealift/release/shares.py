@@ -44,8 +44,8 @@ from sealift.release.checkpoint import (
 from sealift.release.checkpointdesk import mark_of, signed_bytes
 from sealift.release.collect import (
     RELEASE_TIMEOUT_S,
+    BrokerRefusedError,
     CollectingSession,
-    refused,
     require_answer,
     require_owners_broker,
 )
@@ -185,7 +185,7 @@ class Shares:
         self._session.send_message(BrokerRequest(checkpoint=request))
         answer = self._session.receive_message(BrokerAnswer, RELEASE_TIMEOUT_S)
         if answer.refusal is not None:
-            error = refused(answer.refusal)
+            error: PolicyError = BrokerRefusedError(answer.refusal)
             if answer.refusal.rule in FINAL_RULES:
                 error.code = answer.refusal.rule
             raise error

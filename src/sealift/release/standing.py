@@ -2,9 +2,10 @@
 
 A released key with a lease is worth something only while its accelerator keeps proving
 itself: each renewal of the session carries fresh evidence, judged in full, and counts
-from the moment it was judged, by this side's monotonic clock (rule H5). Whoever fails,
-or falls silent for longer than its heartbeat, is revoked for good: an instance key is
-made at a process's start, so a clean start is another instance.
+from the moment it was judged, by this side's monotonic clock (rule H5). Whoever falls
+silent for longer than its heartbeat is given nothing until it proves itself again; for
+longer than its lease, or fails, and it is revoked for good: an instance key is made at a
+process's start, so a clean start is another instance.
 Pure: time comes as an argument, memory is the ledger's.
 Source: spec/release.md section Leases.
 """
@@ -12,11 +13,13 @@ Source: spec/release.md section Leases.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final
 
 from sealift.crypto.sign import PublicKey
+from sealift.release.agreement import KeyLease, Resource
 from sealift.release.decision import GRACE_S, require_good, require_same_host
 from sealift.release.ledger import Ledger
 
@@ -33,23 +36,29 @@ class Standing:
         rule: Why not, or empty.
         due_s: Seconds until it must have proven itself again; 0 without a lease: then
             nobody looks after it, and who gives rows under a lease stops.
+        ends_s: Seconds until its lease ends for good; 0 once it has.
     """
 
     instance: PublicKey
     good: bool
     rule: str = ""
     due_s: float = 0.0
+    ends_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    heartbeat_s: float
+    terms: KeyLease
     proven_at_s: float
     attester: str
 
     @property
     def due_at_s(self) -> float:
-        return self.proven_at_s + self.heartbeat_s + GRACE_S
+        return self.proven_at_s + self.terms.heartbeat_s + GRACE_S
+
+    @property
+    def ends_at_s(self) -> float:
+        return self.proven_at_s + self.terms.lease_s + GRACE_S
 
 
 class Standings:
@@ -61,7 +70,7 @@ class Standings:
         self._lock = threading.RLock()
 
     def require_good(self, instance: PublicKey) -> None:
-        """Refuse an instance that was revoked; raises ``lease-revoked``."""
+        """Refuse an instance that was revoked: ``lease-revoked``, or one of ``ENDS``."""
         with self._lock:
             require_good(self._ledger.revoked(instance))
 
@@ -74,11 +83,11 @@ class Standings:
     def grant(
         self,
         instance: PublicKey,
-        heartbeat_s: float,
+        terms: KeyLease,
         proven_at_s: float,
         attester: str,
     ) -> None:
-        """A key with a lease goes to an instance; the shortest heartbeat counts.
+        """A key with a lease goes to an instance; the shortest terms count.
 
         Raises:
             StaleError: ``lease-revoked``.
@@ -89,13 +98,13 @@ class Standings:
             known = self._leases.get(instance)
             if known:
                 require_same_host(known.attester, attester)
-                heartbeat_s = min(heartbeat_s, known.heartbeat_s)
-            self._leases[instance] = _Lease(heartbeat_s, proven_at_s, attester)
+                terms = _shorter(terms, known.terms)
+            self._leases[instance] = _Lease(terms, proven_at_s, attester)
 
     def prove(
         self,
         instance: PublicKey,
-        heartbeat_s: float,
+        terms: KeyLease,
         proven_at_s: float,
         attester: str,
     ) -> None:
@@ -103,8 +112,8 @@ class Standings:
 
         Args:
             instance: Whose.
-            heartbeat_s: Of a lease that is not known here: open leases are in memory,
-                so a broker that was started again opens them anew.
+            terms: Of a lease that is not known here: open leases are in memory, so a
+                broker that was started again opens them anew.
             proven_at_s: A time before which the evidence was not judged.
             attester: What made it (``Claims.attester``): that of the lease so far.
 
@@ -114,7 +123,7 @@ class Standings:
         """
         with self._lock:
             self.require_good(instance)
-            fresh = _Lease(heartbeat_s, proven_at_s, attester)
+            fresh = _Lease(terms, proven_at_s, attester)
             lease = self._leases.get(instance, fresh)
             require_same_host(lease.attester, attester)
             newer = max(lease.proven_at_s, proven_at_s)
@@ -146,10 +155,16 @@ class Standings:
         with self._lock:
             rule = self._ledger.revoked(instance)
             lease = self._leases.get(instance)
-        due_s = max(0.0, lease.due_at_s - now_s) if lease else 0.0
-        if not rule and lease and due_s == 0:
-            rule = HEARTBEAT_MISSING
-        return Standing(instance=instance, good=not rule, rule=rule, due_s=due_s)
+        if rule or lease is None:
+            return Standing(instance=instance, good=not rule, rule=rule)
+        due_s = max(0.0, lease.due_at_s - now_s)
+        return Standing(
+            instance=instance,
+            good=due_s > 0,
+            rule="" if due_s else HEARTBEAT_MISSING,
+            due_s=due_s,
+            ends_s=max(0.0, lease.ends_at_s - now_s),
+        )
 
     def __len__(self) -> int:
         """Leases that are open."""
@@ -161,16 +176,28 @@ class Standings:
             return tuple(self._leases)
 
     def overdue(self, now_s: float) -> tuple[PublicKey, ...]:
-        """Instances that fell silent."""
+        """Instances that were silent for a whole lease."""
         with self._lock:
             return tuple(
                 instance
                 for instance, lease in self._leases.items()
-                if now_s >= lease.due_at_s
+                if now_s >= lease.ends_at_s
             )
 
-    def next_due_s(self, now_s: float) -> float | None:
-        """Seconds until the next lease is due, or None while none is open."""
+    def next_end_s(self, now_s: float) -> float | None:
+        """Seconds until the next lease ends, or None while none is open."""
         with self._lock:
-            due = [lease.due_at_s for lease in self._leases.values()]
+            due = [lease.ends_at_s for lease in self._leases.values()]
         return max(0.0, min(due) - now_s) if due else None
+
+
+def _shorter(one: KeyLease, other: KeyLease) -> KeyLease:
+    return KeyLease(
+        min(one.lease_s, other.lease_s), min(one.heartbeat_s, other.heartbeat_s)
+    )
+
+
+def shortest_lease(resources: Iterable[Resource]) -> KeyLease | None:
+    """The shortest terms that these resources' keys are released under, if any are."""
+    terms = [resource.lease for resource in resources if resource.lease is not None]
+    return reduce(_shorter, terms) if terms else None

@@ -11,6 +11,7 @@ from sealift.attest.collateral import DAY_S
 from sealift.attest.level import Level
 from sealift.attest.referenceset import SetName
 from sealift.crypto.sign import PublicKey
+from sealift.release.agreement import ROWS_LEASE
 from sealift.release.explain import say_time
 
 LEASE_S: Final = 120.0
@@ -162,8 +163,18 @@ card = {_text(path)}
 max_uses = {self.max_uses}             # times that its key may be released in all; 0: any number
 not_after = {_text(self._not_after)}
 # accept = ["gpu-tee"]    # fewer levels than the agreement's
-{purposes}# lease_s = 30.0          # fresh evidence is needed to go on; heartbeat_s as well:
-# heartbeat_s = 5.0       # how often it is asked for
+{purposes}{self._lease()}"""
+
+    def _lease(self) -> str:
+        if self.serves:
+            return """\
+# lease_s = 60.0          # a key lives so long without fresh evidence, which
+# heartbeat_s = 10.0      # is due so often; without both, until the server ends
+"""
+        terms = ROWS_LEASE
+        return f"""\
+lease_s = {terms.lease_s}            # a key lives so long without fresh evidence; work pauses
+heartbeat_s = {terms.heartbeat_s}        # after so long; lease_s = 0.0 alone: no departure is heard
 """
 
     def _code(self) -> str:

@@ -30,6 +30,10 @@ SUFFIX: Final = ".statement.json"
 MAX_STATEMENT_BYTES: Final = 1 << 14
 MAX_STATEMENTS: Final = 1024
 CLOCKS_DIFFER_S: Final = 300  # between two parties' machines
+LEFT: Final = "owner-left"
+# What statements lead to, and so ends keys that went out. Not a successor: those that went
+# out under the agreement before stay good under it.
+ENDS: Final = frozenset({"agreement-vetoed", "agreement-cancelled", LEFT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,19 @@ visit's memory is scrubbed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from sealift.codec import decode
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
+from sealift.release.hearing import obey
+from sealift.release.line import find_speaker
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.statement import SignedStatement, require_timely
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
@@ -25,7 +30,7 @@ from sealift.train.faults import RecipeError
 from sealift.train.handout import Handout
 from sealift.train.jobshapes import JobShapes
 from sealift.train.keyring import Keyring
-from sealift.train.leasekeeping import LeaseKeeper, heartbeats
+from sealift.train.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.messages import AcceleratorSettings
 from sealift.train.openjob import OpenJob
 from sealift.train.progress import JobCheckpoints, NoCheckpoints
@@ -117,6 +122,10 @@ class Accelerator:
         self._restarts = restarts
         self._shapes = shapes or JobShapes()
         self._lost: SealiftError | None = None
+        self._lose: Callable[[SealiftError], None] = lambda error: None
+        self._leases: LeaseKeeper | None = None
+        self._hosting: Hosting | None = None
+        self._dropping = threading.RLock()
         self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
         self._proof = prove_instance(endpoint, agreement)
         self._keyring = Keyring(link, endpoint, agreement, clock=clock, sink=sink)
@@ -145,9 +154,9 @@ class Accelerator:
 
     def _serve(self, control: Session, start: StartJob) -> None:
         orders = Orders(control)
-        with closing(self._keep_leases(orders)) as leases:
+        with closing(self._keep_leases(orders)) as self._leases:
             try:
-                job = self._open(start, leases)
+                job = self._open(start, self._leases)
             except PeerError:
                 raise  # a broker went away: whoever comes next may find it
             except SealiftError as error:
@@ -156,9 +165,12 @@ class Accelerator:
             hosting = self._host(job, control, orders)
             try:
                 send_message(control, job.ready())
+                self._open_to_departures(hosting)
                 orders.start(hosting)
                 finish = self._work(job, control, hosting, orders)
             finally:
+                with self._dropping:
+                    self._hosting = None
                 self._abandon(hosting)
         job.verify()
         try:
@@ -170,6 +182,13 @@ class Accelerator:
             pass
         job.checkpoints.finish()
 
+    def _open_to_departures(self, hosting: Hosting) -> None:
+        """From here on the orchestrator is told who left; first, who has already."""
+        with self._dropping:
+            self._hosting = hosting
+            for owner, error in self._keyring.departed.items():
+                hosting.drop(owner, error)
+
     def _work(
         self, job: OpenJob, control: Session, hosting: Hosting, orders: Orders
     ) -> FinishJob:
@@ -177,6 +196,8 @@ class Accelerator:
             if not isinstance(turn, WorkVisits):
                 continue
             try:
+                if self._leases is not None:
+                    self._leases.await_proven(hosting.owners(turn))
                 hosting.work(turn)
                 job.note(turn.position + 1)
             except StartOverError:
@@ -190,20 +211,53 @@ class Accelerator:
         return turn
 
     def _keep_leases(self, orders: Orders) -> LeaseKeeper:
-        def lose(error: SealiftError) -> None:
-            self._lost = error
-            orders.stop(error)
-            self._keyring.forget()
-            self._workshop.interrupt()
-
+        self._lose = partial(self._end_all, orders)
         agreement = self._agreement.agreement
         return LeaseKeeper(
             self._reach_broker,
-            heartbeats(agreement, agreement.holders),
+            owners_leases(agreement, agreement.holders),
             clock=self._clock,
-            lost=lose,
+            lost=self._lose,
+            left=self._drop,
             sink=self._sink,
         )
+
+    def _end_all(self, orders: Orders, error: SealiftError) -> None:
+        """Nothing here may go on: every key is forgotten, and the work stops."""
+        self._lost = error
+        orders.stop(error)
+        self._keyring.forget()
+        self._workshop.interrupt()
+
+    def _drop(self, owner: str, error: SealiftError) -> None:
+        """One owner's keys have ended: its rows are overwritten, and no more come."""
+        with self._dropping:
+            if owner in self._keyring.departed:
+                return
+            self._keyring.drop(owner, error)
+            if self._leases is not None:
+                self._leases.drop(owner)
+            if self._hosting is not None:
+                try:
+                    self._hosting.drop(owner, error)
+                except SealiftError as failure:  # a scrub did not hold
+                    self._lose(failure)
+
+    def _hear(self, signed: SignedStatement) -> None:
+        """What a data owner came to say; raises if it counts for nothing here."""
+        find_speaker(signed, self._agreement.line)
+        require_timely(signed.statement, self._agreement.equipment.clock())
+        try:
+            after = obey(self._agreement, (signed,))
+        except PolicyError as error:  # the agreement has ended
+            self._lose(error)
+            return
+        self._agreement = after
+        for owner in after.backing.left & set(self._keyring.owners):
+            try:
+                after.require_owner_signed(owner)
+            except PolicyError as error:
+                self._drop(owner, error)
 
     @contextmanager
     def _reach_broker(self, owner: str) -> Iterator[Session]:
@@ -265,7 +319,9 @@ class Accelerator:
 
     def _host(self, job: OpenJob, control: Session, orders: Orders) -> Hosting:
         settings, heads = job.settings, job.keyring.heads
-        meet = Meeting(self._link, self._endpoint, self._agreement, self._clock)
+        meet = Meeting(
+            self._link, self._endpoint, self._agreement, self._clock, heard=self._hear
+        )
         setup = HostSetup(
             released=job.keyring.released,
             terms=self._terms(job.name),
@@ -281,6 +337,8 @@ class Accelerator:
             dock=self._dock,
             sink=self._sink,
             columns=columns_of,
+            departed=job.keyring.departed,
+            cut=self._workshop.cut,
         )
         meet.start()
         return Hosting(

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sealift.errors import PeerError
+from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import collect_release, request_head
 from sealift.release.heads import ShownHeads
 from sealift.release.hearing import hear_statements
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.statement import LEFT
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import Link
 from sealift.travel.hostsetup import ReleasedResource
@@ -41,6 +42,7 @@ class Keyring:
         released: Released resources by name.
         owners: Whose brokers released all keys of that owner.
         heads: Signed tree heads of every log that did something for us.
+        departed: Why no visit to an owner begins, of owners whose keys have ended.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Keyring:
         self.released: dict[str, ReleasedResource] = {}
         self.owners: tuple[str, ...] = ()
         self.heads = ShownHeads()
+        self.departed: dict[str, SealiftError] = {}
 
     def collect(self, within_s: float, held: Callable[[str], None] = _nothing) -> None:
         """Ask each owner's broker; an owner that is away brings nothing.
@@ -76,6 +79,10 @@ class Keyring:
                 self.heads.show(self._collect_patiently(owner, deadline))
             except PeerError as error:
                 emit(self._sink, "release.missing", owner=owner, line=str(error))
+            except PolicyError as error:
+                if LEFT not in (error.code, getattr(error, "rule", "")):
+                    raise
+                self.drop(owner, error)
             else:
                 self.owners += (owner,)
                 held(owner)
@@ -85,6 +92,15 @@ class Keyring:
         return (
             (agreement.resource(self._only).owner,) if self._only else agreement.holders
         )
+
+    def drop(self, owner: str, error: SealiftError) -> None:
+        """Overwrite one owner's keys: they have ended."""
+        self.departed[owner] = error
+        emit(self._sink, "owner.departed", owner=owner, line=str(error))
+        for resource in self._agreement.agreement.resources_of(owner):
+            released = self.released.pop(resource.name, None)
+            if released is not None:
+                released.data_key.wipe()
 
     def forget(self) -> None:
         """Overwrite every key."""

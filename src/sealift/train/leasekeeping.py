@@ -1,28 +1,39 @@
 """Keeping the leases of released keys: fresh evidence to every owner that asks for it.
 
 One session with each such owner's broker stays open and is renewed three times a
-heartbeat. Whoever refuses our evidence, or cannot be reached for a whole heartbeat, ends
-the lease: the keys are forgotten and the work stops. The broker says no by itself
-(rule H5); this is the second line, by a clock that runs on while the machine sleeps.
+heartbeat; one that breaks is begun again. While a broker is silent for longer than its
+heartbeat, work with that owner's rows pauses; for longer than its lease, and its keys are
+forgotten. A broker that refuses our evidence ends all work here; one that says that its
+owner left, or that the agreement ended, ends what it says (rule H5: the broker says no by
+itself, this is the second line). Clocks run on while the machine sleeps.
 Source: spec/release.md section Leases.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Final, Protocol
 
 from sealift.errors import PeerError, PolicyError, SealiftError
-from sealift.events import Sink, emit
-from sealift.release.agreement import Agreement
+from sealift.events import Sink, emit, unfailing
+from sealift.release.agreement import Agreement, KeyLease
+from sealift.release.collect import BrokerRefusedError
 from sealift.release.lease import RenewingSession, give_back_lease, prove_lease
-from sealift.release.leasedesk import shortest_heartbeat
+from sealift.release.standing import shortest_lease
+from sealift.release.statement import ENDS
 from sealift.travel.state import Clock
+from sealift.travel.watcher import Watcher
 
 BEATS: Final = 3  # renewals a heartbeat, so that one may be lost
 REFUSED: Final = "peer-refused"
+REFUSALS: Final = 2  # in a row: whoever carries our words can make up one of them
+CLOSE_S: Final = 2.0
+POLL_S: Final = 0.02
+SILENT: Final = "lease-silent"
+
+Lost = Callable[[str, SealiftError], None]
 
 
 class ReachBroker(Protocol):
@@ -33,14 +44,117 @@ class ReachBroker(Protocol):
         ...
 
 
-def heartbeats(agreement: Agreement, owners: Iterable[str]) -> dict[str, float]:
-    """The shortest heartbeat of each owner's leases, in seconds; most have none."""
-    found: dict[str, float] = {}
-    for owner in owners:
-        heartbeat_s = shortest_heartbeat(agreement.resources_of(owner))
-        if heartbeat_s is not None:
-            found[owner] = heartbeat_s
-    return found
+def owners_leases(agreement: Agreement, owners: Iterable[str]) -> dict[str, KeyLease]:
+    """The shortest lease of each owner's keys, where it has one."""
+    found = ((owner, shortest_lease(agreement.resources_of(owner))) for owner in owners)
+    return {owner: lease for owner, lease in found if lease is not None}
+
+
+class KeptLease:
+    """The lease of one owner's keys.
+
+    Args:
+        owner: Whose.
+        lease: Its terms.
+        reach: Opens sessions with its broker.
+        clock: Seconds that also count while the machine sleeps.
+        lost: Called once, when it is lost for good.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        lease: KeyLease,
+        reach: ReachBroker,
+        *,
+        clock: Clock,
+        lost: Lost,
+        sink: Sink,
+    ) -> None:
+        self._owner = owner
+        self._lease = lease
+        self._reach = reach
+        self._clock = clock
+        self._lost = lost
+        self._line = ExitStack()
+        self._session: RenewingSession | None = None
+        self._proven_at_s = clock()
+        self._refusals = 0
+        self._watcher = Watcher(
+            f"lease of {owner}", self._look, broken=self._break, sink=sink
+        )
+
+    def start(self) -> None:
+        """The key was released: from now on its broker wants to hear from us."""
+        self._watcher.start()
+
+    @property
+    def paused(self) -> bool:
+        """Whether its broker was silent for longer than a heartbeat."""
+        return not self._watcher.over and self._silent_s > self._lease.heartbeat_s
+
+    def stop(self) -> None:
+        """Prove it no more."""
+        self._watcher.stop(CLOSE_S)
+        self._hang_up()
+
+    def give_back(self) -> None:
+        """Say so; a broker that cannot be reached revokes it for silence."""
+        self._watcher.stop(CLOSE_S)
+        if self._session is not None:
+            with suppress(SealiftError):
+                give_back_lease(self._session, CLOSE_S)
+        self._hang_up()
+
+    @property
+    def _silent_s(self) -> float:
+        return self._clock() - self._proven_at_s
+
+    def _look(self) -> float | None:
+        if self._silent_s > self._lease.lease_s:
+            self._lose(_silent(self._lease))
+            return None
+        try:
+            good = self._prove()
+        except BrokerRefusedError as error:
+            self._lose(error)
+            return None
+        except PeerError as error:
+            self._refusals += error.code == REFUSED
+            if self._refusals >= REFUSALS:
+                self._lose(error)
+                return None
+        except SealiftError:  # altered on the way, or somebody else: begin again
+            pass
+        else:
+            self._refusals = 0
+            # After a silence the first renewal counts from before it, the next from now.
+            return self._lease.heartbeat_s / BEATS if good else 0.0
+        self._hang_up()
+        return min(0.1, self._lease.heartbeat_s / BEATS)
+
+    def _prove(self) -> bool:
+        began_s = self._clock()
+        if self._session is None:
+            self._session = self._line.enter_context(self._reach(self._owner))
+        good = prove_lease(self._session, self._lease.heartbeat_s).good
+        if good:
+            self._proven_at_s = began_s
+        return good
+
+    def _hang_up(self) -> None:
+        self._session = None
+        with suppress(SealiftError):
+            self._line.close()
+
+    def _lose(self, error: SealiftError) -> None:
+        self._hang_up()
+        self._lost(self._owner, error)
+
+    def _break(self, error: BaseException) -> None:
+        """A bug of ours: a lease that nobody keeps has ended."""
+        self._lost(self._owner, PolicyError("its watch broke", why=str(error)))
 
 
 class LeaseKeeper:
@@ -48,80 +162,98 @@ class LeaseKeeper:
 
     Args:
         reach: Opens sessions with brokers.
-        heartbeats: Seconds by owner.
+        leases: By owner.
         clock: Seconds that also count while the machine sleeps.
-        lost: Called once with the error when a lease is lost, in a thread of its own.
+        lost: Called once with the error when our evidence was refused, or the agreement
+            has ended: nothing here may go on.
+        left: Called with an owner and the error when it left, or its lease ran out: its
+            own keys and rows are over.
         sink: Where events go.
     """
 
     def __init__(
         self,
         reach: ReachBroker,
-        heartbeats: dict[str, float],
+        leases: Mapping[str, KeyLease],
         *,
         clock: Clock,
         lost: Callable[[SealiftError], None],
+        left: Lost,
         sink: Sink,
     ) -> None:
         self._reach = reach
-        self._heartbeats = heartbeats
+        self._leases = leases
         self._clock = clock
-        self._lost = lost
-        self._sink = sink
-        self._over = threading.Event()
-        self._losing = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._end = lost
+        self._leave = left
+        self._sink = unfailing(sink)
+        self._kept: dict[str, KeptLease] = {}
+        self._closed = False
 
     def begin(self, owner: str) -> None:
         """This owner released its keys: from now on its broker wants to hear from us."""
-        heartbeat_s = self._heartbeats.get(owner)
-        if heartbeat_s is not None:
-            thread = threading.Thread(
-                target=self._keep,
-                args=(owner, heartbeat_s),
-                name=f"lease of {owner}",
-                daemon=True,
+        lease = self._leases.get(owner)
+        if lease is not None:
+            kept = self._kept[owner] = KeptLease(
+                owner,
+                lease,
+                self._reach,
+                clock=self._clock,
+                lost=self._lose,
+                sink=self._sink,
             )
-            self._threads.append(thread)
-            thread.start()
+            kept.start()
+
+    def await_proven(self, owners: Iterable[str]) -> None:
+        """Pause while a broker of these owners is silent; until it speaks, or too long."""
+        waiting = [self._kept[owner] for owner in owners if owner in self._kept]
+        if self._is_paused(waiting):
+            emit(self._sink, "lease.silent")
+            while self._is_paused(waiting):
+                time.sleep(POLL_S)
+            emit(self._sink, "lease.heard")
+
+    def drop(self, owner: str) -> None:
+        """This owner's keys are gone: nobody proves anything to its broker any more."""
+        kept = self._kept.pop(owner, None)
+        if kept is not None:
+            kept.stop()
 
     def close(self) -> None:
         """Give the leases back; whoever cannot be reached revokes them for silence."""
-        self._over.set()
-        for thread in self._threads:
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(2.0)
+        self._closed = True
+        for each in list(self._kept.values()):
+            each.give_back()
 
-    def _keep(self, owner: str, heartbeat_s: float) -> None:
-        proven_at_s = self._clock()
-        while not self._over.is_set():
-            try:
-                with self._reach(owner) as session:
-                    while not self._over.is_set():
-                        began_s = self._clock()
-                        prove_lease(session, heartbeat_s)
-                        proven_at_s = began_s
-                        self._over.wait(heartbeat_s / BEATS)
-                    give_back_lease(session, heartbeat_s)
-            except PeerError as error:
-                if error.code == REFUSED or self._silent(proven_at_s, heartbeat_s):
-                    return self._lose(owner, error)
-                self._over.wait(min(0.1, heartbeat_s / BEATS))
-            except SealiftError as error:
-                return self._lose(owner, error)
-        return None
-
-    def _silent(self, proven_at_s: float, heartbeat_s: float) -> bool:
-        return self._clock() - proven_at_s > heartbeat_s
+    def _is_paused(self, leases: Iterable[KeptLease]) -> bool:
+        return not self._closed and any(each.paused for each in leases)
 
     def _lose(self, owner: str, error: SealiftError) -> None:
+        if self._closed:
+            return
         emit(self._sink, "lease.lost", owner=owner, line=str(error))
-        with self._losing:
-            if self._over.is_set():
-                return
-            self._over.set()
+        rule = error.rule if isinstance(error, BrokerRefusedError) else error.code
         with suppress(Exception):
-            self._lost(lease_lost(owner, error))
+            if rule in ENDS or rule == SILENT:
+                self._leave(owner, ended(owner, rule, error))
+            else:
+                self._closed = True
+                self._end(lease_lost(owner, error))
+
+
+def _silent(lease: KeyLease) -> PolicyError:
+    return PolicyError(
+        f"its broker was silent for {lease.lease_s:g} s",
+        fix="Start it again: it is needed all through the job",
+        code=SILENT,
+    )
+
+
+def ended(owner: str, rule: str, error: SealiftError) -> PolicyError:
+    """Why an owner's rows are not worked on any more."""
+    return PolicyError(
+        f"the keys of {owner} have ended", why=str(error), fix=error.fix, code=rule
+    )
 
 
 def lease_lost(owner: str, error: SealiftError) -> PolicyError:

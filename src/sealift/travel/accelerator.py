@@ -44,7 +44,11 @@ from sealift.travel.state import State, Visit
 
 
 class HostedVisit:
-    """One visit, from its offer to its end."""
+    """One visit, from its offer to its end.
+
+    Attributes:
+        departed: Why its owner's rows may not be here any more, once they may not.
+    """
 
     def __init__(self, offer: OfferVisit, setup: HostSetup) -> None:
         setup.rules.admit(offer)
@@ -58,6 +62,7 @@ class HostedVisit:
         self._loaded = Loaded(0, 0)
         self._scrubbed: ScrubSummary | None = None
         self._ending = threading.RLock()  # a stop may come from another thread
+        self.departed: Failed | None = None
         with self._timer.phase("offer"):
             resource = self._released.resource
             buffer_bytes = offer.rows * resource.row_bytes
@@ -126,6 +131,8 @@ class HostedVisit:
         Raises:
             IntegrityError: if the scrub did not hold; the process must stop.
         """
+        if self.departed is not None:
+            return self.fail(self.departed)
         self._timer.end("train")
         self._setup.rules.count(self._offer)
         self._visit.begin_scrub()
@@ -140,6 +147,7 @@ class HostedVisit:
         Raises:
             IntegrityError: if the scrub did not hold; the process must stop.
         """
+        failure = self.departed or failure
         for phase in ("wait", "train"):
             self._timer.end(phase)
         with self._ending:
@@ -152,6 +160,11 @@ class HostedVisit:
     def withdraw(self) -> VisitEnded:
         """The orchestrator grants nothing: the holder is gone."""
         return self.fail(Failed("holder-missing", "the holder is gone"))
+
+    def depart(self, failure: Failed) -> None:
+        """Its owner's keys have ended: no frame is admitted, nothing of it is worked on."""
+        self.departed = failure
+        self.revoke(failure.code)
 
     def revoke(self, reason: str) -> None:
         """No frame is admitted from here on; whoever loads notices. Never waits."""
@@ -194,6 +207,9 @@ class HostedVisit:
         return ended
 
     def _find(self, offer: OfferVisit) -> ReleasedResource:
+        departed = self._setup.departed.get(offer.holder)
+        if departed is not None:
+            raise departed
         released = self._setup.released.get(offer.resource)
         if released is None or released.resource.owner != offer.holder:
             raise PolicyError("no key was released for that", code="no-such-resource")
@@ -347,8 +363,9 @@ def work_together(
         raise
     except SealiftError as error:
         failure = _forget(error)  # of no party: rows were checked, keys are here
-        for visit in begun:
-            yield visit, visit.fail(failure, fatal=True)
+        left = next((each.departed for each in begun if each.departed), None)
+        for visit in begun:  # what was cut because somebody left is nobody's failure
+            yield visit, visit.fail(left or failure, fatal=left is None)
     else:
         for visit in begun:
             yield visit, visit.finish(result)

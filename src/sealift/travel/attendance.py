@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,7 +24,6 @@ from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, Peer, State
 from sealift.release.files import write_whole
 from sealift.release.heads import HeadStore, log_owner
-from sealift.release.lease import ask_standing
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statementdesk import StatementDesk
@@ -41,9 +39,9 @@ from sealift.travel.holder import (
     check_lease,
 )
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease
-from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Finished, Granted, receive_message
+from sealift.travel.ownside import OwnSide
 from sealift.travel.paths import VisitSession
 from sealift.travel.peers import (
     ACCELERATOR,
@@ -129,6 +127,14 @@ class Attendance:
         self._statements = statements or StatementDesk(
             agreement, clock=agreement.equipment.clock
         )
+        self._own = OwnSide(
+            endpoint.name,
+            agreement,
+            self._statements,
+            meet_broker=self._meet_own_broker,
+            clock=clock,
+            sink=sink,
+        )
         self._between = between
         self.kept = 0
         self.failed = 0
@@ -143,18 +149,32 @@ class Attendance:
 
         Raises:
             PeerError: if the orchestrator is gone.
+            PolicyError: ``owner-left``, ``agreement-vetoed``, ``agreement-cancelled``:
+                our own side was told so.
         """
         circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
-        with connect(circuit, self._endpoint, policy) as control:
-            joined()
-            emit(self._sink, "holder.ready", holder=self._endpoint.name)
-            while True:
-                order = _newest_order(control)
-                if isinstance(order, Finished):
-                    self._await_visits()
-                    return order
-                self._begin(order.lease)
+        try:
+            with (
+                self._own.watched(),
+                self._own.open(circuit),
+                connect(circuit, self._endpoint, policy) as control,
+            ):
+                return self._attend_to(control, joined)
+        except PeerError:
+            if self._own.ended is None:
+                raise
+            raise self._own.ended from None
+
+    def _attend_to(self, control: Session, joined: Callable[[], None]) -> Finished:
+        joined()
+        emit(self._sink, "holder.ready", holder=self._endpoint.name)
+        while True:
+            order = _newest_order(control)
+            if isinstance(order, Finished):
+                self._await_visits()
+                return order
+            self._begin(order.lease)
 
     def _begin(self, signed: SignedLease) -> None:
         """A visit waits for its receipt while the next one loads."""
@@ -194,7 +214,7 @@ class Attendance:
         circuit = self._link.open(ACCELERATOR)
         policy = expect_accelerator(self._agreement, signed.lease.accelerator)
         with (
-            self._watch(held, signed.lease, circuit.close) as require_standing,
+            self._own.visit(signed.lease.accelerator, circuit) as require_standing,
             connect(circuit, self._endpoint, policy) as session,
         ):
             peer = session.peer
@@ -244,33 +264,11 @@ class Attendance:
             sink=self._sink,
         )
 
-    @contextmanager
-    def _watch(
-        self, held: HeldResource, lease: Lease, stop: Callable[[], None]
-    ) -> Iterator[Callable[[], None]]:
-        """Our own broker's word on the accelerator, where our rule asks for leases."""
-        heartbeat_s = held.resource.rule.heartbeat_s
-        if heartbeat_s is None:
-            yield _nothing
-            return
-        with (
-            self._own_broker() as session,
-            LeaseWatch(
-                lambda wait_s: ask_standing(session, lease.accelerator, wait_s=wait_s),
-                heartbeat_s,
-                self._clock,
-                stop,
-            ) as watch,
-        ):
-            yield watch.require_good
-
-    @contextmanager
-    def _own_broker(self) -> Iterator[Session]:
+    def _meet_own_broker(self) -> Session:
         me = self._endpoint.name
-        with meet_broker(
+        return meet_broker(
             self._link, self._endpoint, self._agreement, me, wait_s=BROKER_WAIT_S
-        ) as session:
-            yield session
+        )
 
     def _terms(self, signed: SignedLease) -> LeaseTerms:
         agreement = self._agreement.agreement

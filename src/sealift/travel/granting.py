@@ -13,6 +13,7 @@ from sealift.session.session import Session
 from sealift.travel.lease import Lease, sign_lease
 from sealift.travel.messages import (
     BufferOffered,
+    Departed,
     Granted,
     OfferVisit,
     VisitEnded,
@@ -111,6 +112,10 @@ class Granting:
             epoch=stop.epoch,
             line=line,
         )
+
+    def tell_departed(self, told: Departed) -> None:
+        """An owner's keys have ended at the accelerator."""
+        emit(self._sink, "owner.departed", owner=told.owner, line=told.line[:300])
 
     def tell_end(self, offer: OfferVisit, ended: VisitEnded) -> None:
         """A visit ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +20,7 @@ from sealift.travel.accelerator import HostedVisit, work_together
 from sealift.travel.hostsetup import HostSetup
 from sealift.travel.lease import SignedLease
 from sealift.travel.messages import (
+    Departed,
     Failed,
     OfferVisit,
     VisitEnded,
@@ -29,6 +30,8 @@ from sealift.travel.messages import (
 from sealift.travel.schedule import Stop
 from sealift.travel.told import job_failed
 
+GONE_S: Final = 30.0  # for the visits of an owner that left to end
+POLL_S: Final = 0.05
 UNLOAD_S: Final = 3.0  # for loads to notice that they were revoked
 
 
@@ -55,6 +58,7 @@ class _Guest:
     loader: threading.Thread | None = None
     answered: bool = False  # granted or withdrawn
     loaded: bool = False
+    working: bool = False
     taken: threading.Event = field(default_factory=threading.Event)
 
 
@@ -150,6 +154,55 @@ class Hosting:
         if fatal is not None:  # told already; no order can follow
             raise job_failed(fatal.reason, fatal.line)
 
+    def drop(self, owner: str, error: SealiftError) -> None:
+        """An owner's keys have ended: its visits end, and their rows are overwritten.
+
+        Returns once they are; other owners' work goes on.
+
+        Raises:
+            IntegrityError: if a scrub did not hold.
+        """
+        failure = Failed(error.code, str(error))
+        with self._lock:
+            guests = [
+                each
+                for each in self._guests.values()
+                if each.visit.offer.holder == owner
+            ]
+            for guest in guests:
+                guest.visit.depart(failure)
+                if not guest.working:
+                    guest.taken.set()
+        for guest in guests:
+            _hang_up(guest)
+            if guest.loader is None:
+                guest.answered = True
+                self._end(guest, guest.visit.fail(failure))
+        self._await_gone(guests)
+        self._send(Departed(owner, failure.code, failure.line))
+
+    def _await_gone(self, guests: Sequence[_Guest]) -> None:
+        """Work that was about to begin is cut as well, so again until it is gone."""
+        deadline = time.monotonic() + GONE_S
+        while time.monotonic() < deadline:
+            with self._lock:
+                here = [
+                    each
+                    for each in guests
+                    if self._guests.get(each.visit.offer.visit) is each
+                ]
+            if not here:
+                return
+            if any(each.working for each in here):
+                self._setup.cut()
+            time.sleep(POLL_S)
+
+    def owners(self, order: WorkVisits) -> set[str]:
+        """Whose rows a group is made of."""
+        with self._lock:
+            found = (self._guests.get(visit) for visit in order.visits)
+            return {each.visit.offer.holder for each in found if each is not None}
+
     def abandon(self, reason: str) -> Abandoned:
         """Revoke and scrub everything; nothing can be offered afterwards.
 
@@ -203,7 +256,8 @@ class Hosting:
         """None once somebody works on it; else how it ended."""
         guest.taken.wait(self._room.idle_s)
         with self._lock:
-            if guest.taken.is_set():
+            left = guest.visit.departed is not None and not self._closed
+            if guest.working or (guest.taken.is_set() and not left):
                 return None
             guest.taken.set()
             self._guests.pop(guest.visit.offer.visit, None)
@@ -214,7 +268,7 @@ class Hosting:
     def _take(self, order: WorkVisits) -> list[_Guest]:
         with self._lock:
             found = [self._guests.get(visit) for visit in dict.fromkeys(order.visits)]
-            guests = [guest for guest in found if guest is not None]
+            guests = [guest for guest in found if guest and not guest.visit.departed]
             offers = [guest.visit.offer for guest in guests]
             alike = {(each.position, each.purpose, each.epoch) for each in offers}
             foreign = any(each.position != order.position for each in offers)
@@ -225,6 +279,7 @@ class Hosting:
                     code="bad-group",
                 )
             for guest in guests:
+                guest.working = True
                 guest.taken.set()
         return guests
 
@@ -242,11 +297,15 @@ def _await_loaders(guests: list[_Guest]) -> None:
     """No frame may be placed after the scrub, so loads end first, if they can."""
     deadline = time.monotonic() + UNLOAD_S
     for guest in guests:
-        hang_up = threading.Thread(target=guest.visit.close_session, daemon=True)
-        hang_up.start()
+        _hang_up(guest)
     for guest in guests:
         if guest.loader is not None and guest.loader.ident is not None:
             guest.loader.join(max(0.0, deadline - time.monotonic()))
+
+
+def _hang_up(guest: _Guest) -> None:
+    """On its holder, which may take its time to hear it."""
+    threading.Thread(target=guest.visit.close_session, daemon=True).start()
 
 
 def _scrub_all(guests: list[_Guest], reason: str) -> Abandoned:

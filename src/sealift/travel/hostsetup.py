@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PeerError
+from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
@@ -19,6 +19,10 @@ from sealift.travel.paths import VisitSession
 from sealift.travel.pool import Pool
 from sealift.travel.rules import VisitRules
 from sealift.travel.state import Clock
+
+
+def _nothing() -> None:
+    """For a caller whose work ends by itself."""
 
 
 class StartOverError(PeerError):
@@ -106,6 +110,8 @@ class HostSetup:
         sink: Gets ``visit.path``.
         columns: What a resource's rows are said to be; a file that was sealed as
             something else is refused.
+        departed: Why no visit to an owner begins any more, by owner.
+        cut: Ends the work that is under way.
     """
 
     released: Mapping[str, ReleasedResource]
@@ -122,3 +128,5 @@ class HostSetup:
     dock: Dock | None = None
     sink: Sink = discard
     columns: Columns | None = None
+    departed: Mapping[str, SealiftError] = field(default_factory=dict)
+    cut: Callable[[], None] = _nothing

@@ -8,22 +8,35 @@ accelerator does, so its newest circuit is kept for a moment.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
+from sealift.release.statement import SignedStatement
 from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
 from sealift.session.link import Link
 from sealift.session.session import Session
 from sealift.travel.lease import Lease
-from sealift.travel.peers import expect_holder, link_name
+from sealift.travel.messages import (
+    Failed,
+    Said,
+    await_end,
+    receive_message,
+    send_message,
+)
+from sealift.travel.peers import TELLER, expect_data_owner, expect_holder, link_name
 from sealift.travel.state import Clock
 
 EARLY_S: Final = 5.0  # that a holder may come before its visit waits for it
+MAX_TELLERS: Final = 4  # at one time
+TELLER_S: Final = 5.0
+Heard = Callable[[SignedStatement], None]
 
 
 class Meeting:
@@ -34,11 +47,20 @@ class Meeting:
         endpoint: Ours.
         agreement: Names the holders.
         clock: Seconds that also count while the machine sleeps.
+        heard: Obeys what a data owner comes to say; raises if it counts for nothing.
     """
 
     def __init__(
-        self, link: Link, endpoint: Endpoint, agreement: VerifiedAgreement, clock: Clock
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        clock: Clock,
+        *,
+        heard: Heard,
     ) -> None:
+        self._heard = heard
+        self._tellers = threading.BoundedSemaphore(MAX_TELLERS)
         self._link = link
         self._endpoint = endpoint
         self._agreement = agreement
@@ -98,8 +120,34 @@ class Meeting:
                 return
             self._park(circuit)
 
+    def _listen(self, circuit: Circuit) -> None:
+        """What an owner says that left, or ended the agreement: in a session of its own."""
+        try:
+            policy = expect_data_owner(self._agreement)
+            with (
+                suppress(SealiftError),
+                accept(circuit, self._endpoint, policy, TELLER_S) as session,
+            ):
+                said = receive_message(session, Said, timeout_s=TELLER_S)
+                send_message(session, self._obey(said))
+                await_end(session)
+        finally:
+            self._tellers.release()
+
+    def _obey(self, said: Said) -> Said | Failed:
+        try:
+            self._heard(said.statement)
+        except SealiftError as error:
+            return Failed(error.code, str(error))
+        return said
+
     def _park(self, circuit: Circuit) -> None:
-        """Keep a holder's newest circuit; nobody else has business here."""
+        """Keep a holder's newest circuit; nobody else has business here but tellers."""
+        teller = circuit.peer_name.startswith(TELLER)
+        if teller and self._tellers.acquire(blocking=False):
+            listen = partial(self._listen, circuit)
+            threading.Thread(target=listen, name="teller", daemon=True).start()
+            return
         if circuit.peer_name not in self._names:
             circuit.close()
             return

@@ -19,6 +19,7 @@ from sealift.ids import Digest, Handle, VisitId
 from sealift.release.agreement import Purpose
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
+from sealift.release.statement import SignedStatement
 from sealift.travel.direct import DirectOffer, PathName
 from sealift.travel.lease import SignedLease
 
@@ -146,6 +147,15 @@ class WorkVisits:
 
 
 @dataclass(frozen=True, slots=True)
+class Departed:
+    """An owner's keys have ended, and its rows are gone: no more visits to it."""
+
+    owner: str
+    code: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class VisitPhase:
     """Where the visit stands; for progress only."""
 
@@ -246,7 +256,6 @@ class Ready:
 
     Attributes:
         window: Most frames ahead of what was acknowledged, through the relay.
-        heads: Of every log that released a key.
         direct: Where the holder may come alongside instead.
     """
 
@@ -285,6 +294,13 @@ class Receipted:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a party says of the agreement; said back once it is obeyed."""
+
+    statement: SignedStatement
+
+
 # orchestrator -> holder
 
 
@@ -298,8 +314,8 @@ class Finished:
 
 ANY: Final[tuple[type, ...]] = (
     Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
-    WorkVisits, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, OutputKept, Present,
-    Leaves, Ready, PathTaken, Credit, Cargo, Receipted, Finished,
+    WorkVisits, Departed, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, OutputKept, Present,
+    Leaves, Ready, PathTaken, Credit, Cargo, Receipted, Said, Finished,
 )  # fmt: skip
 
 

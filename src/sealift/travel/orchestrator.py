@@ -25,6 +25,8 @@ from sealift.travel.granting import Granting
 from sealift.travel.lease import check_seconds
 from sealift.travel.messages import (
     FAREWELL_S,
+    Departed,
+    Failed,
     FailedError,
     Finished,
     FinishJob,
@@ -34,6 +36,7 @@ from sealift.travel.messages import (
     OutputKept,
     StartJob,
     await_end,
+    parse_message,
     receive_message,
     send_message,
 )
@@ -224,9 +227,7 @@ class Orchestrator:
         send_message(accelerator, FinishJob(self._job, model=self._settings.epochs > 0))
         while True:
             with told_errors():
-                told = receive_message(
-                    accelerator, Output, JobFinished, timeout_s=ANSWER_WAIT_S
-                )
+                told = _next_output(accelerator)
             if isinstance(told, JobFinished):
                 break
             outputs.write(told)
@@ -240,6 +241,17 @@ class Orchestrator:
 
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
         return self._roster.wait_for(Role.ACCELERATOR, ACCELERATOR, timeout_s)
+
+
+def _next_output(accelerator: Session) -> Output | JobFinished:
+    """Whoever leaves now, its rows were worked on before."""
+    while True:
+        raw = accelerator.receive(ANSWER_WAIT_S)
+        told = parse_message(raw, (Output, JobFinished, Departed, Failed))
+        if isinstance(told, Failed):
+            raise FailedError(told)
+        if isinstance(told, (Output, JobFinished)):
+            return told
 
 
 def dismiss_roles(

@@ -17,6 +17,7 @@ from sealift.travel.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
 ACCELERATOR = "accelerator"
+TELLER = "tell-"  # and the name of the party that comes to say something
 
 
 def link_name(role: Role, party: str = "") -> str:
@@ -25,8 +26,8 @@ def link_name(role: Role, party: str = "") -> str:
 
 
 def teller_name(party: str) -> str:
-    """The name of a party's process that brings a statement to brokers."""
-    return f"tell-{party}"
+    """The name of a party's process that brings a statement to brokers and accelerator."""
+    return f"{TELLER}{party}"
 
 
 def registry_of(agreement: VerifiedAgreement) -> Registry:

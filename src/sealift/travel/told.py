@@ -31,6 +31,10 @@ NEVER_LATER: Final = frozenset(
 )
 _KIND_FOR_CODE: Final[Mapping[str, type[SealiftError]]] = {
     "output-withheld": PolicyError,
+    "owner-left": PolicyError,
+    "agreement-vetoed": PolicyError,
+    "agreement-cancelled": PolicyError,
+    "lease-silent": PolicyError,
     "statistics-withheld": JobError,
     "bad-entry": MalformedError,
     "bundle-hides-module": MalformedError,

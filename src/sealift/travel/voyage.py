@@ -21,6 +21,7 @@ from sealift.session.session import Session
 from sealift.travel.granting import Granting, Offered
 from sealift.travel.messages import (
     BufferOffered,
+    Departed,
     Failed,
     FailedError,
     Output,
@@ -40,7 +41,9 @@ from sealift.travel.told import NEVER_LATER, job_failed, told_errors
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
 TIMEOUT: Final = peer_timeout().code
-_TOLD: Final = (BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Failed, Output)
+_TOLD: Final = (
+    BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Departed, Failed, Output,
+)  # fmt: skip
 
 
 class Stage(StrEnum):
@@ -154,6 +157,7 @@ class Voyage:
         self._convoys: list[Convoy] = []
         self._stays: dict[VisitId, tuple[Convoy, Stay]] = {}
         self._heard = clock()
+        self._departed: dict[str, str] = {}
 
     def run(self) -> None:
         """Until every stop is over.
@@ -218,7 +222,9 @@ class Voyage:
     def _attend(self, convoy: Convoy, stay: Stay) -> None:
         """Offer a visit if the holder is here; skip it if nobody waits any longer."""
         holder = self._roster.find(Role.HOLDER, stay.stop.holder)
-        if holder is not None:
+        if stay.stop.holder in self._departed:
+            self._skip(convoy, stay, self._departed[stay.stop.holder])
+        elif holder is not None:
             stay.attempts += 1
             stay.stage = Stage.OFFERED
             offer = self._granting.offer(stay.stop, convoy.group.position)
@@ -275,6 +281,9 @@ class Voyage:
         if isinstance(told, Output):
             self._keep(told)
             return
+        if isinstance(told, Departed):
+            self._depart(told)
+            return
         assert isinstance(told, (BufferOffered, VisitPhase, VisitLoaded, VisitEnded))
         convoy, stay = self._stays.get(told.visit, (None, None))
         if convoy is None or stay is None or stay.offered is None:
@@ -290,6 +299,13 @@ class Voyage:
             case VisitEnded():
                 self._granting.tell_end(stay.offered.offer, told)
                 self._end(convoy, stay, told)
+
+    def _depart(self, told: Departed) -> None:
+        """An owner left: the run goes on without it, or ends, as the job says."""
+        self._granting.tell_departed(told)
+        if self._waits:
+            raise job_failed(told.code, told.line)
+        self._departed[told.owner] = told.line
 
     def _end(self, convoy: Convoy, stay: Stay, ended: VisitEnded) -> None:
         if ended.fatal:

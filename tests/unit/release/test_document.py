@@ -13,6 +13,7 @@ from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError, StaleError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.agreement import (
+    ROWS_LEASE,
     Agreement,
     Board,
     ReleaseRule,
@@ -179,7 +180,10 @@ def test_the_starter_leaves_little_open(document: Path) -> None:
     agreement = compile_document(document, read_resource).agreement
     assert agreement.not_after == int(NOW_S) + 90 * 86_400
     for resource in agreement.resources:
-        assert resource.rule == ReleaseRule(max_uses=40, not_after=agreement.not_after)
+        assert resource.rule == ReleaseRule(
+            max_uses=40, not_after=agreement.not_after, lease_s=60.0, heartbeat_s=10.0
+        )
+        assert resource.lease == ROWS_LEASE
     assert (agreement.output.min_rows, agreement.output.min_owner_rows) == (30, 15)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sealift.attest.level import Level
+from sealift.release.agreement import ROWS_LEASE, ReleaseRule
 from sealift.release.explain import count, explain
 from tests.sim.owners import OUTPUT, make_consortium
 from tests.sim.served import Served
@@ -47,6 +48,8 @@ def test_each_party_gives_and_receives() -> None:
     assert [line.split(":")[0] for line in ada.gives] == [
         "ada-train", "ada-train", "ada-heldout", "ada-heldout",
     ]  # fmt: skip
+    assert ada.departure_s == ROWS_LEASE.lease_s
+    assert any("within 10 seconds" in each and "60" in each for each in ada.receives)
     assert any("not to train on" in line for line in ada.gives)
     assert any("whole cells of 1 row;" in line for line in ada.gives)
     assert not any("the model" in line for line in ada.receives)
@@ -55,6 +58,14 @@ def test_each_party_gives_and_receives() -> None:
     private = replace(AGREEMENT, output=replace(OUTPUT, audience="owner"))
     assert "the numbers of all owners" in ada.receives
     assert "the numbers of all owners" not in explain(private).parties[0].receives
+
+
+def test_without_a_lease_a_departure_is_not_heard() -> None:
+    rule = ReleaseRule(lease_s=0.0)
+    resources = tuple(replace(each, rule=rule) for each in AGREEMENT.resources)
+    ada = explain(replace(AGREEMENT, resources=resources)).parties[0]
+    assert ada.departure_s is None
+    assert any("stay good after it leaves" in line for line in ada.receives)
 
 
 def test_all_that_leaves_a_served_model_is_said() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from sealift.crypto.sign import SigningKey
 from sealift.events import Event
+from sealift.release.agreement import KeyLease
 from sealift.release.auditlog import AuditLog
 from sealift.release.brokerserver import Broker
 from sealift.release.logcheck import read_entries
@@ -56,10 +57,9 @@ def box(tmp_path: Path) -> Iterator[Box]:
 def test_who_falls_silent(box: Box) -> None:
     """The thread that watches leases goes on, too."""
     standings = box.broker.leases._standings
-    for heartbeat_s in (1.0, 2.0):
-        standings.grant(
-            SigningKey.generate().public_key, heartbeat_s, box.now_s, "host"
-        )
+    for lease_s in (1.0, 2.0):
+        terms = KeyLease(lease_s=lease_s, heartbeat_s=1.0)
+        standings.grant(SigningKey.generate().public_key, terms, box.now_s, "host")
     with watching(box.broker.leases.look):
         for count, at_s in ((1, 1.9), (2, 9.0)):
             box.now_s = at_s

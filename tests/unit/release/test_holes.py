@@ -177,9 +177,7 @@ HOLES: dict[str, tuple[str, Change]] = {
     "any number of uses": ("unlimited-uses", rule(max_uses=0)),
     "no lease": (
         "no-lease",
-        lambda a: rule(lease_s=None, heartbeat_s=None)(
-            replace(a, accept=(Level.ATTESTED_HOST,))
-        ),
+        rule(lease_s=0.0, heartbeat_s=None),
     ),
     "no end": ("no-expiry", lambda a: replace(a, not_after=None)),
     "one row": ("few-rows", output(min_rows=1)),

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import PeerError, SealiftError
+from sealift.release.statement import SignedStatement, sign_statement
 from sealift.session.link import Link
 from sealift.session.relay import Relay
 from sealift.session.session import Session
 from sealift.travel import meeting as room
 from sealift.travel.lease import Lease
 from sealift.travel.meeting import Meeting
+from sealift.travel.messages import Said, receive_message, send_message
 from tests.sim.hands import WAIT_S
+from tests.sim.owners import NOW_S
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE
 
@@ -30,6 +33,7 @@ class Place:
     relay: Relay
     link: Link
     meeting: Meeting
+    heard: list[SignedStatement] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     threads: list[threading.Thread] = field(default_factory=list)
 
@@ -73,9 +77,12 @@ def place(tmp_path: Path) -> Iterator[Place]:
         Relay.listen() as relay,
         relay.local_link("accelerator") as link,
     ):
-        meeting = Meeting(link, world.endpoint, world.agreement, time.monotonic)
+        heard: list[SignedStatement] = []
+        meeting = Meeting(
+            link, world.endpoint, world.agreement, time.monotonic, heard=heard.append
+        )
         meeting.start()
-        made = Place(world, relay, link, meeting)
+        made = Place(world, relay, link, meeting, heard)
         yield made
         for session in made.sessions.values():
             session.close()
@@ -147,6 +154,42 @@ def test_the_newest_circuit_of_a_holder_counts(place: Place) -> None:
     assert place.sessions["ada"].peer.name == "ada"
     with pytest.raises(PeerError):
         former.receive(1.0)
+
+
+def tell(place: Place, owner: str, name: str) -> SignedStatement:
+    """An owner comes to say that it leaves, while no visit waits for it."""
+    agreement, identity = (
+        place.world.agreement,
+        place.world.consortium.identities[owner],
+    )
+    said = sign_statement("leave", agreement.agreement, identity, NOW_S)
+    with (
+        place.relay.local_link(name) as link,
+        place.world._connect(link.open("accelerator"), owner) as session,
+    ):
+        send_message(session, Said(said))
+        assert receive_message(session, Said, timeout_s=WAIT_S).statement == said
+    return said
+
+
+def test_whoever_leaves_is_heard_at_once(place: Place) -> None:
+    said = tell(place, "ada", "tell-ada")
+    assert place.heard == [said]
+
+
+def test_a_stranger_is_not(place: Place) -> None:
+    """The name on the relay opens no door: its party's identity does."""
+    elsewhere = place.world.folder / "elsewhere"
+    elsewhere.mkdir()
+    stranger = VisitWorld(elsewhere)
+    with (
+        stranger,
+        place.relay.local_link("tell-ada") as link,
+        pytest.raises(SealiftError),
+        stranger._connect(link.open("accelerator"), "ada") as session,
+    ):
+        session.receive(WAIT_S)
+    assert place.heard == []
 
 
 def test_whoever_waits_hears_that_the_relay_is_gone(place: Place) -> None:

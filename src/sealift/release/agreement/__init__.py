@@ -9,6 +9,8 @@ from sealift.release.agreement.parties import (
 )
 from sealift.release.agreement.references import References
 from sealift.release.agreement.resources import (
+    ROWS_LEASE,
+    KeyLease,
     Part,
     Purpose,
     ReleaseRule,
@@ -25,8 +27,8 @@ from sealift.release.agreement.rules import (
 from sealift.release.agreement.whole import MAX_PARTIES, Agreement
 
 __all__ = [
-    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "Agreement", "Audience", "Board",
-    "CodeBundle", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
+    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "ROWS_LEASE", "Agreement", "Audience", "Board",
+    "CodeBundle", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule",
     "TravelRule", "bundle_digest", "part_for",
 ]  # fmt: skip

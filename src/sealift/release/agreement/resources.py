@@ -34,6 +34,23 @@ def part_for(purpose: Purpose) -> Part:
     return "heldout" if purpose == "heldout" else "train"
 
 
+@dataclass(frozen=True, slots=True)
+class KeyLease:
+    """How long a released key lives by itself.
+
+    Attributes:
+        lease_s: Seconds without fresh evidence after which it has ended for good.
+        heartbeat_s: Seconds without fresh evidence after which work with it pauses.
+    """
+
+    lease_s: float
+    heartbeat_s: float
+
+
+# Long enough for machines that are busy or far away; renewed three times a heartbeat.
+ROWS_LEASE: Final = KeyLease(lease_s=60.0, heartbeat_s=10.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRule:
     """When the owner lets the key of one resource go; it belongs to that owner alone.
@@ -44,9 +61,10 @@ class ReleaseRule:
         max_uses: How often its key may be released in all; 0 for any number.
         not_before: Seconds since 1970 from which it may be released, or None.
         not_after: Seconds since 1970 until which it may be released, or None.
-        lease_s: How long a released key may be used before fresh evidence is needed,
-            in seconds; None releases without a lease.
-        heartbeat_s: How often evidence is renewed within a lease, in seconds.
+        lease_s: How long a released key lives without fresh evidence, in seconds; None
+            is the default of the resource's part, 0 releases without a lease.
+        heartbeat_s: How often fresh evidence is due within a lease, in seconds: work
+            pauses without it.
     """
 
     accept: tuple[Level, ...] = ()
@@ -62,9 +80,9 @@ class ReleaseRule:
         require_distinct(self.purposes, "purposes")
         require_within(self.max_uses, 0, MAX_INTEGER, "max_uses")
         require_window(self.not_before, self.not_after)
-        if (self.lease_s is None) is not (self.heartbeat_s is None):
+        if bool(self.lease_s) is not (self.heartbeat_s is not None):
             raise inconsistent("a lease has a heartbeat, and only a lease", "lease_s")
-        if self.lease_s is not None and self.heartbeat_s is not None:
+        if self.lease_s and self.heartbeat_s is not None:
             require_positive(self.lease_s, MAX_LEASE_S, "lease_s")
             require_positive(self.heartbeat_s, self.lease_s, "heartbeat_s")
 
@@ -110,6 +128,14 @@ class Resource:
         for purpose in self.rule.purposes:
             if part_for(purpose) != self.part:
                 raise inconsistent(f"{purpose} reads other rows", "rule.purposes")
+
+    @property
+    def lease(self) -> KeyLease | None:
+        """Of its released key: what its rule says, else a default for keys of rows."""
+        lease_s, heartbeat_s = self.rule.lease_s, self.rule.heartbeat_s
+        if lease_s is None:
+            return None if self.part == "model" else ROWS_LEASE
+        return KeyLease(lease_s, heartbeat_s) if heartbeat_s is not None else None
 
     @property
     def num_records(self) -> int:

@@ -11,9 +11,9 @@ Source: spec/serve.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from sealift.data.staging import SealedPaths
 from sealift.errors import SealiftError, UnavailableError
 from sealift.events import Sink, emit
 from sealift.ids import Role
-from sealift.release.agreement import Resource
+from sealift.release.agreement import KeyLease, Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
@@ -32,7 +32,7 @@ from sealift.session.link import Link
 from sealift.session.session import Session
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.keyring import Keyring
-from sealift.train.leasekeeping import LeaseKeeper, heartbeats
+from sealift.train.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.modelform import ModelForm, choose_model, form_of
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.serving.backlog import Limits
@@ -361,9 +361,10 @@ class Server:
         agreement, owner = self._agreement.agreement, self._subject.resource.owner
         return LeaseKeeper(
             self._reach_broker,
-            heartbeats(agreement, (owner,)),
+            _strict(owners_leases(agreement, (owner,))),
             clock=self._clock,
             lost=lose,
+            left=lambda owner, error: lose(error),
             sink=self._sink,
         )
 
@@ -371,3 +372,11 @@ class Server:
     def _reach_broker(self, owner: str) -> Iterator[Session]:
         with meet_broker(self._link, self._endpoint, self._agreement, owner) as session:
             yield session
+
+
+def _strict(leases: Mapping[str, KeyLease]) -> dict[str, KeyLease]:
+    """Answers cannot pause: a server ends after a heartbeat without its owner's broker."""
+    return {
+        owner: replace(lease, lease_s=lease.heartbeat_s)
+        for owner, lease in leases.items()
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -100,6 +100,8 @@ class TaskProcess:
         self._equipment = equipment
         self._memory_bytes = limits.memory_bytes or free
         self._work_s = limits.work_s
+        self._cut = False
+        self._talk: socket.socket | None = None
         self._deadline = equipment.clock() + limits.work_s
         self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
@@ -111,6 +113,7 @@ class TaskProcess:
         farewell_s = 0.0
         with ours, theirs, overwritten(_states_of(given)) as states:
             ours.setblocking(False)
+            self._talk = ours
             try:
                 self._start(theirs, states, given)
                 order = to_bytes(self._assignment(task, given))
@@ -120,12 +123,22 @@ class TaskProcess:
             except MalformedError:
                 raise garbled() from None
             except PeerError as error:
-                self._process.end(FAREWELL_S if error.code == GONE else 0.0)
+                waits = error.code == GONE and not self._cut
+                self._process.end(FAREWELL_S if waits else 0.0)
                 raise self._died(error) from None
             finally:
+                self._talk = None
                 theirs.close()
                 self._process.end(farewell_s)
         return self._read(answers, answer)
+
+    def cut(self) -> None:
+        """End it, from another thread."""
+        self._cut = True
+        talk = self._talk
+        if talk is not None:
+            with suppress(OSError):
+                talk.shutdown(socket.SHUT_RDWR)
 
     def _start(self, theirs: socket.socket, states: SharedBuffer, given: Given) -> None:
         descriptors = [
@@ -155,6 +168,8 @@ class TaskProcess:
             write_framed(talk, to_bytes(GoOn()), self._left_s)
 
     def _left_s(self) -> float:
+        if self._cut:
+            raise PeerError("the work was cut", code=GONE)
         return self._deadline - self._equipment.clock()
 
     def _assignment(self, task: SliceTask, given: Given) -> Assignment:

@@ -92,6 +92,7 @@ class Workshop:
         self._tell = tell
         self._lock = threading.Lock()
         self._sandbox = ""
+        self._task: TaskProcess | None = None
         try:
             self._process, self._control = _start(wanted)
         except BaseException:
@@ -122,7 +123,11 @@ class Workshop:
             assert self.sandbox
             self._verify_bundle()
             process = TaskProcess(self._control, self._equipment, self.limits, stack)
-            return process.do(task, given, hand_over)
+            self._task = process
+            try:
+                return process.do(task, given, hand_over)
+            finally:
+                self._task = None
 
     @contextmanager
     def lend(self) -> Iterator[tuple[socket.socket, Equipment]]:
@@ -135,6 +140,12 @@ class Workshop:
             assert self.sandbox
             self._verify_bundle()
             yield self._control, self._equipment
+
+    def cut(self) -> None:
+        """End the task under way, from another thread; the next one is done as ever."""
+        task = self._task
+        if task is not None:
+            task.cut()
 
     def interrupt(self) -> None:
         """End the work under way, from another thread; what does it raises."""

@@ -100,11 +100,13 @@ def test_a_lost_lease_ends_it_and_its_clients_hear_of_it(
     server._agreement = SimpleNamespace(agreement=replace(terms, resources=(model,)))
     server._workshop = SimpleNamespace(sandbox="none", interrupt=interrupted.set)
 
-    def prove(session: object, heartbeat_s: float) -> None:
+    def prove(session: object, heartbeat_s: float) -> SimpleNamespace:
         if silent.is_set():
             raise PeerError("nothing came", code="peer-timeout")
+        return SimpleNamespace(good=True)
 
     monkeypatch.setattr(leasekeeping, "prove_lease", prove)
+    monkeypatch.setattr(leasekeeping, "give_back_lease", lambda *words: None)
 
     def collect(stack: ExitStack) -> None:
         stack.enter_context(closing(server._keep_leases())).begin("lab")
@@ -120,7 +122,7 @@ def test_a_lost_lease_ends_it_and_its_clients_hear_of_it(
     silent.set()
     started.thread.join(5)
     assert isinstance(started.error, PolicyError)
-    assert started.error.code == "lease-lost"
+    assert started.error.code == "lease-silent"
     assert interrupted.is_set()
     assert started.model.closed
     with pytest.raises(PeerError) as caught:

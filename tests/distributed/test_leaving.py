@@ -1,0 +1,150 @@
+"""Leaving means leaving: told to one's own side, in the midst of a run of real processes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sealift.cli.main import main
+from sealift.demo.homes import World
+from tests.sim.jobrun import JobRun, Running, _stores, cargo_words, job_run, key_words
+from tests.sim.jobworld import Wishes, fresh_world
+
+pytestmark = pytest.mark.distributed
+
+REFUSED = 5
+SLOW_S = 0.05
+LONG = {"epochs": 30, "step_s": SLOW_S, "rejoin_s": 20.0}
+
+
+class Side:
+    """North's own place: its own copy of the agreement, and what it says beside it."""
+
+    def __init__(self, world: World) -> None:
+        self.home = world.home("north")
+        self.folder = world.path / "north-side"
+        self.folder.mkdir()
+        for name in (world.job.name, world.agreement.name):
+            shutil.copy(world.path / name, self.folder / name)
+        shutil.copytree(world.path / "recipe", self.folder / "recipe")
+        self.job = self.folder / world.job.name
+        self.agreement = self.folder / world.agreement.name
+
+    def join(self, run: JobRun) -> Running:
+        return run.start(
+            "north",
+            "join",
+            self.job,
+            *key_words(self.home),
+            *("--events", "-"),
+            *_stores(self.home),
+            *cargo_words(self.home),
+            *("--orchestrator", run.address),
+        )
+
+    def leave(self) -> None:
+        words = ["agreement", "leave", self.agreement, *key_words(self.home), "--yes"]
+        assert main([*map(str, words)]) == 0
+
+
+@pytest.fixture
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    return fresh_world(tmp_path / "world", request.param)
+
+
+@pytest.fixture
+def run(world: World) -> Iterator[JobRun]:
+    with job_run(world) as started:
+        yield started
+
+
+def asked(wishes: Wishes) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("world", [wishes], indirect=True, ids=[""])
+
+
+def begin(world: World, run: JobRun) -> Side:
+    """Everybody is there; north's rows are trained on for the second time."""
+    side = Side(world)
+    run.orchestrator()
+    run.accelerator()
+    side.join(run)
+    run.holder("east")
+    run["orchestrator"].wait_event(
+        "visit.phase", holder="north", phase="train", epoch=1
+    )
+    return side
+
+
+@pytest.mark.timeout(150)
+@asked(Wishes(**LONG))  # type: ignore[arg-type]
+def test_the_run_goes_on_without_who_left(world: World, run: JobRun) -> None:
+    side = begin(world, run)
+    orchestrator, north = run["orchestrator"], run["north"]
+    here = len(orchestrator.events)
+    side.leave()
+    assert north.end() == REFUSED, north.errors
+    assert north.error().endswith("[owner-left]")
+    departed = orchestrator.wait_event("owner.departed", after=here, owner="north")
+    assert "north" in str(departed.fields["line"])
+    told = run["accelerator"].wait_event("owner.departed", owner="north")
+    assert told.fields["owner"] == "north"
+    after = orchestrator.events.index(departed)
+    cut = [
+        event.fields
+        for event in orchestrator.events[here:]
+        if event.kind == "visit.ended" and event.fields["holder"] == "north"
+    ]
+    for each in cut[-1:]:  # the one that was open
+        assert each["outcome"] == "verified" or each["scrubbed_bytes"] > 0
+    orchestrator.wait_event("visit.skipped", after=after, holder="north")
+    orchestrator.wait_event(
+        "visit.ended", after=after, holder="east", outcome="verified"
+    )
+    assert not [
+        event
+        for event in orchestrator.events[after:]
+        if event.kind in ("visit.offered", "visit.phase")
+        and event.fields["holder"] == "north"
+    ]
+    receipts = len(list(side.home.receipts.iterdir()))
+    orchestrator.wait_event(
+        "visit.ended",
+        after=len(orchestrator.events),
+        holder="east",
+        outcome="verified",
+    )
+    assert len(list(side.home.receipts.iterdir())) == receipts
+
+
+@pytest.mark.timeout(150)
+@asked(Wishes(on_missing="wait", epochs=30, step_s=SLOW_S))
+def test_the_run_ends_where_everybody_is_waited_for(world: World, run: JobRun) -> None:
+    side = begin(world, run)
+    side.leave()
+    for name in ("orchestrator", "accelerator"):
+        assert run[name].end() != 0
+    assert run["north"].end() == REFUSED
+    line = run["orchestrator"].error()
+    assert "north" in line
+    assert line.endswith("[owner-left]")
+
+
+@pytest.mark.timeout(150)
+@asked(Wishes(**LONG))  # type: ignore[arg-type]
+def test_nobody_leaves_by_anothers_word(world: World, run: JobRun) -> None:
+    """Control: what east says, told to north's side, ends none of north's visits."""
+    side = begin(world, run)
+    orchestrator = run["orchestrator"]
+    home = world.home("east")
+    words = ["agreement", "leave", side.agreement, *key_words(home), "--yes"]
+    assert main([*map(str, words)]) == 0
+    orchestrator.wait_event(
+        "visit.ended",
+        after=len(orchestrator.events),
+        holder="north",
+        outcome="verified",
+        epoch=2,
+    )
