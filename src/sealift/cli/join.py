@@ -105,7 +105,23 @@ def run(args: argparse.Namespace) -> int:
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
     print(json.dumps({"receipts": holder.kept, "failed": holder.failed}))
+    require_kept(holder.lost, args.receipts)
     return 0
+
+
+def require_kept(lost: int, folder: Path) -> None:
+    """A receipt that was lost is no success: its rows were used all the same.
+
+    Raises:
+        JobError: ``receipt-lost``.
+    """
+    if lost:
+        raise JobError(
+            f"{lost} of the receipts were lost",
+            why=f"{folder} could not be written",
+            fix="The events say of which visits",
+            code="receipt-lost",
+        )
 
 
 class _Holder:
@@ -125,6 +141,7 @@ class _Holder:
         )
         self.kept = 0
         self.failed = 0
+        self.lost = 0
 
     def attend(self) -> Finished:
         """Until the job has ended.
@@ -172,6 +189,7 @@ class _Holder:
             finally:
                 self.kept += attendance.kept
                 self.failed += attendance.failed
+                self.lost += attendance.lost
 
 
 def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:

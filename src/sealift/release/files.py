@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,13 +111,15 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, if it is not there.
+    """Make a folder, and those above it, if it is not there; try to write to it.
 
     Raises:
         UnavailableError: ``disk-full`` or ``cannot-write``.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as probe:  # better now than at the end
+            probe.write(b"\0")
     except FileExistsError:
         what = OSError(errno.ENOTDIR, "there is a file of that name")
         raise write_failed(path, what) from None

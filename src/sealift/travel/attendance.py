@@ -92,6 +92,7 @@ class Attendance:
     Attributes:
         kept: Receipts of this process.
         failed: Visits that came to nothing.
+        lost: Of these, such as had a receipt that could not be written.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Attendance:
         self._between = between
         self.kept = 0
         self.failed = 0
+        self.lost = 0
         self._counting = threading.Lock()
         self._visits: list[threading.Thread] = []
 
@@ -203,7 +205,9 @@ class Attendance:
     def _keep(self, lease: Lease, receipt: SignedReceipt) -> str:
         with self._counting:
             name = f"{self.kept + 1:05d}-{lease.visit.to_text()}.receipt.json"
+            self.lost += 1
             write_whole(self._receipts / name, encode(receipt))
+            self.lost -= 1
             self.kept += 1
         return name
 

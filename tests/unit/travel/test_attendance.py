@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from sealift.errors import IntegrityError, PolicyError
-from sealift.ids import Digest, Role
+from sealift.cli.join import require_kept
+from sealift.errors import IntegrityError, JobError, PolicyError
+from sealift.ids import Digest, Role, VisitId
 from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
 from sealift.release.heads import HeadStore
 from sealift.release.statementdesk import StatementDesk
@@ -90,3 +92,28 @@ def test_a_log_that_is_another_than_the_one_shown_before_is_refused(
     with pytest.raises(IntegrityError) as refused:
         attendance(consortium, tmp_path)._check_heads((other,))
     assert refused.value.code == "log-forked"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_receipt_that_cannot_be_written_is_lost(
+    consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """The visit was served: that it cannot be shown later is no success."""
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    holder = attendance(consortium, tmp_path)
+    holder._receipts = folder
+    visit = VisitId.generate()
+    lease = cast(Any, SimpleNamespace(visit=visit, shape=(3,)))
+    monkeypatch.setattr(holder, "_provision", lambda signed: head(consortium, "ada"))
+    if gone:
+        folder.rmdir()
+    holder._attend(cast(Any, SimpleNamespace(lease=lease)))
+    assert (holder.kept, holder.failed, holder.lost) == (not gone, gone, gone)
+    if gone:
+        with pytest.raises(JobError) as lost:
+            require_kept(holder.lost, folder)
+        assert lost.value.code == "receipt-lost"
+        assert lost.value.exit_code
+    else:
+        require_kept(holder.lost, folder)
