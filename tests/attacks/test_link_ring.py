@@ -11,7 +11,7 @@ from dataclasses import astuple
 import pytest
 
 from sealift.channel.transports import ring
-from sealift.channel.transports.memfd import MemfdTransport, memfd_pair
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.memfdoffer import (
     _OFFER,
     _OFFER_MAGIC,
@@ -20,6 +20,7 @@ from sealift.channel.transports.memfdoffer import (
     make_private_file,
 )
 from sealift.errors import MalformedError, PeerError
+from tests.sim.memfdpair import memfd_pair
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.level import Level
+from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Role
@@ -22,7 +23,6 @@ from sealift.release.receipt import (
     SignedReceipt,
     instance_bound,
     load_receipt,
-    save_receipt,
     sign_receipt,
     verify_receipt,
 )
@@ -62,7 +62,7 @@ def test_truthful_receipt_survives_the_disk(
     consortium: Consortium, heads: tuple[SignedTreeHead, ...], tmp_path: Path
 ) -> None:
     signed = signed_receipt(consortium, heads)
-    save_receipt(signed, tmp_path / "receipt.json")
+    (tmp_path / "receipt.json").write_bytes(encode(signed))
     loaded = load_receipt(tmp_path / "receipt.json")
     assert verify_receipt(loaded, consortium.verified()) == signed.receipt
     assert loaded.receipt.scrub.scrubbed_bytes == 640

@@ -20,7 +20,6 @@ from sealift.release.receipt import (
     ScrubSummary,
     SignedReceipt,
     instance_bound,
-    save_receipt,
     sign_receipt,
 )
 from sealift.release.signed import save_signed
@@ -103,6 +102,7 @@ def write_paperwork(folder: Path) -> None:
     copy_database(folder / "ada.log", folder / "early.log", APPLICATION_ID)
     head = release_once(consortium, box, "ada")
     HeadStore(folder / "heads.json").admit(head)
-    save_receipt(signed_receipt(consortium, (head,)), folder / "receipt.json")
+    receipt = signed_receipt(consortium, (head,))
+    (folder / "receipt.json").write_bytes(encode(receipt))
     (folder / "evidence.json").write_bytes(encode(bound_evidence(consortium)))
     box.close()

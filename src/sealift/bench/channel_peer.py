@@ -9,9 +9,8 @@ from __future__ import annotations
 import socket
 import sys
 
-from sealift.bench.pipeline import receive_stream
+from sealift.bench.pipeline import Quarantine, receive_stream
 from sealift.channel.header import StreamHeader
-from sealift.channel.quarantine import Quarantine
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey

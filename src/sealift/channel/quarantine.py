@@ -71,26 +71,3 @@ class Slot:
         """Overwrite all of it."""
         self._verified_bytes = -1
         scrub(self._memory)
-
-
-class Quarantine:
-    """A fixed number of slots in one private allocation, used in turn.
-
-    With as many slots as the stream has records, the allocation is also the place where
-    the plaintext ends up, so that nothing is copied after verification (hand-over).
-    """
-
-    def __init__(self, slot_bytes: int, num_slots: int) -> None:
-        self.memory = bytearray(slot_bytes * num_slots)
-        view = memoryview(self.memory)
-        starts = range(0, slot_bytes * num_slots, slot_bytes)
-        self._slots = [Slot(view[start : start + slot_bytes]) for start in starts]
-
-    def slot(self, index: int) -> Slot:
-        """The slot for record ``index``."""
-        return self._slots[index % len(self._slots)]
-
-    def scrub(self) -> None:
-        """Overwrite every slot."""
-        for slot in self._slots:
-            slot.scrub()

@@ -112,17 +112,6 @@ class StreamOpener:
             slot = self._records.own_slot(longest)
             return bytes(self._open_frame(slot, frame, private=private))
 
-    def open_frame_in(
-        self, slot: Slot, frame: Buffer, *, private: bool = False
-    ) -> memoryview:
-        """Open the next frame into a quarantine slot; return a read-only view of it.
-
-        ``private`` says that nobody but this process, and the sender, can write the
-        frame: the record is then opened where it lies (rule H3).
-        """
-        with self._life:
-            return self._open_frame(slot, frame, private=private)
-
     def finish(self, trailer: Buffer) -> None:
         """Verify the trailer; the stream is whole.
 

@@ -29,7 +29,7 @@ from sealift.errors import (
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement import Purpose, TravelRule, part_for
 from sealift.release.audit import SignedTreeHead, verify_head
-from sealift.release.files import read_whole, write_whole
+from sealift.release.files import read_whole
 from sealift.release.heads import log_owner
 from sealift.release.signed import VerifiedAgreement
 
@@ -208,11 +208,6 @@ def load_receipt(path: Path) -> SignedReceipt:
             fix="Use the file as the holder wrote it",
             code="bad-receipt",
         ) from None
-
-
-def save_receipt(signed: SignedReceipt, path: Path) -> None:
-    """Keep a receipt, whole or not at all."""
-    write_whole(path, encode(signed))
 
 
 def verify_receipt(

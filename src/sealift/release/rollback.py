@@ -117,13 +117,6 @@ def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
             )
 
 
-def _highest(sightings: Iterable[Sighting]) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for each in sightings:
-        numbers[each.owner] = max(each.number, numbers.get(each.owner, 0))
-    return numbers
-
-
 def _rolled_back(agreement: Agreement, who: str, number: int) -> StaleError:
     return StaleError(
         f"{who} saw a later agreement of {agreement.name}",

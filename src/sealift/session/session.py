@@ -126,7 +126,15 @@ class Session:
             AuthenticationError: a record was changed; the session is over.
             MalformedError: something else than a message came; the session is over.
         """
-        return self._receive_as(timeout_s, raw=False)
+        with self._life.use(Ends.UNLESS_TIMEOUT), self._receive_lock:
+            incoming = self._next(timeout_s)
+            if incoming.raw:
+                raise MalformedError(
+                    "expected a message",
+                    why="a raw frame came",
+                    code="unexpected-frame",
+                )
+            return incoming.payload
 
     def send_message(self, message: object) -> None:
         """Send a record of the codec."""
@@ -140,10 +148,6 @@ class Session:
         """Send a frame that authenticates itself, unsealed."""
         with self._life.use(Ends.NEVER), self._send_lock:
             self._transport.send(pack(FrameKind.RAW, frame))
-
-    def receive_raw(self, timeout_s: float | None = None) -> bytes:
-        """The next raw frame. Nothing about it is authenticated here."""
-        return self._receive_as(timeout_s, raw=True)
 
     def receive_any(self, timeout_s: float | None = None) -> Incoming:
         """The next message or raw frame, whichever comes; raises like ``receive``."""
@@ -217,17 +221,6 @@ class Session:
     def _wipe_and_close(self) -> None:
         self._wipe()
         self._transport.close()
-
-    def _receive_as(self, timeout_s: float | None, *, raw: bool) -> bytes:
-        with self._life.use(Ends.UNLESS_TIMEOUT), self._receive_lock:
-            incoming = self._next(timeout_s)
-            if incoming.raw is not raw:
-                raise MalformedError(
-                    f"expected a {'raw frame' if raw else 'message'}",
-                    why=f"a {'raw frame' if incoming.raw else 'message'} came",
-                    code="unexpected-frame",
-                )
-            return incoming.payload
 
     def _next(self, timeout_s: float | None) -> Incoming:
         if self._waiting:

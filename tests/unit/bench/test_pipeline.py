@@ -7,10 +7,8 @@ import threading
 
 import pytest
 
-from sealift.bench.pipeline import receive_stream, send_stream
-from sealift.channel.quarantine import Quarantine
+from sealift.bench.pipeline import Quarantine, receive_stream, send_stream
 from sealift.channel.stream import StreamSealer
-from sealift.channel.transports.memfd import memfd_pair
 from sealift.channel.transports.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
@@ -20,6 +18,7 @@ from sealift.errors import (
     SealiftError,
     StaleError,
 )
+from tests.sim.memfdpair import memfd_pair
 
 KEY = SecretKey.from_bytes(b"k" * 32)
 PLAINTEXT = os.urandom(64 * 9 + 3)
@@ -104,3 +103,11 @@ def test_a_silent_peer_is_an_error():
     with pytest.raises(SealiftError) as caught:
         receive_stream(there, KEY, lambda record: None, timeout_s=0.01)
     assert caught.value.code == "peer-timeout"
+
+
+def test_a_quarantine_scrubs_all_its_slots():
+    quarantine = Quarantine(64, 3)
+    for index in range(3):
+        quarantine.slot(index).room(64)[:] = b"p" * 64
+    quarantine.scrub()
+    assert bytes(quarantine.memory) == bytes(192)

@@ -12,7 +12,6 @@ from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode, parse_mode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.memfd import memfd_pair
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
@@ -23,6 +22,7 @@ from sealift.errors import (
 )
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, SLOT_BYTES, LinkWorld
+from tests.sim.memfdpair import memfd_pair
 
 
 @pytest.fixture(params=[HostDevice, Apart], ids=["in-place", "staged"])

@@ -23,7 +23,6 @@ from sealift.channel.link.keys import (
 )
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
-from sealift.channel.transports.memfd import memfd_pair
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
@@ -35,6 +34,7 @@ from sealift.errors import (
 )
 from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import LinkWorld
+from tests.sim.memfdpair import memfd_pair
 
 ANNOUNCED = Announcement(TransferKind.HOME, 3, 4 * 64, 64, 5, bytes(120))
 RECORD = bytes(range(64)) + b"the record's tag"

@@ -17,7 +17,6 @@ from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.memfd import memfd_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
@@ -30,6 +29,7 @@ from sealift.errors import (
 from tests.sim.apart import Apart
 from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
+from tests.sim.memfdpair import memfd_pair
 
 AHEAD = LinkMode.SEAL_AHEAD
 WAIT_S = 20

@@ -15,7 +15,7 @@ import sys
 import pytest
 
 from sealift.channel.transports import memfdoffer
-from sealift.channel.transports.memfd import MemfdTransport, memfd_pair
+from sealift.channel.transports.memfd import MemfdTransport
 from sealift.errors import (
     MalformedError,
     PeerError,
@@ -23,6 +23,7 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from tests.sim.memfdpair import memfd_pair
 
 SLOT_BYTES, NUM_SLOTS = 1024, 2
 FILE_BYTES = 4096 + 2 * NUM_SLOTS * (32 + SLOT_BYTES)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.quarantine import Quarantine, Slot
+from sealift.channel.quarantine import Slot
 from sealift.channel.record import StreamOptions
 from sealift.channel.stream import StreamSealer
 from sealift.crypto.keys import TOKEN, SecretKey
@@ -130,14 +130,6 @@ def test_closing_an_opener_scrubs_its_memory():
     assert bytes(copied) == bytes(80)
     with pytest.raises(UsageError):
         opener.open_record(0, record, bytearray(64))
-
-
-def test_a_quarantine_scrubs_all_its_slots():
-    quarantine = Quarantine(64, 3)
-    for index in range(3):
-        quarantine.slot(index).room(64)[:] = b"p" * 64
-    quarantine.scrub()
-    assert bytes(quarantine.memory) == bytes(192)
 
 
 def test_a_target_too_small_is_refused_before_opening():

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from sealift.channel.transports import ring
-from sealift.channel.transports.memfd import memfd_pair
 from sealift.errors import MalformedError, PeerError
+from tests.sim.memfdpair import memfd_pair
 
 
 @pytest.fixture(params=[True, False], ids=["words", "bells"])

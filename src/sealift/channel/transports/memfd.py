@@ -246,11 +246,6 @@ class MemfdTransport:
         """Bytes from one of their slots to the next."""
         return self._incoming.place.stride
 
-    @property
-    def outgoing_slots(self) -> int:
-        """Frames that may wait at the other end."""
-        return self._outgoing.place.num_slots
-
     def close(self) -> None:
         """End the connection; the other end may read what was sent. Idempotent.
 
@@ -295,12 +290,3 @@ class MemfdTransport:
         length = int.from_bytes(self.memory[start : start + 4], "big")
         check_announced_bytes(length, self._longest(self._incoming))
         return start + SLOT_HEAD_BYTES, length
-
-
-def memfd_pair(
-    *, slot_bytes: int = DEFAULT_SLOT_BYTES, num_slots: int = DEFAULT_SLOTS
-) -> tuple[MemfdTransport, MemfdTransport]:
-    """Two connected ends in one process."""
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    offering = MemfdTransport.offer(left, slot_bytes=slot_bytes, num_slots=num_slots)
-    return offering, MemfdTransport.accept(right)
