@@ -85,3 +85,17 @@ def test_tests_that_fail_without_a_mutant_show_nothing(tmp_path: Path) -> None:
     status, lines = run_mutants(tmp_path, CAUGHT | {"tests": ["tests/test_gone.py"]})
     assert status == 1
     assert any("without any mutant" in line for line in lines)
+
+
+def test_every_mutant_of_the_list_is_found() -> None:
+    """So that who moves a line moves its mutant, long before all of them are tried."""
+    listing = "import mutants\nfor m in mutants.read_list():\n"
+    listing += "    m.apply((mutants.ROOT / m.path()).read_text())\nprint('all')\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", listing],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout == "all\n", ran.stderr
