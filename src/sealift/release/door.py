@@ -129,7 +129,7 @@ class Door:
         """
         fresh = challenge is None or self._spend(challenge)
         try:
-            decide(asked, self._state(asked.peer, visit, fresh=fresh))
+            decide(asked, self._state(asked, visit, fresh=fresh))
         except SealiftError:
             if fresh and challenge is not None:
                 with self._lock:  # it let nothing go, and its asker may ask again
@@ -182,26 +182,31 @@ class Door:
         """Emit an event of this owner's broker."""
         emit(self._sink, kind, owner=self._owner.name, **fields)
 
-    def _state(self, peer: Peer, visit: SessionVisit, *, fresh: bool) -> State:
+    def _state(self, asked: Ask, visit: SessionVisit, *, fresh: bool) -> State:
         verified, ended = self._statements.judged()
-        line, ledger = verified.agreement.name, self._ledger
+        line, ledger, instance = (
+            verified.agreement.name,
+            self._ledger,
+            asked.peer.instance,
+        )
+        share = asked.kind is Kind.CHECKPOINT_SHARE
         own = verified.agreement.resources_of(self._owner.name)
         return State(
             owner=self._owner,
             verified=verified,
             at_s=self._clock(),
             ended=ended,
-            revoked=ledger.revoked(peer.instance),
+            revoked=ledger.revoked(instance),
             in_force=self._vault.in_force(line),
             sightings=self._gate.sightings,
-            host=self._leases.host(peer.instance),
+            host=self._leases.host(instance),
             evidence_age_s=self._monotonic() - visit.judged_after_s,
             uses={
                 each.name: ledger.uses(line, each.name)
                 for each in own
-                if each.rule.max_uses
+                if each.rule.max_uses and each.name == asked.resource
             },
-            held=ledger.held(line, peer.instance),
+            held=ledger.held(line, instance) if share else frozenset(),
             fresh=fresh,
         )
 
