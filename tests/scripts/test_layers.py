@@ -41,7 +41,21 @@ MODULES = [
     "travel.holder",
     "data.seal",
     "train.loop",
+    "bench.report",
+    "demo.show",
+    "link.door",
+    "health.answers",
+    "health.reporting",
+    "health.server",
+    "health.status",
+    "cli.accelerator",
+    "cli.broker",
+    "cli.health",
+    "cli.join",
     "cli.main",
+    "cli.orchestrator",
+    "cli.serve",
+    "cli.train",
 ]
 PLANTED = {
     "upwards": (
@@ -53,6 +67,21 @@ PLANTED = {
         "attest.policy",
         "import sealift.channel.record",
         "Imports point downwards",
+    ),
+    "a key beside HTTP": (
+        "health.server",
+        "import sealift.crypto.aead",
+        "What speaks HTTP",
+    ),
+    "HTTP beside a key": (
+        "cli.broker",
+        "import sealift.health.server",
+        "What may hold a key",
+    ),
+    "a web server in a room": (
+        "travel.holder",
+        "import uvicorn",
+        "What may hold a key",
     ),
     "strange folder": ("utils.text", "", "Imports point downwards"),
     "numpy in the core": (
