@@ -8,6 +8,7 @@ decision that the door asks. Rule by rule: ``tests/unit/release/test_decision.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from sealift.release.facts import Kind
 from sealift.release.statement import save_statement, sign_statement
 from sealift.travel import attendance
 from sealift.travel.holder import Provisioning
+from sealift.travel.ownside import OwnSide
 from tests.sim.doors import DOORS, MARK, OUT, SHARE, World, at_level
 from tests.sim.hands import Hand
 from tests.sim.linked import LinkedParties, Other, linked
@@ -91,7 +93,7 @@ def fake_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Opened:
         def __init__(self, circuit: Any, *_: Any) -> None:
-            self._session = circuit.open_one.__enter__()
+            self._session = circuit.session
 
         def __enter__(self) -> Any:
             return self._session
@@ -155,6 +157,8 @@ def test_what_refuses_is_the_decision_that_the_door_asks(
     world = prepared(kind, tmp_path)
     SPOILS[spoil][0](world)
     monkeypatch.setattr(DOORS[kind][1], "decide", lambda ask, state: None)
+    # What hangs up on everybody once our part has ended; it looks at home, not at them.
+    monkeypatch.setattr(OwnSide, "require_staying", lambda own: None)
     assert outcome(kind, world) == OUT
     world.box.close()
 
@@ -187,6 +191,18 @@ def test_a_revoked_instance_gets_nothing_and_the_log_says_so(tmp_path: Path) -> 
     assert outcome(Kind.DATA_KEY, world) == "lease-revoked"
     assert outcome(Kind.CHECKPOINT_SHARE, world) == "lease-revoked"
     assert world.rules()[-2:] == ["lease-revoked"] * 2
+    world.box.close()
+
+
+@pytest.mark.usefixtures("fake_connection")
+def test_rows_go_to_nobody_whom_our_broker_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    for standing, said in (("ima-not-allowed", "lease-revoked"), ("", OUT)):
+        visit = nullcontext(lambda standing=standing: standing)
+        monkeypatch.setattr(OwnSide, "visit", lambda *_, visit=visit: visit)
+        assert outcome(Kind.ROWS, world) == said
     world.box.close()
 
 

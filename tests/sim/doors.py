@@ -44,10 +44,20 @@ from tests.sim.owners import (
 )
 from tests.unit.travel.leases import LEASE
 
-RULE = ReleaseRule(accept=(Level.TEE,), not_after=int(NOW_S) + 50)
+RULE = ReleaseRule(accept=(Level.TEE,), not_after=int(NOW_S) + 50, lease_s=0.0)
 MARK = CheckpointMark(1, Digest.of(b"a checkpoint"), ("ada",))
 SHARE = bytes(range(32))
 OUT = "out"
+
+
+class Circuit:
+    """Leads to a stand-in for a session."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class LeftError(Exception):
@@ -163,8 +173,7 @@ def rows(world: World) -> None:
         export=lambda *args: SecretKey.generate(),
         send=left,
     )
-    open_one = SimpleNamespace(__enter__=lambda *_: session, __exit__=lambda *_: None)
-    circuit = SimpleNamespace(close=lambda: None, open_one=open_one)
+    circuit = Circuit(session)
     holder = holding(world, SimpleNamespace(open=lambda *args, **more: circuit))
     with suppress(LeftError):
         holder._provision(leased(world))

@@ -218,21 +218,20 @@ class Attendance:
         circuit = self._link.open(ACCELERATOR)
         policy = expect_accelerator(self._agreement, signed.lease.accelerator)
         with (
-            self._own.visit(signed.lease.accelerator, circuit) as require_standing,
+            self._own.visit(signed.lease.accelerator, circuit) as standing,
             connect(circuit, self._endpoint, policy) as session,
         ):
             peer = session.peer
 
             def require() -> None:
-                require_standing()
-                self._require_allowed(signed.lease, peer)
+                self._require_allowed(signed.lease, peer, standing())
 
             provisioning = self._provisioning(held, signed, require)
             receipt = provisioning.provision(self._between(session, signed))
         verify_receipt(receipt, self._agreement)
         return receipt
 
-    def _require_allowed(self, lease: Lease, peer: Peer) -> None:
+    def _require_allowed(self, lease: Lease, peer: Peer, revoked: str) -> None:
         """Before each frame: what our own rule says of rows, and of who gets them."""
         identity = self._endpoint.identity
         assert identity is not None, "a holder has its party's identity"
@@ -242,7 +241,7 @@ class Attendance:
             verified=verified,
             at_s=self._agreement.equipment.clock(),
             ended=ended,
-            revoked="",
+            revoked=revoked,
         )
         asked = Ask(
             kind=Kind.ROWS, peer=peer, resource=lease.resource, purpose=lease.purpose

@@ -76,6 +76,14 @@ class LeaseWatch:
         """Wait until the instance is known to stand well, or raise ``lease-revoked``."""
         self._require_good(self._lease.lease_s + MARGIN_S)
 
+    def standing(self) -> str:
+        """Wait likewise; why it gets no more rows, or nothing: what decides is told."""
+        try:
+            self.require_good()
+        except StaleError:
+            return self._rule or HEARTBEAT_MISSING
+        return ""
+
     def start(self) -> None:
         """Begin to ask."""
         self._watcher.start()

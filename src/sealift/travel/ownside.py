@@ -30,11 +30,7 @@ from sealift.travel.watcher import Watcher
 HOME_S: Final = 0.25  # how often our own side is looked at, sending or not
 
 MeetBroker = Callable[[], Session]
-Require = Callable[[], None]
-
-
-def _nothing() -> None:
-    """Where a rule asks for no lease."""
+SayStanding = Callable[[], str]
 
 
 class OwnSide:
@@ -98,14 +94,15 @@ class OwnSide:
                 self._circuits.discard(circuit)
 
     @contextmanager
-    def visit(self, instance: PublicKey, circuit: Circuit) -> Iterator[Require]:
-        """Our broker's word on an instance, to be asked before each frame to it."""
+    def visit(self, instance: PublicKey, circuit: Circuit) -> Iterator[SayStanding]:
+        """Our broker's word on an instance before each frame: why not, or nothing."""
         with self.open(circuit):
             if self._terms is None:
-                yield _nothing
+                yield str  # nothing: nobody keeps a lease
                 return
-            with self._leases_of(instance, self._terms).visit(circuit.close) as good:
-                yield good
+            watch = self._leases_of(instance, self._terms)
+            with watch.visit(circuit.close):
+                yield watch.standing
 
     def require_staying(self) -> None:
         """We did not leave, and the agreement did not end.
