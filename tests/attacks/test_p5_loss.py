@@ -69,7 +69,7 @@ def test_one_that_hides_is_silent_and_silence_revokes(office: Office) -> None:
         office.collect(session)
         desk = office.broker.leases
         desk._monotonic = lambda: 10_000_000.0
-        desk.revoke_overdue()
+        desk.look()
         with pytest.raises(SealiftError):
             prove_lease(session)
     assert revocations(office)[0][0] == HEARTBEAT_MISSING

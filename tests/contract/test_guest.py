@@ -162,7 +162,7 @@ def test_requests_that_fail_say_why(guest_host: GuestHost) -> None:
     with pytest.raises(
         UnavailableError, match="evidence binds 2 to 64 bytes"
     ) as caught:
-        guest_host.guest.collect(b"short")
+        guest_host.guest.collect(b"x")
     assert caught.value.code == "usage"
 
 

@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Iterator
+from io import FileIO
 from typing import Final
 
 from sealift.channel.quarantine import scrub
@@ -41,7 +42,7 @@ class Area:
     @property
     def descriptor(self) -> int:
         """What is handed over, until ``close``."""
-        return self._file
+        return self._file.fileno()
 
     def copy(self, start: int, length: int) -> bytes:
         """Bytes of it, read once, into memory of our own (rule N10).
@@ -68,23 +69,23 @@ class Area:
             self.overwrite()
         finally:
             self._map.close()
-            os.close(self._file)
+            self._file.close()
 
     def _written(self) -> Iterator[tuple[int, int]]:
         """Where pages exist: most of an area has none, and is not to get them."""
         end = 0
         while end < self.length:
             try:
-                start = os.lseek(self._file, end, os.SEEK_DATA)
+                start = os.lseek(self.descriptor, end, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:  # nothing behind
                     return
                 raise
-            end = os.lseek(self._file, start, os.SEEK_HOLE)
+            end = os.lseek(self.descriptor, start, os.SEEK_HOLE)
             yield start, end
 
 
-def _make(length: int) -> tuple[int, mmap.mmap]:
+def _make(length: int) -> tuple[FileIO, mmap.mmap]:
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     descriptor = os.memfd_create("sealift-states", flags)
     try:
@@ -96,4 +97,4 @@ def _make(length: int) -> tuple[int, mmap.mmap]:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, mapped
+    return FileIO(descriptor, "r+"), mapped
