@@ -30,6 +30,7 @@ from sealift.data.schemafile import load_schema
 from sealift.data.staging import Staging
 from sealift.errors import SealiftError
 from sealift.release import vault
+from sealift.release.stores import keep_keys
 from sealift.release.vault import Vault
 
 STEPS = (
@@ -44,8 +45,7 @@ KILLED = 128 + signal.SIGKILL
 def mutate(mode: str) -> None:
     def one_by_one(self: OwnersVault, keys: dict[str, Any]) -> None:
         for name, key in keys.items():
-            with self._open_or_create() as opened:
-                opened.store(name, key)
+            keep_keys(self.path, self.identity, {name: key})
 
     if mode == "one-by-one":
         OwnersVault.keep = one_by_one  # type: ignore[method-assign,assignment]
