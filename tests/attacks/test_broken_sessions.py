@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pytest
 
@@ -16,6 +16,7 @@ from sealift.release import brokerserver
 from sealift.release.agreement import ReleaseRule
 from sealift.release.collect import request_head
 from sealift.release.lease import give_back_lease, prove_lease
+from sealift.session.frames import FrameKind
 from sealift.session.session import Session
 from tests.contract.test_leases_over_sessions import Host, Line, ask, revocations
 from tests.sim.owners import make_broker, make_consortium
@@ -40,24 +41,38 @@ def host(line: Line) -> Host:
     return Host(line.consortium)
 
 
-def flip_last_byte(session: Session) -> None:
+SEQUENCE: Final = slice(9, 17)  # after the kind, length and flags
+
+
+def last_byte(raw: bytes) -> bytes:
+    return raw[:-1] + bytes([raw[-1] ^ 1])
+
+
+def header(raw: bytes) -> bytes:
+    return bytes([FrameKind.HEADER]) + raw[1:]
+
+
+def replay(raw: bytes) -> bytes:
+    """The number of an earlier record: one bit, or a record that is sent again."""
+    return raw[: SEQUENCE.start] + bytes(8) + raw[SEQUENCE.stop :]
+
+
+def alter(session: Session, change: Callable[[bytes], bytes]) -> None:
     """What a relay can do to the next frame."""
     send = session._transport.send
-
-    def flipped(frame: Any) -> None:
-        raw = bytes(frame)
-        send(raw[:-1] + bytes([raw[-1] ^ 1]))
-
-    session._transport.send = flipped  # type: ignore[method-assign]
+    session._transport.send = lambda frame: send(change(bytes(frame)))  # type: ignore[method-assign]
 
 
-def test_a_flipped_bit_costs_a_redial(line: Line, host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [last_byte, header, replay])
+def test_a_flipped_bit_costs_a_redial(
+    line: Line, host: Host, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
     """The relay changes one frame: the session is over, and the lease goes on."""
     ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
     who = ours.instance.public_key
     with line.accelerator(host, ours) as session:
         line.collect(session)
-        flip_last_byte(session)
+        alter(session, change)
         with pytest.raises(SealiftError):
             request_head(session)
     assert ask(line, who, 0) == (True, "")
@@ -75,7 +90,7 @@ def test_where_any_broken_session_revokes_it_is_caught(
     ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
     with line.accelerator(host, ours) as session:
         line.collect(session)
-        flip_last_byte(session)
+        alter(session, last_byte)
         with pytest.raises(SealiftError):
             request_head(session)
     assert ask(line, ours.instance.public_key, 5.0) == (False, "authentication")

@@ -7,7 +7,8 @@ decision that the door asks. Rule by rule: ``tests/unit/release/test_decision.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -253,4 +254,34 @@ def test_a_fed_device_is_asked_about_before_each_batch(
             with pytest.raises(PolicyError) as caught:
                 send(FORM_OF_BATCH)
             assert caught.value.code == "agreement-expired"
+        sender.close()
+
+
+def test_a_batch_that_waited_sealed_is_asked_about_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was packed when it might leave, and would leave when it may not any more."""
+    waits = threading.Event()
+
+    def batches() -> Iterator[dict[str, Any]]:
+        yield FORM_OF_BATCH
+        yield FORM_OF_BATCH
+        waits.set()
+
+    def refuse(ask: object, state: object) -> NoReturn:
+        raise PolicyError("ended", code="owner-left")
+
+    with linked(LinkedParties(tmp_path)) as (sender, receiver):
+
+        def feed() -> str:
+            with pytest.raises(PolicyError) as caught:
+                sender.send_ahead(batches())
+            return caught.value.code
+
+        feeding = Other(feed)
+        assert waits.wait(10)
+        monkeypatch.setattr(terms, "decide", refuse)
+        receiver.receive()
+        assert feeding.join() == "owner-left"
+        assert sender.num_sent == 1
         sender.close()

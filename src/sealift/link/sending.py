@@ -148,8 +148,9 @@ class Sender:
             feeder = AheadFeeder(SealAhead(self._link, depth), source)
             try:
                 with self._told(failed):
+                    self._door.require()  # what waits sealed leaves later than it was packed
                     while feeder.send_next():
-                        pass
+                        self._door.require()
             finally:
                 feeder.close()
             return self.num_sent - before

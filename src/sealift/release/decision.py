@@ -16,7 +16,7 @@ from typing import Final
 
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Role
-from sealift.release.agreement import Resource
+from sealift.release.agreement import KeyLease, Resource
 from sealift.release.facts import Ask, Kind, Owner, Peer, State
 from sealift.release.rollback import require_latest
 from sealift.release.signed import VerifiedAgreement
@@ -25,6 +25,8 @@ from sealift.release.statement import ENDS
 # A renewal is judged on the way, and machines pause; less than the second that
 # revocation may take beyond a heartbeat.
 GRACE_S: Final = 0.5
+# Of a key that goes without a lease, too: nothing bounds it once it is out.
+_UNLEASED: Final = KeyLease(lease_s=60.0, heartbeat_s=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +261,9 @@ def _fresh_evidence(ask: Ask, state: State) -> None:
     """A session may stay open for hours: its beginning says nothing of the host of now."""
     for resource in ask.resources(state):
         fed = ask.kind is Kind.FED_DEVICE
-        lease = resource.lease if resource.rule.lease_s or not fed else None
-        if lease is None:  # nobody keeps a device's lease: none by default
-            continue
+        if fed and not resource.rule.lease_s:
+            continue  # nobody keeps a device's lease: none by default
+        lease = resource.lease or _UNLEASED
         longest_s = lease.lease_s if fed else lease.heartbeat_s + GRACE_S
         if state.evidence_age_s >= longest_s:
             raise StaleError(

@@ -68,7 +68,7 @@ class LeaseDesk:
         self._standings.require_good(peer.instance)
 
     def host(self, instance: PublicKey) -> str:
-        """What made the evidence that its open lease began with; empty without one."""
+        """What made the evidence that its first lease began with; empty without one."""
         return self._standings.host(instance)
 
     def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:

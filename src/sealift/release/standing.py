@@ -50,7 +50,6 @@ class Standing:
 class _Lease:
     terms: KeyLease
     proven_at_s: float
-    attester: str
 
     @property
     def due_at_s(self) -> float:
@@ -67,6 +66,7 @@ class Standings:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._leases: dict[PublicKey, _Lease] = {}
+        self._hosts: dict[PublicKey, str] = {}  # also of leases that were given back
         self._lock = threading.RLock()
 
     def require_good(self, instance: PublicKey) -> None:
@@ -75,10 +75,9 @@ class Standings:
             require_good(self._ledger.revoked(instance))
 
     def host(self, instance: PublicKey) -> str:
-        """What made the evidence that its open lease began with; empty without one."""
+        """What made the evidence that its first lease began with; empty without one."""
         with self._lock:
-            lease = self._leases.get(instance)
-        return lease.attester if lease else ""
+            return self._hosts.get(instance, "")
 
     def grant(
         self,
@@ -95,11 +94,10 @@ class Standings:
         """
         with self._lock:
             self.require_good(instance)
+            require_same_host(self._hosts.setdefault(instance, attester), attester)
             known = self._leases.get(instance)
-            if known:
-                require_same_host(known.attester, attester)
-                terms = _shorter(terms, known.terms)
-            self._leases[instance] = _Lease(terms, proven_at_s, attester)
+            terms = _shorter(terms, known.terms) if known else terms
+            self._leases[instance] = _Lease(terms, proven_at_s)
 
     def prove(
         self,
@@ -123,9 +121,8 @@ class Standings:
         """
         with self._lock:
             self.require_good(instance)
-            fresh = _Lease(terms, proven_at_s, attester)
-            lease = self._leases.get(instance, fresh)
-            require_same_host(lease.attester, attester)
+            require_same_host(self._hosts.setdefault(instance, attester), attester)
+            lease = self._leases.get(instance, _Lease(terms, proven_at_s))
             newer = max(lease.proven_at_s, proven_at_s)
             self._leases[instance] = replace(lease, proven_at_s=newer)
 

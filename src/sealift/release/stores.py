@@ -112,9 +112,9 @@ def destroy_keys(path: Path, identity: Identity, names: Iterable[str]) -> Iterat
 def _alone(path: Path) -> Iterator[None]:
     """One broker at a time, by a lock that dies with its process.
 
-    Not on the file itself: SQLite has locks of its own there.
+    Not on the file itself: SQLite has locks of its own there. Links to it are the same.
     """
-    place = path.with_name(path.name + LOCK_SUFFIX)
+    place = Path(os.path.realpath(path) + LOCK_SUFFIX)
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

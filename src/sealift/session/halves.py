@@ -12,7 +12,7 @@ from sealift.channel.stream import StreamOpener, StreamSealer
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PeerError, PolicyError
+from sealift.errors import AuthenticationError, MalformedError, PeerError, StaleError
 from sealift.ids import Buffer
 from sealift.session.frames import FrameKind, MessageType, pack, parse_type
 
@@ -91,17 +91,17 @@ class ReceivingHalf:
 
         Raises:
             AuthenticationError: if it belongs to another key.
-            MalformedError: if it does not parse, or there was one already.
-            PolicyError: if it differs from what the handshake agreed on.
+            MalformedError: if it does not parse, there was one already, or it differs
+                from what the handshake agreed on.
         """
         if self._opener is not None:
-            raise PolicyError("a second stream in one direction", code="bad-frame")
+            raise MalformedError("a second stream in one direction", code="bad-frame")
         opener = StreamOpener(self._key, header, trailer=False)
         self._key.wipe()
         agreed = (self._suite, self._key_epoch, True)
         found = opener.header
         if (found.suite, found.key_epoch, found.carries_messages) != agreed:
-            raise PolicyError(
+            raise MalformedError(
                 "the peer's stream differs from what the handshake agreed on",
                 code="stream-differs",
             )
@@ -112,12 +112,16 @@ class ReceivingHalf:
 
         Raises:
             AuthenticationError: if it is not exactly the next one, unchanged.
-            StaleError: if it was replayed.
             MalformedError: if it does not parse.
         """
         if self._opener is None:
-            raise PolicyError("a record before the stream's header", code="bad-frame")
-        return parse_type(self._opener.open_frame(frame))
+            raise MalformedError(
+                "a record before the stream's header", code="bad-frame"
+            )
+        try:
+            return parse_type(self._opener.open_frame(frame))
+        except StaleError:  # whoever carries it can say it again: nobody's refusal
+            raise AuthenticationError from None
 
     @property
     def finished(self) -> bool:

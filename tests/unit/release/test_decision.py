@@ -198,6 +198,16 @@ def test_heartbeats_are_short_for_keys_and_leases_for_fed_devices() -> None:
         assert case.run(evidence_age_s=longest_s) == "evidence-old"
 
 
+def test_what_goes_without_a_lease_goes_on_fresh_evidence_too() -> None:
+    """By the owner's rule, or as models' keys do: nothing bounds it afterwards."""
+    for kind in (Kind.DATA_KEY, Kind.MODEL_KEY):
+        for age_s, expected in ((60.0, "allowed"), (61.0, "evidence-old")):
+            case = replace(
+                CASES[kind], state=replace(CASES[kind].state, evidence_age_s=age_s)
+            )
+            assert case.ruled(lease_s=0.0, heartbeat_s=None) == expected
+
+
 def test_a_key_of_rows_is_no_key_of_a_model() -> None:
     model, rows = CASES[Kind.MODEL_KEY], CASES[Kind.DATA_KEY]
     assert rows.asking(kind=Kind.MODEL_KEY) == "purpose-refused"

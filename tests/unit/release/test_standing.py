@@ -108,6 +108,18 @@ def test_evidence_of_another_host_does_not_keep_a_lease(standings: Standings) ->
     assert standings.overdue(LASTS_S + GRACE_S) == ()
 
 
+def test_giving_back_does_not_change_the_host(standings: Standings) -> None:
+    standings.grant(ONE, TERMS, 0.0, HOST)
+    standings.give_back(ONE)
+    assert standings.host(ONE) == HOST
+    for borrowed in (standings.prove, standings.grant):
+        with pytest.raises(PolicyError) as refusal:
+            borrowed(ONE, TERMS, 1.0, "tpm:two")
+        assert refusal.value.code == "attester-differs"
+    standings.prove(ONE, TERMS, 1.0, HOST)  # control
+    assert standings.standing(ONE, 1.0).due_s
+
+
 def test_nobody_is_told_before_it_is_logged(standings: Standings) -> None:
     standings.grant(ONE, TERMS, 0.0, HOST)
     told: list[bool] = []

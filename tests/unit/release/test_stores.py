@@ -76,6 +76,23 @@ def test_a_second_broker_is_refused_and_named_the_first(
         pass
 
 
+def test_a_link_to_a_vault_is_the_same_vault(tmp_path: Path) -> None:
+    consortium = make_consortium()
+    paths = stores(tmp_path, consortium)
+    with opened(paths, consortium) as first:
+        (tmp_path / "elsewhere").mkdir()
+        links = [tmp_path / "elsewhere" / each.name for each in paths]
+        for link, path in zip(links, paths, strict=True):
+            link.symlink_to(path)
+        with (
+            pytest.raises(UnavailableError) as caught,
+            opened((links[0], links[1]), consortium),
+        ):
+            pass
+        assert caught.value.code == "broker-running"
+        assert first.head().head.size == 1
+
+
 def test_control_without_the_lock_both_would_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ from sealift.errors import (
     AuthenticationError,
     MalformedError,
     PeerError,
-    PolicyError,
     SealiftError,
     UsageError,
 )
@@ -213,7 +212,7 @@ FIRST_RECORD = 3
         (Fault("truncate", FIRST_RECORD, 30), SealiftError),
         (Fault("drop", FIRST_RECORD - 1), SealiftError),
         (Fault("flip", FIRST_RECORD - 1, 70), AuthenticationError),
-        (Fault("duplicate", FIRST_RECORD - 1), PolicyError),
+        (Fault("duplicate", FIRST_RECORD - 1), MalformedError),
     ],
 )
 def test_a_hostile_line_is_noticed(
@@ -325,5 +324,6 @@ def test_the_stream_must_use_the_agreed_suite(cast: Cast) -> None:
     other = replace(here.established, suite=int(Suite.CHACHA20_POLY1305))
     here._start(other)
     here.send(b"x")
-    with pytest.raises(PolicyError):
+    with pytest.raises(MalformedError) as refusal:
         there.receive(1)
+    assert refusal.value.code == "stream-differs"
