@@ -7,8 +7,7 @@ decision that the door asks. Rule by rule: ``tests/unit/release/test_decision.py
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -261,27 +260,17 @@ def test_a_batch_that_waited_sealed_is_asked_about_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was packed when it might leave, and would leave when it may not any more."""
-    waits = threading.Event()
+    allowed = iter((True, True, True))  # both are packed, and the first may leave
 
-    def batches() -> Iterator[dict[str, Any]]:
-        yield FORM_OF_BATCH
-        yield FORM_OF_BATCH
-        waits.set()
-
-    def refuse(ask: object, state: object) -> NoReturn:
-        raise PolicyError("ended", code="owner-left")
+    def decide(ask: object, state: object) -> None:
+        if not next(allowed, False):
+            raise PolicyError("ended", code="owner-left")
 
     with linked(LinkedParties(tmp_path)) as (sender, receiver):
-
-        def feed() -> str:
-            with pytest.raises(PolicyError) as caught:
-                sender.send_ahead(batches())
-            return caught.value.code
-
-        feeding = Other(feed)
-        assert waits.wait(10)
-        monkeypatch.setattr(terms, "decide", refuse)
-        receiver.receive()
-        assert feeding.join() == "owner-left"
-        assert sender.num_sent == 1
+        monkeypatch.setattr(terms, "decide", decide)
+        got = Other(receiver.receive)
+        with pytest.raises(PolicyError) as caught:
+            sender.send_ahead([FORM_OF_BATCH, FORM_OF_BATCH])
+        got.join()
+        assert (caught.value.code, sender.num_sent) == ("owner-left", 1)
         sender.close()
