@@ -261,6 +261,10 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         rules.from_tomorrow, rules.of_today, "said now, it counts",
     ),
     Scenario(
+        "N8", _LIST, "never ran what must have run", "ima-must-have",
+        proofs.measures_too_little, proofs.honest, _AGREED,
+    ),
+    Scenario(
         "N9", _INPUT, "brings a certificate of odd extensions", "malformed",
         strangers.hostile_certificate, strangers.plain_certificate,
         "as its maker wrote it, it is read",

@@ -22,6 +22,7 @@ from sealift.errors import SealiftError
 from sealift.ids import Role
 from sealift.release.lease import prove_lease
 
+WATCHER: Final = "/usr/bin/watcher"
 UNLISTED: Final = "/tmp/miner"  # noqa: S108 - a path in a list
 
 
@@ -64,6 +65,11 @@ def other_boot(stage: Stage) -> str:
 def other_program(stage: Stage) -> str:
     """(P1) The host ran a program that nobody agreed to."""
     return stage.office.ask(change=_tpm(_without_last_program))
+
+
+def measures_too_little(stage: Stage) -> str:
+    """(N8) Nothing on the list is forbidden, and what should watch the host never ran."""
+    return stage.office.ask(change=_tpm(_with_a_must))
 
 
 def other_host(stage: Stage) -> str:
@@ -177,6 +183,11 @@ def _without_last_program(tpm: TpmReferences) -> TpmReferences:
     assert tpm.ima is not None
     *kept, _ = tpm.ima.allow.items()
     return replace(tpm, ima=replace(tpm.ima, allow=dict(kept)))
+
+
+def _with_a_must(tpm: TpmReferences) -> TpmReferences:
+    assert tpm.ima is not None
+    return replace(tpm, ima=replace(tpm.ima, must=(*tpm.ima.must, WATCHER)))
 
 
 def _as_hardware(tpm: TpmReferences) -> TpmReferences:
