@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sealift.data.loader import batch_order
 from sealift.errors import JobError, UsageError
 from sealift.train.joint import JOINT, BetweenSteps, JointTraining
 from sealift.train.output import let_out
 from sealift.train.statedigest import state_digest
 from sealift.train.states import JointState, TrainingState
 from sealift.train.statistics import check_sums, sum_numbers
+from sealift.train.tasks import LoopSettings, plan_windows, window_rows
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
 from tests.unit.train.test_output import RULE
@@ -135,13 +137,56 @@ def test_a_name_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slice_gives_as_many_values_as_were_allowed() -> None:
-    training = joint(values=3, value_rows=9)
+    training = joint(values=3, value_rows=16)
     found = training.work([cargo("north", 50)])["north-train"]
     assert len(found.curve) == 3
-    assert min(found.curve_rows) >= 9
-    assert sum(found.curve_rows) == 50
+    assert found.curve_rows == (16, 16, 18)
     weighted = sum(v * r for v, r in zip(found.curve, found.curve_rows, strict=True))
     assert found.metrics["loss"] == pytest.approx(weighted / 50)
+
+
+def sum_of_first_window(batch_rows: int) -> tuple[float, int]:
+    settings = replace(SETTINGS, batch_rows=batch_rows)
+    training = joint(settings=settings, values=16, value_rows=16)
+    found = training.work([cargo("north", 256)])["north-train"]
+    return found.curve[0] * found.curve_rows[0], found.curve_rows[0]
+
+
+def loss_of_one(place: int) -> float:
+    """Of the row at this place of the order, by the model as it begins."""
+    order = batch_order(256, seed=SETTINGS.seed, epoch=0, scope="north-train/0")
+    row = rows(256, seed=len("north"))[order[place : place + 1]]
+    training = joint(settings=replace(SETTINGS, batch_rows=1))
+    found = training.work([cargo_of(resource("north", 1), row)])
+    return found["north-train"].metrics["loss"]
+
+
+def test_steps_of_17_rows_and_of_16_do_not_tell_the_one_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The orchestrator runs the job twice, and subtracts what the first windows told."""
+    true = loss_of_one(16)
+    (_, few), (_, more) = sum_of_first_window(16), sum_of_first_window(17)
+    assert (few, more) == (16, 256)  # no edges of 17 rows: one window of all
+
+    def cut(each: int, settings: LoopSettings, **_: int) -> tuple[int, ...]:
+        return (1, -(-each // settings.batch_rows) - 1)
+
+    monkeypatch.setattr("sealift.train.joint.plan_windows", cut)  # mutant
+    (told, _), (told_more, _) = sum_of_first_window(16), sum_of_first_window(17)
+    assert told_more - told == pytest.approx(true, abs=1e-4)
+
+
+@pytest.mark.parametrize("batch_rows", [1, 5, 16, 17, 24, 32, 300])
+@pytest.mark.parametrize("count", [16, 40, 256, 1000])
+def test_every_window_ends_where_any_jobs_may(count: int, batch_rows: int) -> None:
+    settings = replace(SETTINGS, batch_rows=batch_rows)
+    windows = plan_windows(count, settings, most=5, least_rows=16)
+    lengths = window_rows(count, settings, windows)
+    assert sum(lengths) == count
+    assert len(windows) <= 5
+    assert all(length % 16 == 0 for length in lengths[:-1])
+    assert lengths[-1] >= 16
 
 
 def change(state: TrainingState, at: int = -1) -> TrainingState:
