@@ -29,7 +29,13 @@ GIVING: Final = {
     ("sealift.release.checkpoint", "deposit_of"),
 }
 REVEALING: Final = {"reveal", "_material"}
+NAMES: Final = REVEALING | {name for _, name in GIVING}
 MODULE_AND_NAME: Final = {(module.split(".")[-1], name) for module, name in GIVING}
+# Calls that reach by a text what a name would reach.
+BY_NAME: Final = {
+    "getattr", "attrgetter", "methodcaller", "__getattribute__", "import_module",
+    "__import__",
+}  # fmt: skip
 STORES: Final = {"Vault": "opens a vault", "AuditLog": "opens or writes a log"}
 # What lies under vault and log; `database` is anybody's SQLite.
 STORE_MODULES: Final = {
@@ -174,22 +180,41 @@ def faults_outside(
     if name not in table.elsewhere:
         for line in revealing(tree, modules):
             yield line, "reads a plain key"
-    stores = set()
     for found in imports_of(tree, modules):
         if what := STORE_MODULES.get(found.module):
             yield found.line, what
+        if found.name == "*" and found.module in table.core:
+            yield found.line, f"imports all of {found.module}, whatever it holds"
         if re.match("_[^_]", found.name) and found.module in table.core:
             yield found.line, f"imports {found.name}, private to {found.module}"
-        stores |= {found.name} & STORES.keys()
+    yield from used_stores(tree)
+
+
+def used_stores(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """A store's class anywhere but in an annotation, or what names one in a text."""
+    said = {id(each) for each in annotations(tree)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            made = (
-                node.func.value if isinstance(node.func, ast.Attribute) else node.func
-            )
-            if what := STORES.get(last_name(made)):
-                yield node.lineno, what
-    for line, word in renamed(tree):
-        yield line, STORES[word]
+        if id(node) in said:
+            continue
+        words = [last_name(node), *named(node)]
+        if isinstance(node, ast.ImportFrom):
+            words = [alias.name for alias in node.names if alias.asname]
+        for word in words:
+            if what := STORES.get(word) or STORE_MODULES.get(word):
+                yield getattr(node, "lineno", 0), what
+
+
+def annotations(tree: ast.Module) -> Iterator[ast.AST]:
+    """All that says of what type something is, and does nothing."""
+    for node in ast.walk(tree):
+        said: list[ast.expr | None] = []
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            said = [node.annotation]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            said = [node.returns]
+        for each in said:
+            if each is not None:
+                yield from ast.walk(each)
 
 
 def revealing(tree: ast.Module, modules: Mapping[str, Path]) -> Iterator[int]:
@@ -197,30 +222,34 @@ def revealing(tree: ast.Module, modules: Mapping[str, Path]) -> Iterator[int]:
     for found in imports_of(tree, modules):
         if (found.module, found.name) in GIVING:
             yield found.line
+    others = dict(renamed_modules(tree))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (
-            node.attr in REVEALING
-            or (last_name(node.value), node.attr) in MODULE_AND_NAME
-        ):
-            yield node.lineno
-        elif called(node) == "getattr" and isinstance(node, ast.Call):
-            words = {w.value for w in node.args if isinstance(w, ast.Constant)}
-            if words & REVEALING:
+        if isinstance(node, ast.Attribute):
+            module = last_name(node.value)
+            pair = others.get(module, module), node.attr
+            if node.attr in REVEALING or pair in MODULE_AND_NAME:
                 yield node.lineno
+        elif isinstance(node, ast.expr | ast.pattern) and NAMES & {*named(node)}:
+            yield node.lineno
 
 
-def renamed(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """A store's class under another name, or handed on to be called elsewhere."""
+def renamed_modules(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """What a module is called here, and the last part of its own name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                if alias.name in STORES and alias.asname:
-                    yield node.lineno, alias.name
-        elif isinstance(node, ast.Attribute) and node.attr in {"open", "create"}:
-            if (word := last_name(node.value)) in STORES:
-                yield node.lineno, word
-        elif isinstance(node, ast.Assign) and last_name(node.value) in STORES:
-            yield node.lineno, last_name(node.value)
+                if alias.asname:
+                    yield alias.asname, alias.name.split(".")[-1]
+
+
+def named(node: ast.AST) -> Iterator[str]:
+    """What a pattern, or a call that reaches by a text, names."""
+    if isinstance(node, ast.MatchClass):
+        yield from node.kwd_attrs
+    if isinstance(node, ast.Call) and called(node) in BY_NAME:
+        for each in node.args:
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield each.value
 
 
 def called(node: ast.AST) -> str:

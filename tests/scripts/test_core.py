@@ -95,6 +95,13 @@ READS = {
     "a method that is handed on": "def f(key): return map(key.reveal, [])\n",
     "its memory": "def f(key): return bytes(key._material)\n",
     "by name": "def f(key, t): return getattr(key, 'reveal')(t)\n",
+    "by a getter": "from operator import attrgetter\nf = attrgetter('_material')\n",
+    "by a caller": "from operator import methodcaller\nf = methodcaller('reveal', 1)\n",
+    "by what getattr calls": "def f(key): return key.__getattribute__('reveal')\n",
+    "by a pattern": "def f(k):\n match k:\n  case object(_material=m): return m\n",
+    "its token by a renamed module": "import sealift.crypto.keys as k\nx = k.TOKEN\n",
+    "its token, renamed twice": "from sealift.crypto import keys as k\nx = k.TOKEN\n",
+    "its token by a text": "import sealift.crypto.keys as k\nx = getattr(k, 'TOKEN')\n",
     "late": "def f():\n    from sealift.crypto.keys import TOKEN\n    return TOKEN\n",
 }
 
@@ -123,6 +130,17 @@ OPENS = {
     "handed on": "from sealift.release.vault import Vault\nmake = Vault.open\n",
     "under another name": "from sealift.release.vault import Vault as V\nV.open()\n",
     "as a value": "from sealift.release.vault import Vault\nV = Vault\n",
+    "as a value with a type": (
+        "from sealift.release.vault import Vault\nV: object = Vault\n"
+    ),
+    "as an argument": "from sealift.release.vault import Vault\nprint(Vault)\n",
+    "as a part": "from sealift.release.vault import Vault\nV = (Vault,)\n",
+    "as a base": "from sealift.release.vault import Vault\nclass V(Vault): ...\n",
+    "by a renamed module": "from sealift.release import vault as v\nv.Vault()\n",
+    "by a text": "from sealift.release import vault\ngetattr(vault, 'Vault')()\n",
+    "below it, by a text": (
+        "import importlib\nimportlib.import_module('sealift.release.vaultfile')\n"
+    ),
     "below it": "from sealift.release.vaultfile import VaultFile\n",
 }
 
@@ -137,6 +155,20 @@ WRITES = {
     "a call": "from sealift.release.auditlog import AuditLog\nAuditLog.create()\n",
     "below it": "import sealift.release.logfile\n",
 }
+
+
+def test_all_of_a_core_module_at_once_is_found(tmp_path: Path) -> None:
+    text = "from sealift.crypto.keys import *\n"
+    code, said = run(tree(tmp_path, **{"cli.main": text}))
+    assert (code, "imports all of sealift.crypto.keys" in said) == (1, True)
+
+
+def test_a_store_in_an_annotation_is_none_that_is_opened(tmp_path: Path) -> None:
+    text = (
+        "from sealift.release.vault import Vault\nv: Vault | None = None\n"
+        "def f(v: Vault, *vs: list[Vault]) -> Vault: return v\n"
+    )
+    assert run(tree(tmp_path, **{"cli.main": text}))[0] == 0
 
 
 @pytest.mark.parametrize("text", WRITES.values(), ids=WRITES)
