@@ -21,6 +21,7 @@ from sealift.channel.bytesource import ByteSource, FileSource
 from sealift.errors import UnavailableError, UsageError
 
 _VERSION_KEYS: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified")
+_LITERAL: Final = re.compile(r"\[[0-9A-Fa-f:.]*\]")  # an IPv6 address
 _WILD: Final = frozenset("*[")  # "?" begins a query
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
@@ -176,6 +177,11 @@ def _remote_matches(place: str, options: StorageOptions | None) -> list[str]:
 
 def _file_system(url: str, options: StorageOptions) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
+    if "::" in _LITERAL.sub("", url):  # of what lies below nothing would be bounded
+        raise UsageError(
+            f"{scheme}:// is a chain of places",
+            fix="Give the URL where the shard itself lies",
+        )
     try:
         core = importlib.import_module("fsspec.core")
     except ImportError:

@@ -4,7 +4,8 @@ All decisions are ``Switchboard``'s; here are the sockets around it. One thread 
 another reads from every connection that has something, and writes to every one that
 takes something, so that a slow reader stops nobody else. Both end with ``close``.
 What waits for a slow reader counts against its sender, of whom nothing more is read
-then; strangers have one such account in all, and one for each address. Connections
+then; strangers have one such account in all, and one for each address, and what parties
+answer them counts there as well. Connections
 count from their accept; of those that have not registered the oldest go first.
 The relay is trusted for progress only: it can drop and delay, and nothing more.
 """
@@ -328,7 +329,9 @@ class Relay:
         for delivery in deliveries:
             target = self._lines.get(delivery.connection)
             if target is not None:
-                target.put(delivery.frame, sender)
+                # A party's answers that a stranger does not take are the stranger's.
+                theirs = self._strangers in set(target.accounts) - set(sender)
+                target.put(delivery.frame, target.accounts if theirs else sender)
                 self._to_flush[target] = None
 
     def _flush(self) -> None:
