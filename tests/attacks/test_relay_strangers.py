@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -306,38 +306,6 @@ def test_leaving_and_coming_back_empties_no_account(relay: Relay) -> None:
         again = stranger(relay, "src-0")
         stack.callback(again.close)
         wait_until(lambda: len(relay._held) == 1)
-
-
-def test_answers_that_a_stranger_does_not_take_are_its_own(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever asks and takes no answer would else have the one who answers held."""
-    monkeypatch.setattr(relay_module, "PARTY_BYTES", 4 << 20)
-    with ExitStack() as stack:
-        north = stack.enter_context(dial(relay, "holder-north"))
-        south = stack.enter_context(dial(relay, "holder-south", SOUTH))
-        asking = stranger(relay, "src")
-        stack.callback(asking.close)
-        for _ in range(8):
-            opening = Envelope(EnvelopeKind.OPEN, fresh_circuit(), "holder-north")
-            asking.send(opening.encode())
-
-        def answer() -> None:
-            with suppress(SealiftError):
-                for _ in range(8):
-                    circuit = north.accept(5)
-                    for _ in range(3):
-                        circuit.send(CHUNK)
-
-        threading.Thread(target=answer, daemon=True).start()
-        wait_until(lambda: waiting_bytes(relay) > relay_module.ADDRESS_BYTES)
-        asking.send(opening.encode())  # and is heard no more
-        wait_until(lambda: [each.address for each in relay._held] == ["127.0.0.1"])
-        with closing(south.open("holder-north", 5)) as asked:
-            asked.send(b"still here?")
-            answering = north.accept(5)
-            answering.send(answering.receive(5))
-            assert asked.receive(5) == b"still here?"
 
 
 def test_opening_and_closing_counts_as_well(relay: Relay) -> None:

@@ -214,22 +214,6 @@ def test_a_page_of_files_is_bounded(endless: tuple[str, type[Endless]]) -> None:
         expand(place.replace("x.sealed", "*.sealed"))
 
 
-@pytest.mark.parametrize(
-    "place", ["blockcache::{}", "simplecache::{}", "zip://a.sealed::{}"]
-)
-def test_a_chain_of_places_is_refused(
-    endless: tuple[str, type[Endless]], place: str
-) -> None:
-    """A cache in front would read the server's answer to its end."""
-    with pytest.raises(UsageError, match="a chain of places"):
-        open_place(place.format(endless[0]))
-
-
-def test_an_address_in_brackets_is_no_chain() -> None:
-    with pytest.raises(UnavailableError, match="cannot read"):
-        open_place("http://[::1]:1/a.sealed").state()
-
-
 def test_less_than_was_asked_is_refused(shards: Shards) -> None:
     class Short(Ranges):
         def send_head(self) -> Any:

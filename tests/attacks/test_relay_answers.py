@@ -1,0 +1,55 @@
+"""A stranger at the relay who asks, takes no answer, and would have others held for it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+
+from sealift.errors import SealiftError
+from sealift.session import relay as relay_module
+from sealift.session.envelope import Envelope, EnvelopeKind, fresh_circuit
+from sealift.session.relay import Relay
+from tests.attacks.test_relay_strangers import (
+    CHUNK,
+    REGISTRY,
+    SOUTH,
+    dial,
+    stranger,
+    wait_until,
+    waiting_bytes,
+)
+
+
+def test_answers_that_a_stranger_does_not_take_are_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks and takes no answer would else have the one who answers held."""
+    monkeypatch.setattr(relay_module, "PARTY_BYTES", 4 << 20)
+    with ExitStack() as stack:
+        relay = stack.enter_context(Relay.listen(registry=REGISTRY))
+        north = stack.enter_context(dial(relay, "holder-north"))
+        south = stack.enter_context(dial(relay, "holder-south", SOUTH))
+        asking = stranger(relay, "src")
+        stack.callback(asking.close)
+        for _ in range(8):
+            opening = Envelope(EnvelopeKind.OPEN, fresh_circuit(), "holder-north")
+            asking.send(opening.encode())
+
+        def answer() -> None:
+            with suppress(SealiftError):
+                for _ in range(8):
+                    circuit = north.accept(5)
+                    for _ in range(3):
+                        circuit.send(CHUNK)
+
+        threading.Thread(target=answer, daemon=True).start()
+        wait_until(lambda: waiting_bytes(relay) > relay_module.ADDRESS_BYTES)
+        asking.send(opening.encode())  # and is heard no more
+        wait_until(lambda: [each.address for each in relay._held] == ["127.0.0.1"])
+        with closing(south.open("holder-north", 5)) as asked:
+            asked.send(b"still here?")
+            answering = north.accept(5)
+            answering.send(answering.receive(5))
+            assert asked.receive(5) == b"still here?"
