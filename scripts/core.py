@@ -192,7 +192,7 @@ def faults_outside(
 
 def used_stores(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """A store's class anywhere but in an annotation, or what names one in a text."""
-    said = {id(each) for each in annotations(tree)}
+    said = {id(each) for each in in_annotations(tree)}
     for node in ast.walk(tree):
         if id(node) in said:
             continue
@@ -204,7 +204,7 @@ def used_stores(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 0), what
 
 
-def annotations(tree: ast.Module) -> Iterator[ast.AST]:
+def in_annotations(tree: ast.Module) -> Iterator[ast.AST]:
     """All that says of what type something is, and does nothing."""
     for node in ast.walk(tree):
         said: list[ast.expr | None] = []
