@@ -9,6 +9,7 @@ no mutant.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import queue
@@ -215,8 +216,11 @@ def try_all(mutants: list[Mutant], folder: Path) -> int:
     return wrong
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """Try the mutants that the words choose; 1 if one of them is not seen."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("words", nargs="*", metavar="WORD", help="of place or property")
+    words = parser.parse_args().words
     mutants = [
         each
         for each in read_list()
@@ -231,4 +235,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

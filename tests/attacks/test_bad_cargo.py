@@ -16,11 +16,12 @@ import pytest
 
 from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.transports.localsocket import LocalListener
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
 from sealift.travel.alongside import Pathfinder
 from sealift.travel.dock import Dock
 from sealift.travel.holder import Provisioning
+from sealift.travel.messages import Failed, send_message
 from tests.sim.hands import Bring, Hand
 from tests.sim.visit_world import VisitWorld
 
@@ -77,10 +78,14 @@ def spoiling(spoil: Spoil, finder: Pathfinder, *, at_frame: int = 2) -> Bring:
 
 
 CASES = {
-    "shrinks": (shrink, "ends too early"),
-    "grows": (grow, "100 bytes longer"),
-    "is written to, before": (write(EARLY), "written to"),
-    "is written to, ahead": (write(LATE), ""),  # the tag notices first
+    "shrinks": (shrink, "ends too early", "bad-sealed-file"),
+    "grows": (grow, "100 bytes longer", "file-changed"),
+    "is written to, before": (write(EARLY), "written to", "file-changed"),
+    "is written to, ahead": (
+        write(LATE),
+        "",
+        "authentication",
+    ),  # the tag notices first
 }
 
 
@@ -95,7 +100,7 @@ def world(tmp_path: Path) -> Iterator[VisitWorld]:
 def test_a_file_that_changes_in_mid_visit(
     world: VisitWorld, case: str, path: Any
 ) -> None:
-    spoil, line = CASES[case]
+    spoil, line, reason = CASES[case]
     world.dock = Dock(local=LocalListener())
     try:
         finder = Pathfinder(local=path != "relay")
@@ -104,13 +109,34 @@ def test_a_file_that_changes_in_mid_visit(
         assert outcome.ended is not None
         assert line in outcome.ended.line
         assert "\n" not in outcome.ended.line
-        assert outcome.reason == ("peer-failed" if line else "authentication")
+        assert outcome.reason == reason
         assert (outcome.receipt, world.trained) == (None, [])
         assert world.pools[-1].scrubbed
         assert world.visit("bern", spoiling(leave, finder)).verified  # others go on
         assert world.visit("cleo").verified
     finally:
         world.dock.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("disk-full", "disk-full"),
+        ("Not a name\x1b", "peer-failed"),
+        ("", "peer-failed"),
+    ],
+)
+def test_a_holder_that_refuses_says_why(
+    world: VisitWorld, said: str, reason: str
+) -> None:
+    def refuse(hand: Hand) -> Any:
+        send_message(hand.session, Failed(said, "the disk is full"))
+        raise PeerError("it refused")
+
+    outcome = world.visit("ada", refuse)
+    assert (outcome.verified, outcome.reason) == (False, reason)
+    assert outcome.ended is not None
+    assert outcome.ended.line == "the peer refused: the disk is full"
 
 
 def test_only_the_check_notices_what_was_sent_already(

@@ -184,7 +184,7 @@ def test_the_holder_stops_by_its_own_clock(
     outcome = world.visit("ada", slow_holder(world, sent))
     assert isinstance(outcome.holder_error, StaleError)
     assert len(sent) == 3
-    assert_revoked(world, outcome, "peer-failed")
+    assert_revoked(world, outcome, "lease-expired")
     monkeypatch.setattr(Provisioning, "_remaining_s", lambda self: 10.0)  # the mutant
     assert world.visit("ada", slow_holder(world, [])).verified
 

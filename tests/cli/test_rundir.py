@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sealift
 from sealift.cli.rundir import RunFolder, RunName
-from sealift.errors import UsageError
+from sealift.codec import encode
+from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
 from sealift.train.manifest import MANIFEST_NAME
+from sealift.train.sandbox.kernel import call, mount
+from sealift.travel.messages import Output
 
 NAME = RunName("digits", Digest.of(b"agreement"))
 OTHER = RunName("letters", NAME.agreement)
@@ -86,3 +95,212 @@ def test_folders_with_longer_names_are_left_alone(tmp_path: Path) -> None:
         partial = next(tmp_path.glob(".run.two.*.partial"))
         with RunFolder(tmp_path / "run", NAME):
             assert partial.is_dir()
+
+
+# ------------------------------------------------------------------ a full disk
+
+MODEL = bytes(9000)
+NOTHING = (
+    "the disk is full. Free some space and run it again; nothing half-written was left"
+)
+NEW_MOUNTS, PRIVATE, RECURSIVE = 0x20000, 1 << 18, 1 << 14  # linux/sched.h, mount.h
+
+
+def whole_run(place: Path) -> None:
+    """Everything that an orchestrator writes."""
+    with RunFolder(place, NAME) as run:
+        run.write_output(Output("model.sealed", MODEL[:5000], last=False))
+        run.clear()
+        run.write_output(Output("model.sealed", MODEL[:5000], last=False))
+        run.write_output(Output("model.sealed", MODEL[5000:], last=True))
+        run.add("model.key.json", bytes(500))
+        run.add(MANIFEST_NAME, b"{}")
+        run.appear()
+
+
+def failure_of(place: Path) -> UnavailableError | None:
+    try:
+        whole_run(place)
+    except UnavailableError as error:
+        return error
+    return None
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))
+
+
+def fails_whole(folder: Path, place: Path) -> bool:
+    """Whether the run failed; nothing is left then, and that is what it says."""
+    error = failure_of(place)
+    if error is not None:
+        assert error.code == "disk-full"
+        assert str(error).endswith(NOTHING)
+        assert left_in(folder) == []
+        return True
+    run = str(place.relative_to(folder))
+    assert [each for each in left_in(folder) if each.startswith(f"{run}/")] == [
+        f"{run}/{each}" for each in (MANIFEST_NAME, "model.key.json", "model.sealed")
+    ]
+    assert not list(place.parent.glob(".*"))
+    return False
+
+
+WRITES = ("open", "mkdir", "write", "fsync", "ftruncate", "pwrite", "replace", "rename")
+
+
+class FullDisk:
+    """Every call that writes, until the disk is full."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, room: int) -> None:
+        self.left = room
+        for name in WRITES:
+            patch.setattr(os, name, self._counting(getattr(os, name)))
+
+    def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*args: Any, **more: Any) -> Any:
+            if original.__name__ != "open" or args[1] & os.O_CREAT:
+                self.left -= 1
+                if self.left < 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return original(*args, **more)
+
+        return write
+
+
+@pytest.mark.parametrize("place", ["run", "new/deep/run", "run[1]"])
+def test_a_disk_that_is_full_at_any_write_leaves_nothing(
+    tmp_path: Path, place: str
+) -> None:
+    failed = 0
+    while True:
+        with pytest.MonkeyPatch.context() as patch:
+            FullDisk(patch, failed)
+            if not fails_whole(tmp_path, tmp_path / place):
+                break
+        failed += 1
+    assert failed > 12, "calls are counted"
+
+
+def forked(act: Callable[[], None]) -> int:
+    """What a process of its own ends with; 77 if it may not mount."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            act()
+            status = 0
+        except PermissionError:
+            status = 77
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_files_that_may_not_grow_leave_nothing(tmp_path: Path) -> None:
+    """As a full disk does, `write` fails in the middle of a file, at each length."""
+
+    def act() -> None:
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        for limit in (0, 1, 2, 50, 499, 500, 4999, 5000, 8999):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+            assert fails_whole(tmp_path, tmp_path / "run"), limit
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, most))
+        assert not fails_whole(tmp_path, tmp_path / "run")
+
+    assert forked(act) == 0
+
+
+def test_a_marker_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with little room takes a part, and says nothing."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda to, raw, at: pwrite(to, raw[:7], at))
+    with RunFolder(tmp_path / "run", NAME):
+        assert (tmp_path / ".run.running").read_bytes() == encode(NAME)
+
+
+def test_a_small_file_system_is_left_empty(tmp_path: Path) -> None:
+    """A real one, which is full after so many files, and after so many pages."""
+
+    def mounted(options: str) -> bool:
+        mount("disk", str(tmp_path), "tmpfs", 0, options)
+        return fails_whole(tmp_path, tmp_path / "run")
+
+    def act() -> None:
+        call("unshare", NEW_MOUNTS)
+        mount("", "/", "", PRIVATE | RECURSIVE)
+        by_files = [mounted(f"size=1m,nr_inodes={each}") for each in range(2, 12)]
+        by_pages = [mounted(f"size={each}k") for each in range(4, 40, 4)]
+        for failed in (by_files, by_pages):
+            assert failed == sorted(failed, reverse=True)
+            assert set(failed) == {True, False}
+
+    status = forked(act)
+    if status == 77:
+        pytest.skip("this machine lacks the right to mount")
+    assert status == 0
+
+
+def test_a_fault_that_cannot_be_kept_leaves_nothing(tmp_path: Path) -> None:
+    fault = Output("fault.north.json", bytes(500), last=True)
+
+    def keep(room: int) -> None:
+        with (
+            RunFolder(tmp_path / "run", NAME) as run,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            FullDisk(patch, room)
+            run.keep_fault(fault)
+
+    for room in range(4):  # of its file, of its bytes, until it has its name
+        with pytest.raises(UnavailableError, match="nothing half-written was left"):
+            keep(room)
+        assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["partial", "running"])
+def test_what_cannot_be_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "partial":
+        monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors: None)
+    else:
+        monkeypatch.setattr(Path, "unlink", refuse)
+
+    def write() -> None:
+        with RunFolder(tmp_path / "run", NAME) as run:
+            FullDisk(monkeypatch, 1)
+            run.add(MANIFEST_NAME, b"{}")
+
+    with pytest.raises(UnavailableError) as caught:
+        write()
+    (left,) = [each for each in left_in(tmp_path) if "/" not in each]
+    assert what in left
+    assert caught.value.code == "disk-full"
+    assert str(caught.value).endswith(
+        f"the disk is full. Left, since it could not be removed: {tmp_path / left}"
+    )
+
+
+def refuse(path: Path, missing_ok: bool = False) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_marker_that_stays_beside_a_whole_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write() -> None:
+        with RunFolder(tmp_path / "run", NAME) as run:
+            run.add(MANIFEST_NAME, b"{}")
+            run.appear()
+            monkeypatch.setattr(Path, "unlink", refuse)
+
+    with pytest.raises(UnavailableError) as caught:
+        write()
+    assert str(caught.value).endswith(str(tmp_path / ".run.running"))
+    assert (tmp_path / "run" / MANIFEST_NAME).is_file()

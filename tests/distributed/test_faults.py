@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -77,6 +78,31 @@ def test_a_killed_holder_comes_back(world: World, run: JobRun) -> None:
     assert orchestrator.results[0]["weights"] == train_here(world).weights.to_text()
     assert orchestrator.results[0]["skipped"] == 0
     assert run["again"].end() == 0
+
+
+@asked(Wishes(on_missing="wait"))
+def test_a_holders_full_disk_costs_time_alone(world: World, run: JobRun) -> None:
+    """It refuses, is asked again after a pause, and then its disk has room."""
+    orchestrator = run.orchestrator()
+    run.broker("east")
+    east = run.holder("east", with_broker=False)
+    east.wait_event("holder.ready")
+    pid = east.process.pid
+    _least, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))  # as a full disk does
+    run.accelerator()
+    run.holder("north")
+    first = orchestrator.wait_event("visit.again", holder="east")
+    after = orchestrator.events.index(first) + 1
+    second = orchestrator.wait_event("visit.again", after=after, holder="east")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+    for again in (first, second):
+        assert again.text("reason") == "disk-full"
+        assert "the disk is full" in again.text("line")
+    assert second.fields["pause_s"] == 2 * first.fields["pause_s"]  # type: ignore[operator]
+    assert orchestrator.end() == 0, orchestrator.errors
+    assert orchestrator.results[0]["weights"] == train_here(world).weights.to_text()
+    assert orchestrator.results[0]["skipped"] == 0
 
 
 @asked(Wishes(epochs=4, step_s=SLOW_S, lease_s=1.5, meet_s=1.5))

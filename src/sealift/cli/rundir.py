@@ -1,18 +1,22 @@
 """The folder of a run: sealed model, its wrapped key, the accelerator's signed manifest.
 
 It appears whole, with its last file synced, or not at all: until then everything lies
-in a hidden folder beside it, which goes when the run fails. A hidden file beside it says
-that somebody writes it, and stays when that process is killed: whoever comes next tidies
-up, or finds that the run was complete already.
+in a hidden folder beside it, which goes when the run fails, at whatever point of the
+writing; what cannot be removed is named. A hidden file beside it says that somebody
+writes it, and stays when that process is killed: whoever comes next tidies up, or finds
+that the run was complete already.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -20,7 +24,12 @@ from typing import Any, Self
 
 from sealift.channel.outputfile import write_failed
 from sealift.codec import decode, encode
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import (
+    MalformedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
 from sealift.ids import Digest
 from sealift.release.files import make_folder, read_whole, write_whole
 from sealift.release.signed import VerifiedAgreement
@@ -73,38 +82,69 @@ class RunFolder:
         self.path = path
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         self._written_bytes = 0
-        make_folder(path.parent)
-        self._marker = _Marker(path.with_name(f".{path.name}.running"), encode(name))
-        self.complete = self._marker.left_behind and (path / MANIFEST_NAME).is_file()
-        try:
+        self._above = [each for each in path.parents if not each.exists()]
+        with ExitStack() as undo:
+            undo.callback(self._remove_above)
+            make_folder(path.parent)
+            marker = path.with_name(f".{path.name}.running")
+            self._marker = undo.enter_context(_Marker(marker, encode(name)))
+            left = self._marker.left_behind
+            self.complete = left and (path / MANIFEST_NAME).is_file()
             if not self.complete:
+                self._require_free()
+                undo.push(self.__exit__)
                 self._begin()
-                self._marker.write()
-        except BaseException:
-            self._marker.close()
-            raise
+            undo.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        shutil.rmtree(self._partial, ignore_errors=True)
-        self._marker.remove()
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        self._remove_partials()
+        left = self._partials()
+        left += self._marker.remove()
+        if error is not None:
+            self._remove_above()
+        if left and error is None:
+            raise _left(left)
+        if left and isinstance(error, SealiftError):
+            error.fix = _left(left).fix  # and not what was said of nothing
 
-    def _begin(self) -> None:
+    def _require_free(self) -> None:
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise _holds_a_run(self.path)
-        for partial in self.path.parent.glob(f".{self.path.name}.{_ANY_PARTIAL}"):
-            shutil.rmtree(partial, ignore_errors=True)  # its process was killed
+
+    def _begin(self) -> None:
+        self._remove_partials()  # of a process that was killed
         try:
             self._partial.mkdir()
         except OSError as error:
             raise write_failed(self.path, error) from None
+        self._marker.write()
+
+    def _partials(self) -> list[Path]:
+        """Nobody else's: whoever writes here holds the marker."""
+        name = f".{glob.escape(self.path.name)}.{_ANY_PARTIAL}"
+        found = {self._partial, *self.path.parent.glob(name)}
+        return sorted(each for each in found if each.exists())
+
+    def _remove_partials(self) -> None:
+        for partial in self._partials():
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _remove_above(self) -> None:
+        """The folders that were made for this one, as far as nothing lies in them."""
+        for folder in self._above:
+            with suppress(OSError):
+                folder.rmdir()
 
     def clear(self) -> None:
         """Drop what was taken so far: the output comes from the beginning."""
-        for path in self._partial.iterdir():
-            path.unlink()
+        try:
+            for path in self._partial.iterdir():
+                path.unlink()
+        except OSError as error:
+            raise write_failed(self.path, error) from None
         self._written_bytes = 0
 
     def write_output(self, output: Output) -> None:
@@ -220,6 +260,15 @@ class _Marker:
             self._file.close()
             raise
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Nothing was begun: leave it as it was found."""
+        if not self._file.closed and not self._found:
+            self.remove()
+        self._file.close()
+
     @property
     def left_behind(self) -> bool:
         """Whether a process that wrote the same run was killed."""
@@ -230,21 +279,22 @@ class _Marker:
         try:
             descriptor = self._file.fileno()
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, self._name, 0)
+            written = 0
+            while written < len(self._name):  # on a disk with little room, in parts
+                written += os.pwrite(descriptor, self._name[written:], written)
             os.fsync(descriptor)
         except OSError as error:
             raise write_failed(self._path, error) from None
 
-    def close(self) -> None:
-        """Leave it as it was found."""
-        if not self._found:
+    def remove(self) -> list[Path]:
+        """Nobody writes the run any more; what could not be removed."""
+        try:
             self._path.unlink(missing_ok=True)
-        self._file.close()
-
-    def remove(self) -> None:
-        """Nobody writes the run any more."""
-        self._path.unlink(missing_ok=True)
-        self._file.close()
+        except OSError:
+            return [self._path]
+        finally:
+            self._file.close()
+        return []
 
     def _hold(self) -> None:
         try:
@@ -260,6 +310,14 @@ class _Marker:
 
 def _made_if_missing(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o600)
+
+
+def _left(paths: Sequence[Path]) -> UnavailableError:
+    return UnavailableError(
+        "the run's folder is not tidied up",
+        fix=f"Left, since it could not be removed: {', '.join(map(str, paths))}",
+        code="cannot-write",
+    )
 
 
 def _holds_a_run(path: Path) -> UsageError:

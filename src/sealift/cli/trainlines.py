@@ -41,7 +41,6 @@ class TrainLines:
         self._watch = watch
         self._stream = stream
         self._epoch = _Epoch(-1)
-        self._failure = ""
 
     def take(self, event: RoleEvent) -> None:
         """Say what a person wants to know of an event."""
@@ -61,9 +60,10 @@ class TrainLines:
             case "visit.ended":
                 self._take_visit(event)
             case "visit.skipped":
-                line = event.text("line")
-                why = f": {line}" if line != self._failure else ""  # said just before
-                self.say(f"skipped {event.text('holder')}{why}")
+                self.say(f"skipped {event.text('holder')}: {_cause(event)}")
+            case "visit.again":
+                seconds = float(event.fields["pause_s"])
+                self.say(f"asks {event.text('holder')} again in {seconds:.1f} s")
             case "checkpoint.restored":
                 number, group = event.text("number"), event.text("position")
                 self.say(f"goes on from checkpoint {number}, at group {group}")
@@ -79,9 +79,7 @@ class TrainLines:
 
     def _take_visit(self, event: RoleEvent) -> None:
         if event.text("outcome") != "verified":
-            reason, line = event.text("reason"), event.text("line")
-            self._failure = line
-            self.say(f"a visit to {event.text('holder')} failed: {line} [{reason}]")
+            self.say(f"a visit to {event.text('holder')} failed: {_cause(event)}")
         elif event.text("purpose") == "train":
             self._count(event)
         if self._watch:
@@ -123,3 +121,7 @@ class TrainLines:
     def say(self, line: str) -> None:
         """One line for people."""
         print(visible(f"sealift: {line}"), file=self._stream, flush=True)
+
+
+def _cause(event: RoleEvent) -> str:
+    return f"{event.text('line')} [{event.text('reason')}]"

@@ -377,8 +377,9 @@ class Accelerator:
         return Room(
             buffers=travel.buffers,
             mixed=travel.mixed,
-            # A group is worked on, another one comes in: no loaded cargo waits longer.
-            idle_s=travel.work_s + longest_s,
+            # A group is worked on, another one comes in, or a holder beside it is
+            # waited for: no loaded cargo waits longer.
+            idle_s=travel.work_s + longest_s + travel.wait_s,
             planned=job.planned(self._agreement.agreement.resources),
         )
 

@@ -9,10 +9,12 @@ hold is not a failed visit: it ends the process.
 
 from __future__ import annotations
 
+import re
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import part_for
@@ -31,6 +33,7 @@ from sealift.travel.load import CargoLoader, Loaded
 from sealift.travel.messages import (
     BufferOffered,
     Failed,
+    FailedError,
     OfferVisit,
     Receipted,
     VisitEnded,
@@ -41,6 +44,8 @@ from sealift.travel.paths import VisitSession
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.scrub import scrub
 from sealift.travel.state import State, Visit
+
+CODE: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
 
 class HostedVisit:
@@ -380,4 +385,10 @@ def _forget(error: SealiftError) -> Failed:
             waiting += [each.__context__, each.__cause__]
             traceback.clear_frames(each.__traceback__)
             each.__traceback__ = each.__context__ = each.__cause__ = None
-    return Failed(error.code, str(error))
+    return Failed(_code(error), str(error))
+
+
+def _code(error: SealiftError) -> str:
+    """Whoever refused says why; what is no name of an error stays ``peer-failed``."""
+    told = error.failed.code if isinstance(error, FailedError) else ""
+    return told if CODE.fullmatch(told) else error.code

@@ -14,6 +14,7 @@ from sealift.travel.lease import Lease, sign_lease
 from sealift.travel.messages import (
     BufferOffered,
     Departed,
+    Failed,
     Granted,
     OfferVisit,
     VisitEnded,
@@ -102,16 +103,13 @@ class Granting:
         """A visit entered a phase."""
         emit(self._sink, "visit.phase", **_names(offer), phase=phase)
 
-    def tell_skipped(self, stop: Stop, line: str) -> None:
+    def tell_again(self, stop: Stop, cause: Failed, pause_s: float) -> None:
+        """A visit failed, and its holder is asked again after a pause."""
+        emit(self._sink, "visit.again", **_cause(stop, cause), pause_s=pause_s)
+
+    def tell_skipped(self, stop: Stop, cause: Failed) -> None:
         """A stop of the plan comes to nothing."""
-        emit(
-            self._sink,
-            "visit.skipped",
-            holder=stop.holder,
-            resource=stop.resource,
-            epoch=stop.epoch,
-            line=line,
-        )
+        emit(self._sink, "visit.skipped", **_cause(stop, cause))
 
     def tell_departed(self, told: Departed) -> None:
         """An owner's keys have ended at the accelerator."""
@@ -159,6 +157,16 @@ class Granting:
             lease_s=self._settings.lease_s,
             content=resource.content,
         )
+
+
+def _cause(stop: Stop, cause: Failed) -> dict[str, str | int]:
+    return {
+        "holder": stop.holder,
+        "resource": stop.resource,
+        "epoch": stop.epoch,
+        "reason": cause.code,
+        "line": cause.line,
+    }
 
 
 def _names(offer: OfferVisit) -> dict[str, str | int]:

@@ -49,6 +49,7 @@ from sealift.travel.state import Clock
 from sealift.travel.told import told_errors
 from sealift.travel.voyage import ANSWER_WAIT_S, Tally, Voyage
 
+_MISSED: Final = frozenset({"output-withheld", "statistics-withheld"})
 LAST_WORDS_S: Final = 10.0  # for the accelerator to let go of its checkpoints
 
 
@@ -142,6 +143,10 @@ class Orchestrator:
             self._gather()
             summary = self._travel(start, outputs)
             outcome = "finished"
+        except SealiftError as error:
+            if error.code in _MISSED:
+                error.fix = _say_causes(self._tally) or error.fix
+            raise
         finally:
             dismiss_roles(self._roster, self._agreement, outcome)
         return summary
@@ -241,6 +246,13 @@ class Orchestrator:
 
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
         return self._roster.wait_for(Role.ACCELERATOR, ACCELERATOR, timeout_s)
+
+
+def _say_causes(tally: Tally) -> str:
+    """Why rows are missing in the end: what the last visit to each table came to."""
+    skipped = sorted({resource for _position, resource in tally.skipped})
+    causes = [(resource, tally.causes[resource]) for resource in skipped]
+    return "; ".join(f"{name} was skipped: {c.line} [{c.code}]" for name, c in causes)
 
 
 def _next_output(accelerator: Session) -> Output | JobFinished:

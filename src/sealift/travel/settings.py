@@ -22,7 +22,8 @@ class TravelSettings:
         brokers_s: How long the accelerator waits for all brokers together.
         on_missing: Skip a holder that is missing or fails, or wait for it.
         wait_s: How long to wait for it, with ``wait``.
-        attempts: Most visits to one holder for one cargo, with ``wait``.
+        attempts: Most visits to one holder for one cargo, with ``wait``; the pauses
+            between them take up to ``wait_s`` together.
         evaluate_every: Evaluate after every so many epochs; 0 means at the end.
         buffers: Most groups of visits that are in the accelerator at one time.
         mixed: Draw batches across several holders' rows.

@@ -2,8 +2,8 @@
 
 The orchestrator keeps a window of ``buffers`` groups: while one is worked on, the next
 one loads. Groups are worked on in the plan's order, whatever loads first. A visit that
-fails before its cargo was loaded may be tried again; one that fails later never is,
-since the recipe may have seen its rows.
+fails before its cargo was loaded may be tried again, after a pause that grows; one that
+fails later never is, since the recipe may have seen its rows.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from sealift.travel.told import NEVER_LATER, job_failed, told_errors
 
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
+SHORTEST_PAUSE_S: Final = 0.5  # before a holder is asked again
 TIMEOUT: Final = peer_timeout().code
 _TOLD: Final = (
     BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Departed, Failed, Output,
@@ -64,6 +65,8 @@ class Stay:
     Attributes:
         deadline: Until when its holder may be missing.
         attempts: Visits that were offered for it.
+        again_s: Until then the holder's session that failed last is not asked again.
+        cause: Why the last one failed.
     """
 
     stop: Stop
@@ -71,14 +74,23 @@ class Stay:
     stage: Stage = Stage.DUE
     attempts: int = 0
     offered: Offered | None = None
-    line: str = ""
+    again_s: float = 0.0
+    cause: Failed | None = None
 
     @property
     def under_way(self) -> bool:
-        """Whether the accelerator has something to say about it."""
-        return self.stage in (
-            Stage.OFFERED, Stage.LOADING, Stage.LOADED, Stage.WORKING,
-        )  # fmt: skip
+        """Whether the accelerator has something of it."""
+        return self.awaited or self.stage is Stage.LOADED
+
+    @property
+    def awaited(self) -> bool:
+        """Whether it is the accelerator's turn, not ours."""
+        return self.stage in (Stage.OFFERED, Stage.LOADING, Stage.WORKING)
+
+    def may_ask(self, holder: Session, now_s: float) -> bool:
+        """Whether the pause is over; whoever came back is asked at once."""
+        again = self.offered is not None and self.offered.holder is holder
+        return not again or now_s >= self.again_s
 
 
 @dataclass(slots=True)
@@ -109,10 +121,15 @@ class Convoy:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of every stop of the plan, by (position, resource)."""
+    """What became of every stop of the plan, by (position, resource).
+
+    Attributes:
+        causes: Why visits to a resource were skipped, the last time, by its name.
+    """
 
     verified: set[tuple[int, str]] = field(default_factory=set)
     skipped: set[tuple[int, str]] = field(default_factory=set)
+    causes: dict[str, Failed] = field(default_factory=dict)
 
     def forget_from(self, position: int) -> None:
         """These groups are done again."""
@@ -157,7 +174,7 @@ class Voyage:
         self._convoys: list[Convoy] = []
         self._stays: dict[VisitId, tuple[Convoy, Stay]] = {}
         self._heard = clock()
-        self._departed: dict[str, str] = {}
+        self._departed: dict[str, Failed] = {}
 
     def run(self) -> None:
         """Until every stop is over.
@@ -224,16 +241,20 @@ class Voyage:
         holder = self._roster.find(Role.HOLDER, stay.stop.holder)
         if stay.stop.holder in self._departed:
             self._skip(convoy, stay, self._departed[stay.stop.holder])
-        elif holder is not None:
-            stay.attempts += 1
-            stay.stage = Stage.OFFERED
-            offer = self._granting.offer(stay.stop, convoy.group.position)
-            stay.offered = Offered(offer, holder)
-            self._stays[offer.visit] = (convoy, stay)
-            self._heard = self._clock()
-            send_message(self._accelerator, offer)
-        elif not self._waits or self._clock() >= stay.deadline:
-            self._skip(convoy, stay, stay.line or _missing(stay.stop.holder))
+        elif holder is None:
+            if not self._waits or self._clock() >= stay.deadline:
+                self._skip(convoy, stay, stay.cause or _missing(stay.stop.holder))
+        elif stay.may_ask(holder, self._clock()):
+            self._offer(convoy, stay, holder)
+
+    def _offer(self, convoy: Convoy, stay: Stay, holder: Session) -> None:
+        stay.attempts += 1
+        stay.stage = Stage.OFFERED
+        offer = self._granting.offer(stay.stop, convoy.group.position)
+        stay.offered = Offered(offer, holder)
+        self._stays[offer.visit] = (convoy, stay)
+        self._heard = self._clock()
+        send_message(self._accelerator, offer)
 
     def _order_work(self) -> None:
         """In the plan's order, and ahead of time: the accelerator takes one at a time.
@@ -260,14 +281,16 @@ class Voyage:
         """Take the next thing that the accelerator says, or find out that it is late."""
         if all(convoy.over for convoy in self._convoys):
             return  # all of it was skipped
-        due = any(s.stage is Stage.DUE for c in self._convoys for s in c.stays)
-        silence_s = self._clock() - self._heard
-        left_s = max(0.001, self._limit_s - silence_s)
+        stays = [stay for convoy in self._convoys for stay in convoy.stays]
+        awaited = any(stay.awaited for stay in stays)
+        if not awaited:  # cargo that waits for a holder beside it is not late
+            self._heard = self._clock()
+        due = any(stay.stage is Stage.DUE for stay in stays)
+        left_s = max(0.001, self._limit_s - (self._clock() - self._heard))
         try:
             raw = self._accelerator.receive(min(POLL_S, left_s) if due else left_s)
         except PeerError as error:
-            under_way = any(stay.under_way for _convoy, stay in self._stays.values())
-            late = under_way and self._clock() - self._heard >= self._limit_s
+            late = self._clock() - self._heard >= self._limit_s
             if error.code != TIMEOUT or late:
                 raise
             return
@@ -305,29 +328,38 @@ class Voyage:
         self._granting.tell_departed(told)
         if self._waits:
             raise job_failed(told.code, told.line)
-        self._departed[told.owner] = told.line
+        self._departed[told.owner] = Failed(told.code, told.line)
 
     def _end(self, convoy: Convoy, stay: Stay, ended: VisitEnded) -> None:
         if ended.fatal:
             raise job_failed(ended.reason, ended.line)
         loading = stay.stage in (Stage.OFFERED, Stage.LOADING)
         self._stays.pop(ended.visit)
-        stay.line = ended.line
+        stay.cause = Failed(ended.reason, ended.line)
         if ended.outcome == "verified":
             self._tally.verified.add((convoy.group.position, stay.stop.resource))
             stay.stage = Stage.OVER
         elif loading and self._may_try_again(stay, ended.reason):
-            stay.stage = Stage.DUE
+            self._pause(stay, stay.cause)
         else:
-            self._skip(convoy, stay, ended.line)
+            self._skip(convoy, stay, stay.cause)
+
+    def _pause(self, stay: Stay, cause: Failed) -> None:
+        """Twice as long each time, half of ``wait_s`` in the end, so all of it together."""
+        left = self._settings.attempts - stay.attempts
+        pause_s = max(SHORTEST_PAUSE_S, self._settings.wait_s / 2.0**left)
+        stay.again_s = self._clock() + pause_s
+        stay.stage = Stage.DUE
+        self._granting.tell_again(stay.stop, cause, pause_s)
 
     def _may_try_again(self, stay: Stay, reason: str) -> bool:
         left = stay.attempts < self._settings.attempts
         return self._waits and left and reason not in NEVER_LATER
 
-    def _skip(self, convoy: Convoy, stay: Stay, line: str) -> None:
+    def _skip(self, convoy: Convoy, stay: Stay, cause: Failed) -> None:
         self._tally.skipped.add((convoy.group.position, stay.stop.resource))
-        self._granting.tell_skipped(stay.stop, line)
+        self._tally.causes[stay.stop.resource] = cause
+        self._granting.tell_skipped(stay.stop, cause)
         stay.stage = Stage.OVER
 
     def _over(self, convoy: Convoy, stay: Stay) -> None:
@@ -354,10 +386,10 @@ def _busy(convoy: Convoy, stay: Stay) -> bool:
     )
 
 
-def _missing(holder: str) -> str:
-    return str(
-        PeerError(
-            f"holder {holder} is not here",
-            fix="Start it, and check that it reaches the orchestrator's port",
-        )
+def _missing(holder: str) -> Failed:
+    missing = PeerError(
+        f"holder {holder} is not here",
+        fix="Start it, and check that it reaches the orchestrator's port",
+        code="peer-missing",
     )
+    return Failed(missing.code, str(missing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import pytest
 
 from sealift.errors import JobError, PeerError, PolicyError, UnavailableError
 from sealift.events import Event
+from sealift.ids import VisitId
 from sealift.travel.messages import (
     Failed,
     Finished,
@@ -17,6 +19,7 @@ from sealift.travel.messages import (
     Output,
     OutputKept,
     StartJob,
+    VisitEnded,
 )
 from sealift.travel.orchestrator import Orchestrator, RunSummary
 from sealift.travel.roster import Roster
@@ -137,6 +140,40 @@ def test_another_accelerator_goes_on(dies_after: int) -> None:
     ended = {e.fields["visit"] for e in job.events if e.kind == "visit.ended"}
     offered = {e.fields["visit"] for e in job.events if e.kind == "visit.offered"}
     assert ended == offered
+
+
+def test_what_is_withheld_names_who_refused_and_why() -> None:
+    """A run that failed for want of rows says what their holder said."""
+    (only,) = accelerators = (accelerator(),)
+    job = Job(*accelerators, asked=replace(ASKED, on_missing="wait"))
+    only._clock = job.clock
+    original = only._say
+
+    def say(visit: VisitId) -> object:
+        if only.offers[visit].holder != "bern":
+            return original(visit)
+        del only._next[visit]
+        return VisitEnded(
+            visit=visit, outcome="failed", reason="disk-full", line="it is full"
+        )
+
+    only._say = say  # type: ignore[method-assign]
+    withheld = Failed("output-withheld", "bern had 0 visits of at least 1")
+    only._tell = withholding(only._tell, withheld)  # type: ignore[method-assign]
+    with pytest.raises(PolicyError) as failure:
+        job.run()
+    assert failure.value.code == "output-withheld"
+    assert str(failure.value) == (
+        "bern had 0 visits of at least 1. "
+        "bern-heldout was skipped: it is full [disk-full]; "
+        "bern-train was skipped: it is full [disk-full]"
+    )
+
+
+def withholding(
+    tell: Callable[[object], bytes], failed: Failed
+) -> Callable[[object], bytes]:
+    return lambda said: tell(failed if isinstance(said, Output) else said)
 
 
 def test_an_accelerator_that_dies_in_the_end() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from sealift.travel.messages import (
 from sealift.travel.roster import Roster
 from sealift.travel.schedule import Group, plan_job
 from sealift.travel.settings import TravelSettings
-from sealift.travel.voyage import Tally, Voyage
+from sealift.travel.voyage import SHORTEST_PAUSE_S, Tally, Voyage
 from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.visit_parts import FakeClock
@@ -62,7 +62,10 @@ class Trip:
         self.events: list[Event] = []
         self.kept: list[Output] = []
         self.tally = Tally()
-        self.voyage = Voyage(
+        self.voyage = self.make()
+
+    def make(self) -> Voyage:
+        return Voyage(
             self.groups,
             self.settings,
             accelerator=self.accelerator,  # type: ignore[arg-type]
@@ -214,6 +217,109 @@ def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
     asked = TravelSettings(on_missing="wait", attempts=5)
     trip = Trip(asked, fails=1.0, reasons=(reason,)).run()
     assert len(trip.offers()) == len(trip.planned)
+
+
+def refusing(
+    trip: Trip, holder: str, until_s: float, then: Callable[[], None] = lambda: None
+) -> list[float]:
+    """A holder's disk is full for so long; when it was asked."""
+    asked: list[float] = []
+    original = trip.accelerator._say
+
+    def say(visit: VisitId) -> object:
+        offer = trip.accelerator.offers[visit]
+        if trip.accelerator._next[visit] != "load" or offer.holder != holder:
+            return original(visit)
+        asked.append(trip.clock())
+        if trip.clock() >= until_s:
+            return original(visit)
+        del trip.accelerator._next[visit]
+        then()
+        return VisitEnded(
+            visit=visit, outcome="failed", reason="disk-full", line="it is full"
+        )
+
+    trip.accelerator._say = say  # type: ignore[method-assign]
+    return asked
+
+
+def pauses(trip: Trip) -> list[object]:
+    again = [e.fields for e in trip.events if e.kind == "visit.again"]
+    assert all((e["reason"], e["line"]) == ("disk-full", "it is full") for e in again)
+    return [each["pause_s"] for each in again]
+
+
+def test_a_full_disk_of_fifteen_seconds_costs_no_visit() -> None:
+    trip = Trip(TravelSettings(on_missing="wait"))
+    asked = refusing(trip, "bern", trip.clock() + 15.0)
+    trip.run()
+    assert trip.tally.verified == trip.planned
+    assert pauses(trip) == [3.75, 7.5, 15.0]
+    for before, after, pause_s in zip(
+        asked, asked[1:], (3.75, 7.5, 15.0), strict=False
+    ):
+        assert after - before >= pause_s
+
+
+@pytest.mark.parametrize(
+    ("attempts", "wait_s", "expected"),
+    [
+        (5, 60.0, [3.75, 7.5, 15.0, 30.0]),
+        (3, 8.0, [2.0, 4.0]),
+        (4, 0.0, [SHORTEST_PAUSE_S] * 3),
+        (1, 60.0, []),
+    ],
+)
+def test_who_refuses_for_good_is_asked_so_often_and_named(
+    attempts: int, wait_s: float, expected: list[float]
+) -> None:
+    asks = TravelSettings(on_missing="wait", attempts=attempts, wait_s=wait_s)
+    trip = Trip(asks)
+    trip.groups = trip.groups[: len(OWNERS)]
+    trip.voyage = trip.make()
+    asked = refusing(trip, "bern", float("inf"))
+    trip.run()
+    assert len(asked) == attempts
+    assert pauses(trip) == expected
+    (skipped,) = [e.fields for e in trip.events if e.kind == "visit.skipped"]
+    assert (skipped["reason"], skipped["line"]) == ("disk-full", "it is full")
+    assert trip.tally.causes == {"bern-train": Failed("disk-full", "it is full")}
+
+
+def test_others_load_while_one_is_not_asked_and_nobody_is_late() -> None:
+    """The pauses are longer than the accelerator may be silent while it has work."""
+    asks = TravelSettings(
+        on_missing="wait", wait_s=600.0, lease_s=1.0, work_s=1.0, mixed=True
+    )
+    trip = Trip(asks)
+    asked = refusing(trip, "bern", trip.clock() + 500.0)
+    trip.run()
+    assert trip.tally.verified == trip.planned
+    assert asked[-1] - 1000.0 >= 500.0
+    beside = [o.visit for o in trip.offers() if o.position == 0 and o.holder != "bern"]
+    said = trip.accelerator.said
+    last = max(
+        at
+        for at, each in enumerate(said)
+        if isinstance(each, OfferVisit) and (each.position, each.holder) == (0, "bern")
+    )
+    loaded = {each.visit for each in said[:last] if isinstance(each, VisitLoaded)}
+    assert len(beside) == 2
+    assert set(beside) <= loaded
+
+
+def test_a_holder_that_came_back_is_asked_at_once() -> None:
+    trip = Trip(TravelSettings(on_missing="wait"))
+    began = trip.clock()
+    fails = iter((True,))
+
+    def come_back() -> None:
+        if next(fails, False):
+            trip.roster.enter(ScriptedHolder("bern"))  # type: ignore[arg-type]
+
+    asked = refusing(trip, "bern", began + 0.001, come_back)
+    trip.run()
+    assert asked[:3] == [began, began, pytest.approx(began + 7.5, abs=0.1)]
 
 
 @pytest.mark.parametrize(
