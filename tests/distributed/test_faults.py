@@ -203,13 +203,14 @@ def test_every_role_stops_when_asked(run: JobRun) -> None:
     orchestrator = run["orchestrator"]
     orchestrator.wait_event("visit.phase", phase="train")
     beside = children_of(north)
-    assert stop_in_time(run["broker-east"]) == STOPPED  # its keys are given already
     assert stop_in_time(north) == STOPPED
     assert_gone(beside)
     orchestrator.wait_event(
         "visit.phase", after=len(orchestrator.events), holder="east", phase="train"
     )
+    run["broker-east"].signal(signal.SIGTERM)  # not before: its holder asks it
     assert stop_in_time(accelerator) == STOPPED
+    assert run["broker-east"].end(STOP_S) == STOPPED
     scrubbed = accelerator.events[-1]
     assert scrubbed.kind == "visit.abandoned"
     assert scrubbed.fields["verified"] is True
