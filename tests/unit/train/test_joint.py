@@ -147,7 +147,7 @@ def test_a_slice_gives_as_many_values_as_were_allowed() -> None:
 
 def sum_of_first_window(batch_rows: int) -> tuple[float, int]:
     settings = replace(SETTINGS, batch_rows=batch_rows)
-    training = joint(settings=settings, values=16, value_rows=16)
+    training = joint(LIGHTNING, settings, values=16, value_rows=16)
     found = training.work([cargo("north", 256)])["north-train"]
     return found.curve[0] * found.curve_rows[0], found.curve_rows[0]
 
@@ -156,7 +156,7 @@ def loss_of_one(place: int) -> float:
     """Of the row at this place of the order, by the model as it begins."""
     order = batch_order(256, seed=SETTINGS.seed, epoch=0, scope="north-train/0")
     row = rows(256, seed=len("north"))[order[place : place + 1]]
-    training = joint(settings=replace(SETTINGS, batch_rows=1))
+    training = joint(LIGHTNING, replace(SETTINGS, batch_rows=1))
     found = training.work([cargo_of(resource("north", 1), row)])
     return found["north-train"].metrics["loss"]
 
