@@ -9,7 +9,7 @@ from typing import Final
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit
 from sealift.release.audit import SignedTreeHead
-from sealift.release.collect import collect_release, request_head
+from sealift.release.collect import BrokerRefusedError, collect_release, request_head
 from sealift.release.heads import ShownHeads
 from sealift.release.hearing import hear_statements
 from sealift.release.signed import VerifiedAgreement
@@ -113,8 +113,10 @@ class Keyring:
             wait_s = max(0.0, deadline - self._clock())
             try:
                 return self._collect_from(owner, wait_s)
-            except PeerError:
-                if self._clock() + PAUSE_S >= deadline:
+            except (PeerError, BrokerRefusedError) as error:
+                # A slow log is no refusal for good: the rest is asked for once more.
+                again = isinstance(error, PeerError) or error.rule == "evidence-old"
+                if not again or self._clock() + PAUSE_S >= deadline:
                     raise
             time.sleep(PAUSE_S)
 
@@ -124,7 +126,8 @@ class Keyring:
         ) as session:
             self._agreement = hear_statements(session, self._agreement)
             for resource in self._agreement.agreement.resources_of(owner):
-                if self._only and resource.name != self._only:
+                wanted = self._only in ("", resource.name)
+                if not wanted or resource.name in self.released:
                     continue
                 key, _head = collect_release(
                     session, self._agreement, resource.name, clock=self._clock

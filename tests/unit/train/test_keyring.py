@@ -9,8 +9,13 @@ import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import PeerError, UsageError
+from sealift.events import discard
+from sealift.release.brokermessages import Refusal
+from sealift.release.collect import BrokerRefusedError
+from sealift.release.heads import ShownHeads
 from sealift.session.session import Session
 from sealift.train import accelerator as module
+from sealift.train import keyring as keyring_module
 from sealift.train.accelerator import Accelerator
 from sealift.train.keyring import Keyring
 from sealift.travel.hostsetup import ReleasedResource
@@ -58,3 +63,44 @@ def test_a_cut_takes_the_keys_along(monkeypatch: pytest.MonkeyPatch) -> None:
         key.reveal(TOKEN)
     monkeypatch.setattr(Keyring, "forget", lambda _self: None)  # mutant
     assert lost_after_collecting(monkeypatch).reveal(TOKEN)
+
+
+def collected(
+    monkeypatch: pytest.MonkeyPatch, rules: list[str], within_s: float
+) -> list[str]:
+    """Which keys were asked for, of a broker that refuses one by each of these rules."""
+    owned = [resource("north", 8), resource("north", 8, "heldout")]
+    agreement = SimpleNamespace(
+        holders=("north",), resources_of=lambda _owner: owned, agreement=None
+    )
+    agreement.agreement = agreement
+    asked: list[str] = []
+
+    def release(_session: object, _agreement: object, name: str, **_: object) -> object:
+        asked.append(name)
+        if name == "north-heldout" and rules:
+            raise BrokerRefusedError(Refusal(rules.pop(0), "refused"))
+        return SecretKey.generate(), None
+
+    monkeypatch.setattr(keyring_module, "meet_broker", lambda *_p, **_n: Control())
+    monkeypatch.setattr(keyring_module, "hear_statements", lambda _s, known: known)
+    monkeypatch.setattr(keyring_module, "collect_release", release)
+    monkeypatch.setattr(keyring_module, "request_head", lambda _s: None)
+    monkeypatch.setattr(keyring_module, "PAUSE_S", 0.0)
+    monkeypatch.setattr(ShownHeads, "show", lambda *_: None)
+    parts = cast("Any", None), cast("Any", None), cast("Any", agreement)
+    keyring = Keyring(*parts, clock=lambda: 0.0, sink=discard)
+    keyring.collect(within_s)
+    assert keyring.owners == ("north",)
+    return asked
+
+
+def test_evidence_that_grew_old_in_the_midst_is_shown_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow log is no refusal for good; keys that are here cost no other use."""
+    both = ["north-train", "north-heldout"]
+    assert collected(monkeypatch, ["evidence-old"], 9.0) == [*both, "north-heldout"]
+    for rules, within_s in ((["evidence-old"], 0.0), (["level-refused"], 9.0)):
+        with pytest.raises(BrokerRefusedError):
+            collected(monkeypatch, rules, within_s)
