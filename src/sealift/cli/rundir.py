@@ -160,7 +160,9 @@ class RunFolder:
         if self._written_bytes > MAX_OUTPUT_BYTES:
             raise MalformedError("an output is too long", code="bad-output")
         try:
-            with (self._partial / output.name).open("ab") as file:
+            with open(
+                self._partial / output.name, "ab", opener=_made_if_missing
+            ) as file:
                 file.write(output.part)
         except OSError as error:
             raise write_failed(self.path / output.name, error) from None
@@ -309,7 +311,7 @@ class _Marker:
 
 
 def _made_if_missing(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o600)
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def _left(paths: Sequence[Path]) -> UnavailableError:

@@ -61,7 +61,7 @@ class Counts:
 class Reporter:
     """Writes the status until it is closed.
 
-    A write that fails, on a full disk for one, is tried again: meanwhile the file grows
+    What fails, a write on a full disk for one, is tried again: meanwhile the file grows
     old, and who shows it says so.
 
     Args:
@@ -125,5 +125,5 @@ class Reporter:
 
     def _report(self) -> None:
         while not self._ended.wait(EVERY_S):
-            with suppress(OSError):
+            with suppress(Exception):  # it grows old then, and whoever shows it says so
                 write_status(self._folder, self.status())

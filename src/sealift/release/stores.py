@@ -116,7 +116,8 @@ def _alone(path: Path) -> Iterator[None]:
     """
     place = Path(os.path.realpath(path) + LOCK_SUFFIX)
     try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(place, flags, 0o600)
     except OSError as error:
         raise write_failed(place, error) from None
     with closing(os.fdopen(descriptor, "r+b", buffering=0)) as file:

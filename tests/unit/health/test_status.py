@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,8 +156,11 @@ def test_a_role_that_can_release_nothing_says_why(tmp_path: Path) -> None:
         assert read_status(tmp_path).unready == "agreement-superseded"
 
 
-def test_a_full_disk_does_not_end_the_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space"), sqlite3.OperationalError("disk I/O")]
+)
+def test_what_fails_does_not_end_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(reporting, "EVERY_S", 0.01)
     tries: list[int] = []
@@ -166,7 +170,7 @@ def test_a_full_disk_does_not_end_the_reports(
         tries.append(1)
         if len(tries) > 3:
             made._ended.set()
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     with made:
         monkeypatch.setattr(reporting, "write_status", full)

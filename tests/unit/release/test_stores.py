@@ -115,3 +115,15 @@ def test_keys_are_kept_and_destroyed(tmp_path: Path) -> None:
     assert list(destroy_keys(path, owner, ["two", "three"])) == ["two"]
     with opened_vault(path, owner) as vault:
         assert vault.resources() == kept
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write beside the vault would else have a file of its owner emptied."""
+    consortium = make_consortium()
+    paths = stores(tmp_path, consortium)
+    other = tmp_path / "other"
+    other.write_text("precious")
+    Path(f"{paths[0]}{opening.LOCK_SUFFIX}").symlink_to(other)
+    with pytest.raises(UnavailableError) as caught, opened(paths, consortium):
+        pass
+    assert (caught.value.code, other.read_text()) == ("cannot-write", "precious")
