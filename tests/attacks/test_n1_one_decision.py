@@ -24,6 +24,8 @@ from sealift.errors import PolicyError, SealiftError
 from sealift.events import Event
 from sealift.ids import Role
 from sealift.link import terms
+from sealift.release.auditlog import AuditLog
+from sealift.release.door import Door
 from sealift.release.facts import Kind
 from sealift.release.statement import save_statement, sign_statement
 from sealift.travel import attendance
@@ -159,6 +161,8 @@ def test_what_refuses_is_the_decision_that_the_door_asks(
     monkeypatch.setattr(DOORS[kind][1], "decide", lambda ask, state: None)
     # What hangs up on everybody once our part has ended; it looks at home, not at them.
     monkeypatch.setattr(OwnSide, "require_staying", lambda own: None)
+    # What is asked once more when it was logged.
+    monkeypatch.setattr(Door, "require_still", lambda *_: None)
     assert outcome(kind, world) == OUT
     world.box.close()
 
@@ -274,3 +278,20 @@ def test_a_batch_that_waited_sealed_is_asked_about_again(
         got.join()
         assert (caught.value.code, sender.num_sent) == ("owner-left", 1)
         sender.close()
+
+
+@pytest.mark.parametrize("kind", [Kind.DATA_KEY, Kind.MODEL_KEY, Kind.CHECKPOINT_SHARE])
+def test_a_statement_that_comes_while_it_is_logged_is_obeyed(
+    tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Syncing takes its time; whoever left was told that nothing goes any more."""
+    world = prepared(kind, tmp_path)
+    assert outcome(kind, world) == OUT  # control
+    append = AuditLog.append
+
+    def slow(log: AuditLog, entry: Any) -> Any:
+        says("leave", "ada", world)
+        return append(log, entry)
+
+    monkeypatch.setattr(AuditLog, "append", slow)
+    assert outcome(kind, world) == "owner-left"

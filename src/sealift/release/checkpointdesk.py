@@ -189,6 +189,7 @@ class CheckpointDesk:
         )
         digest = Digest.of(encode(info))
         logged = self._append("checkpoint-release", key, fetch.mark, asker, info=digest)
+        self._door.require_still(asker.peer)
         return ShareRelease(info, sealed, signature, logged)
 
     def _finish(

@@ -107,12 +107,13 @@ class Door:
             sealed = self._seal(request, visit)
             use = self._debit(resource, peer)
             self._leases.grant(peer, resource, visit.judged_after_s)
+            info = info_digest(sealed.info)
+            logged = self._append_asked(request, visit, info=info, use=use)
+            self.require_still(peer)
         except SealiftError as error:
             if self.refused(peer, error):
                 self._append_asked(request, visit, rule=error.code)
             raise
-        info = info_digest(sealed.info)
-        logged = self._append_asked(request, visit, info=info, use=use)
         self.tell("release.granted", resource=resource.name, peer=peer.name)
         return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
 
@@ -156,6 +157,15 @@ class Door:
                 in_force=in_force,
             )
         )
+
+    def require_still(self, peer: Peer) -> None:
+        """To sync an entry takes its time: what came meanwhile counts.
+
+        Raises:
+            PolicyError, StaleError: see ``require_in_force``, or ``lease-revoked``.
+        """
+        self.require_in_force()
+        self._leases.admit(peer)
 
     def refused(self, peer: Peer, error: SealiftError) -> bool:
         """Tell of a refusal; whether it is to be logged."""

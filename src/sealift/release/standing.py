@@ -144,8 +144,8 @@ class Standings:
         """
         with self._lock:
             epoch = self._ledger.revoke(instance, rule)
-            self._leases.pop(instance, None)
             record(epoch)
+            self._leases.pop(instance, None)  # last: what was not logged is tried again
 
     def standing(self, instance: PublicKey, now_s: float) -> Standing:
         """Where an instance stands at ``now_s``."""

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sealift.crypto.sign import SigningKey
-from sealift.errors import PolicyError, StaleError
+from sealift.errors import PolicyError, StaleError, UnavailableError
 from sealift.release.agreement import KeyLease
 from sealift.release.standing import GRACE_S, HEARTBEAT_MISSING, Standings
 from tests.sim.memory_ledger import MemoryLedger
@@ -118,6 +118,22 @@ def test_giving_back_does_not_change_the_host(standings: Standings) -> None:
         assert refusal.value.code == "attester-differs"
     standings.prove(ONE, TERMS, 1.0, HOST)  # control
     assert standings.standing(ONE, 1.0).due_s
+
+
+def test_what_could_not_be_logged_is_logged_later(standings: Standings) -> None:
+    """A full disk: the instance is revoked at once, and whoever looks next tries again."""
+    standings.grant(ONE, TERMS, 0.0, HOST)
+
+    def full(epoch: int) -> None:
+        raise UnavailableError("the disk is full")
+
+    with pytest.raises(UnavailableError):
+        standings.revoke(ONE, "ima-not-allowed", full)
+    assert standings.standing(ONE, 1.0).rule == "ima-not-allowed"
+    assert standings.open() == standings.overdue(LASTS_S + GRACE_S) == (ONE,)
+    epochs: list[int] = []
+    standings.revoke(ONE, HEARTBEAT_MISSING, epochs.append)
+    assert (epochs, standings.open()) == ([1], ())
 
 
 def test_nobody_is_told_before_it_is_logged(standings: Standings) -> None:
