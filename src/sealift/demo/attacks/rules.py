@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from sealift.attest.result import AttestationResult
 from sealift.codec import encode
-from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
+from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.crypto.sign import SigningKey
 from sealift.demo.attacks.office import now_s
 from sealift.demo.attacks.stage import CELL_ROWS, OWNERS, Stage
 from sealift.errors import SealiftError
@@ -28,21 +27,9 @@ from sealift.release.line import SignedLink
 from sealift.release.receipt import SignedReceipt, instance_bound, verify_receipt
 from sealift.release.signed import SignedAgreement, verify
 from sealift.release.statement import require_timely, sign_statement
+from sealift.session.endpoint import VerifiedPeer
 
 DAY_S = 86400
-
-
-@dataclass(frozen=True, slots=True)
-class _Peer:
-    """What a session with the stage's accelerator proves."""
-
-    role: Role
-    name: str
-    identity: PublicKey | None
-    instance: PublicKey
-    hpke: HpkePublicKey
-    agreement: Digest
-    result: AttestationResult | None
 
 
 def refusal(step: Callable[[], object]) -> str:
@@ -102,14 +89,14 @@ def _decided(stage: Stage, kind: Kind, *, unproven: bool = False, **facts: Any) 
     assert evidence is not None
     bound = instance_bound(stage.instance, verified.digest)
     result = verified.appraiser().appraise(evidence.collect(bound), bound)
-    peer = _Peer(
-        Role.ACCELERATOR,
-        "accelerator",
-        None,
-        stage.instance,
-        HpkePrivateKey.generate().public,
-        verified.digest,
-        None if unproven else result,
+    peer = VerifiedPeer(
+        role=Role.ACCELERATOR,
+        name="accelerator",
+        identity=None,
+        instance=stage.instance,
+        hpke=HpkePrivateKey.generate().public,
+        agreement=verified.digest,
+        result=None if unproven else result,
     )
     known: dict[str, Any] = {
         "owner": Owner(OWNERS[0], stage.identities[OWNERS[0]].public_key),
