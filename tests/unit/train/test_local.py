@@ -12,7 +12,9 @@ from sealift.data.card import read_card
 from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import MalformedError, PolicyError
 from sealift.train.joint import mean_over_rows
+from sealift.train.local import mean_of_parts
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
+from tests.sim.owners import make_consortium
 
 
 def test_means_are_weighted_by_rows() -> None:
@@ -20,6 +22,14 @@ def test_means_are_weighted_by_rows() -> None:
     assert mean_over_rows(parts) == {"loss": 1.75, "accuracy": 0.5}
     assert mean_over_rows([]) == {}
     assert mean_over_rows([(10, {"loss": 1e308}), (1, {"rows": 2.0})]) == {"rows": 2.0}
+
+
+def test_means_over_parts_are_rounded() -> None:
+    """A mean of rounded numbers has more places than they have."""
+    agreement = make_consortium().agreement
+    ruled = replace(agreement, output=replace(agreement.output, digits=2))
+    parts = [(10, {"loss": 0.25}), (20, {"loss": 0.5})]
+    assert mean_of_parts(ruled, parts) == {"loss": 0.42}
 
 
 def test_held_out_slices_count_by_their_rows(tmp_path: Path) -> None:
