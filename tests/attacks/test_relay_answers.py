@@ -1,4 +1,4 @@
-"""A stranger at the relay who asks, takes no answer, and would have others held for it."""
+"""Strangers at the relay who take no answer, or go on under a name that is another's by now."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from sealift.errors import SealiftError
+from sealift.errors import PeerError, SealiftError
 from sealift.session import relay as relay_module
 from sealift.session.envelope import Envelope, EnvelopeKind, fresh_circuit
+from sealift.session.link import Link
 from sealift.session.relay import Relay
 from tests.attacks.test_relay_strangers import (
     CHUNK,
@@ -53,3 +54,23 @@ def test_answers_that_a_stranger_does_not_take_are_its_own(
             answering = north.accept(5)
             answering.send(answering.receive(5))
             assert asked.receive(5) == b"still here?"
+
+
+def test_whoever_had_a_name_before_it_was_vouched_for_speaks_under_it_no_more() -> None:
+    """Brokers keep places for the accelerator, by the name that the relay tells them."""
+    with ExitStack() as stack:
+        relay = stack.enter_context(Relay.listen(registry=REGISTRY))
+        broker = stack.enter_context(dial(relay, "broker-north"))
+        early, genuine = (
+            stack.enter_context(Link.dial(relay.address, "accelerator"))
+            for _ in range(2)
+        )
+        early.open("broker-north", 5)  # control: nobody was vouched for yet
+        assert broker.accept(5).peer_name == "accelerator"
+        relay.vouch(genuine.open("broker-north", 5).id)
+        broker.accept(5)
+        with pytest.raises(PeerError) as caught:
+            early.open("broker-north", 5)
+        assert caught.value.code == "name-taken"
+        genuine.open("broker-north", 5)
+        assert broker.accept(5).peer_name == "accelerator"

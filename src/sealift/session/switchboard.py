@@ -220,7 +220,9 @@ class Switchboard:
         ]
 
     def _admit(self, connection: int, envelope: Envelope) -> int:
-        target = self._names.get(envelope.name)
+        own, target = self._members[connection].name, self._names.get(envelope.name)
+        if self._is_held(own) and self._names[own] != connection:
+            raise relay_error("name-taken", own)  # vouched for since, for another
         if target is None or target == connection:
             raise relay_error("unknown-peer", envelope.name)
         opened = sum(route.opener == connection for route in self._routes.values())
