@@ -241,6 +241,46 @@ def test_rows_are_asked_for_before_each_frame(tmp_path: Path) -> None:
         assert count == frames if frames else outcome_.verified
 
 
+def test_rows_are_asked_for_once_there_is_room(tmp_path: Path) -> None:
+    """A slow accelerator: the owner leaves while the second frame waits for a place."""
+    left: list[bool] = []
+    sent: list[Event] = []
+
+    def allow() -> None:
+        if left:
+            raise PolicyError("left", code="owner-left")
+
+    def bring(hand: Hand) -> Any:
+        provisioning = Provisioning(
+            hand.held,
+            hand.signed,
+            clock=hand.clock,
+            check_heads=lambda heads: None,
+            require_allowed=allow,
+            sink=sent.append,
+        )
+        way = provisioning._way
+
+        def slow(*parts: Any) -> Any:
+            found = way(*parts)
+            room = found.room
+
+            def wait(frame_bytes: int) -> memoryview:
+                if any(each.kind == "holder.frame" for each in sent):
+                    left.append(True)
+                return room(frame_bytes)
+
+            found.room = wait
+            return found
+
+        provisioning._way = slow  # type: ignore[method-assign]
+        return provisioning.provision(hand.session)
+
+    with VisitWorld(tmp_path) as world:
+        assert not world.visit("ada", bring).verified
+    assert [each.kind for each in sent].count("holder.frame") == 1
+
+
 def test_a_fed_device_is_asked_about_before_each_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,6 @@ class Provisioning:
         record_bytes = self._held.resource.record_bytes
         total = len(record_range(self._lease, record_bytes))
         for sequence in range(total):
-            self._remaining_s()
             place = placement(self._lease, sequence, record_bytes)
             length = self._build(sink, place, visit_key)
             sink.send()
@@ -183,6 +182,7 @@ class Provisioning:
         source = self._held.source
         length = source.record_length(place.record)
         room = sink.room(HEADER_BYTES + length)
+        self._remaining_s()  # to wait for room may take long; memory there may be shared
         source.record_into(place.record, room[HEADER_BYTES:])
         room[:HEADER_BYTES] = frame_head(
             visit_key, self._lease, place, room[-TAG_BYTES:]
