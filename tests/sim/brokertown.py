@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sealift.attest.attesters.development import DevelopmentAttester
@@ -15,6 +16,7 @@ from sealift.release.collect import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.relay import Relay
+from sealift.session.session import Session
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import expect_broker
 from tests.sim.owners import BrokerBox, Consortium, make_broker
@@ -57,8 +59,9 @@ class Town:
         threading.Thread(target=serve, daemon=True).start()
         return box
 
-    def collect(self, consortium: Consortium, owner: str) -> str:
-        """``released``, or why not."""
+    @contextmanager
+    def session(self, consortium: Consortium, owner: str) -> Iterator[Session]:
+        """An accelerator's, with an owner's broker."""
         attester = DevelopmentAttester(
             consortium.attester,
             role=Role.ACCELERATOR,
@@ -67,16 +70,22 @@ class Town:
         ours = self._endpoint(
             consortium, Role.ACCELERATOR, "accelerator", attester=attester
         )
-        verified = consortium.verified()
+        policy = expect_broker(consortium.verified(), owner)
         with (
             self._relay.local_link("accelerator") as link,
-            connect(
-                link.open(f"broker-{owner}", 5.0), ours, expect_broker(verified, owner)
-            ) as session,
+            connect(link.open(f"broker-{owner}", 5.0), ours, policy) as session,
         ):
+            yield session
+
+    def collect(self, consortium: Consortium, owner: str) -> str:
+        """``released``, or why not."""
+        with self.session(consortium, owner) as session:
             try:
                 key, _ = collect_release(
-                    session, verified, f"{owner}-train", clock=time.monotonic
+                    session,
+                    consortium.verified(),
+                    f"{owner}-train",
+                    clock=time.monotonic,
                 )
             except PolicyError as error:
                 return error.why

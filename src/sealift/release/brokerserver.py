@@ -43,7 +43,7 @@ from sealift.release.checkpoint import (
     Logged,
 )
 from sealift.release.checkpointdesk import CheckpointDesk
-from sealift.release.decision import require_reader
+from sealift.release.decision import require_reader, require_same_agreement
 from sealift.release.door import Door, bring_into_force
 from sealift.release.enroldesk import EnrolDesk
 from sealift.release.facts import Owner, Peer
@@ -155,6 +155,9 @@ class Broker:
                 # asked begins another session, and goes on within its lease.
                 self.leases.fail(session.peer, error)
                 raise
+            except MalformedError as error:
+                self._refuse_unread(error, session)
+                raise
             asked += request.lease is None
             answer = self.answer(request, session, visit)
             visit.answered()
@@ -187,10 +190,7 @@ class Broker:
             return
         self._door.tell("release.refused", rule=error.code, peer=name)
         if self._door.may_log(None):
-            try:
-                self._door.append("refusal", role=role, peer=name[:63], rule=error.code)
-            except UnavailableError as failure:
-                self._door.tell("broker.failed", rule=failure.code, peer=name)
+            self._record_refused(error, role=role, peer=name[:63])
 
     def obey_statements(self) -> None:
         """End every lease once a statement, or its time, ended what keys go by.
@@ -236,6 +236,7 @@ class Broker:
         if request.checkpoint is not None:
             return self._answer_checkpoint(request.checkpoint, visit)
         self.leases.admit(session.peer)
+        require_same_agreement(session.peer, self._verified)
         if request.enrol is not None:
             return self._enrol(request.enrol, session)
         if request.lease is not None:
@@ -279,6 +280,27 @@ class Broker:
         if isinstance(answered, Logged):
             return BrokerAnswer(logged=answered)
         return BrokerAnswer(share=answered)
+
+    def _refuse_unread(self, error: MalformedError, session: BrokerSession) -> None:
+        """What is no question may have been one about a key; its session is over."""
+        peer = session.peer
+        if self._door.refused(peer, error):
+            self._record_refused(
+                error,
+                role=peer.role.value,
+                peer=peer.name,
+                instance=peer.instance,
+                session=session.th2,
+            )
+        with suppress(SealiftError):  # it may be over already
+            refusal = Refusal(error.code, str(error))
+            session.send_message(BrokerAnswer(refusal=refusal))
+
+    def _record_refused(self, error: SealiftError, **peer: object) -> None:
+        try:
+            self._door.append("refusal", rule=error.code, **peer)
+        except UnavailableError as failure:
+            self._door.tell("broker.failed", rule=failure.code, peer=str(peer["peer"]))
 
     def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
         self._door.tell("lease.revoked", rule=rule, peer=instance.to_text())

@@ -72,7 +72,7 @@ def require_reader(peer: Peer, verified: VerifiedAgreement) -> None:
     Raises:
         PolicyError: for anybody else.
     """
-    _same_agreement(peer, verified)
+    require_same_agreement(peer, verified)
     if peer.identity not in {party.sign for party in verified.agreement.parties}:
         _accelerator(peer)
         _evidence(peer, verified)
@@ -160,7 +160,8 @@ def _in_force(state: State) -> None:
         )
 
 
-def _same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
+def require_same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
+    """Raises ``other-agreement``."""
     if peer.agreement != verified.digest:
         raise PolicyError(
             "the peer works under another agreement",
@@ -319,7 +320,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "the same agreement",
-        lambda ask, state: _same_agreement(ask.peer, state.verified),
+        lambda ask, state: require_same_agreement(ask.peer, state.verified),
     ),
     Rule("an accelerator", lambda ask, state: _accelerator(ask.peer)),
     Rule("its evidence", lambda ask, state: _evidence(ask.peer, state.verified)),
