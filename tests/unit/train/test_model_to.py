@@ -21,10 +21,9 @@ MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 INSTANCE = SigningKey.generate()
 
 
-def hand_out(consortium: Consortium, folder: Path) -> set[str]:
-    """Write what the accelerator hands out; the names of the files."""
+def made(consortium: Consortium) -> Handout:
     nothing: Any = None
-    handout = Handout(
+    return Handout(
         consortium.verified(),
         SimpleNamespace(instance=INSTANCE),  # type: ignore[arg-type]
         "job",
@@ -33,11 +32,25 @@ def hand_out(consortium: Consortium, folder: Path) -> set[str]:
         heads=tuple,
         terms=nothing,
     )
+
+
+def hand_out(consortium: Consortium, folder: Path) -> set[str]:
+    """Write what the accelerator hands out; the names of the files."""
+    handout = made(consortium)
     training = SimpleNamespace(state=lambda: MODEL, digest=lambda: Digest.of(b"m"))
     for output in handout._outputs(training):  # type: ignore[arg-type]
         with (folder / output.name).open("ab") as file:
             file.write(output.part)
     return {path.name for path in folder.iterdir()}
+
+
+def test_means_over_parts_are_rounded() -> None:
+    """A mean of rounded numbers has more places than they have."""
+    plain = make_consortium()
+    rule = replace(OUTPUT, audience="everyone", digits=2)
+    handout = made(replace(plain, agreement=replace(plain.agreement, output=rule)))
+    handout._heldout = {"a": {0: (10, {"loss": 0.25}), 10: (20, {"loss": 0.5})}}
+    assert handout._metrics() == {"loss": 0.42}
 
 
 def shared(*names: str) -> Consortium:
