@@ -7,6 +7,7 @@ away and told about in an event; the door stays open.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -17,10 +18,16 @@ from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
 from sealift.session.link import Link
-from sealift.travel.peers import ACCELERATOR, expect_accelerator, expect_data_owner
+from sealift.travel.peers import (
+    ACCELERATOR,
+    expect_accelerator,
+    expect_data_owner,
+    registry_of,
+)
 from sealift.travel.roster import Roster
 
-MAX_GREETERS: Final = 32
+MAX_GREETED: Final = 24  # at one time under the accelerator's name: anybody has that
+MAX_GREETED_EACH: Final = 8  # under a party's, which it proved
 
 
 class Doorkeeper:
@@ -51,7 +58,10 @@ class Doorkeeper:
         self._roster = roster
         self._vouch = vouch
         self._sink = sink
-        self._greeters = threading.BoundedSemaphore(MAX_GREETERS)
+        self._most = dict.fromkeys(registry_of(agreement).keys, MAX_GREETED_EACH)
+        self._most[ACCELERATOR] = MAX_GREETED
+        self._greeted: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(
             target=self._run, name="doorkeeper", daemon=True
         )
@@ -70,16 +80,24 @@ class Doorkeeper:
                 circuit = self._link.accept(None)
             except PeerError:
                 return
-            if not self._greeters.acquire(blocking=False):
+            if not self._take_place(circuit.peer_name):
                 circuit.close()
                 continue
             threading.Thread(target=self._greet, args=(circuit,), daemon=True).start()
+
+    def _take_place(self, name: str) -> bool:
+        """Nobody's circuits cost another name its places; strange names have none."""
+        with self._lock:
+            free = self._greeted[name] < self._most.get(name, 0)
+            self._greeted[name] += free
+            return free
 
     def _greet(self, circuit: Circuit) -> None:
         try:
             self._admit(circuit)
         finally:
-            self._greeters.release()
+            with self._lock:
+                self._greeted[circuit.peer_name] -= 1
 
     def _admit(self, circuit: Circuit) -> None:
         is_accelerator = circuit.peer_name == ACCELERATOR

@@ -30,11 +30,15 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.peers import TELLER, expect_data_owner, expect_holder, link_name
+from sealift.travel.peers import (
+    expect_data_owner,
+    expect_holder,
+    link_name,
+    teller_name,
+)
 from sealift.travel.state import Clock
 
 EARLY_S: Final = 5.0  # that a holder may come before its visit waits for it
-MAX_TELLERS: Final = 4  # at one time
 TELLER_S: Final = 5.0
 Heard = Callable[[SignedStatement], None]
 
@@ -60,7 +64,8 @@ class Meeting:
         heard: Heard,
     ) -> None:
         self._heard = heard
-        self._tellers = threading.BoundedSemaphore(MAX_TELLERS)
+        # Who may come now to say something; each party once at a time.
+        self._tellers = {teller_name(each.name) for each in agreement.agreement.parties}
         self._link = link
         self._endpoint = endpoint
         self._agreement = agreement
@@ -132,7 +137,8 @@ class Meeting:
                 send_message(session, self._obey(said))
                 await_end(session)
         finally:
-            self._tellers.release()
+            with self._changed:
+                self._tellers.add(circuit.peer_name)
 
     def _obey(self, said: Said) -> Said | Failed:
         try:
@@ -143,8 +149,10 @@ class Meeting:
 
     def _park(self, circuit: Circuit) -> None:
         """Keep a holder's newest circuit; nobody else has business here but tellers."""
-        teller = circuit.peer_name.startswith(TELLER)
-        if teller and self._tellers.acquire(blocking=False):
+        with self._changed:
+            teller = circuit.peer_name in self._tellers
+            self._tellers.discard(circuit.peer_name)
+        if teller:
             listen = partial(self._listen, circuit)
             threading.Thread(target=listen, name="teller", daemon=True).start()
             return

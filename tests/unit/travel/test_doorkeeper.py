@@ -1,0 +1,54 @@
+"""Who takes whose place at the doors of orchestrator and accelerator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sealift.travel.doorkeeper import MAX_GREETED, MAX_GREETED_EACH, Doorkeeper
+from sealift.travel.meeting import Meeting
+from sealift.travel.peers import registry_of, teller_name
+from tests.sim.owners import make_consortium
+
+NOBODY: Any = None
+AGREEMENT = make_consortium().verified()
+
+
+@pytest.mark.parametrize("stranger", ["stranger", "tell-stranger", "accelerator"])
+def test_strangers_cost_no_party_its_place_at_the_door(stranger: str) -> None:
+    door = Doorkeeper(
+        NOBODY, NOBODY, AGREEMENT, roster=NOBODY, vouch=NOBODY, sink=NOBODY
+    )
+    taken = [door._take_place(stranger) for _ in range(MAX_GREETED + 9)]
+    assert sum(taken) == (MAX_GREETED if stranger == "accelerator" else 0)
+    for party in registry_of(AGREEMENT).keys:
+        assert [door._take_place(party) for _ in range(MAX_GREETED_EACH)]
+        assert not door._take_place(party)
+
+
+def test_each_party_comes_once_at_a_time_to_say_something() -> None:
+    """One semaphore for all would be held by whoever calls itself a teller."""
+    parties = [each.name for each in AGREEMENT.agreement.parties]
+    meeting = Meeting(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
+    assert meeting._tellers == {teller_name(each) for each in parties}
+
+
+def test_nobody_else_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    meeting = Meeting(NOBODY, NOBODY, AGREEMENT, NOBODY, heard=NOBODY)
+    monkeypatch.setattr(meeting, "_listen", lambda each: heard.append(each.peer_name))
+
+    class Comer:
+        def __init__(self, peer_name: str) -> None:
+            self.peer_name, self.closed = peer_name, False
+
+        def close(self) -> None:
+            self.closed = True
+
+    known = sorted(meeting._tellers)[0]
+    comers: list[Any] = [Comer(each) for each in ("tell-stranger", known, known)]
+    for each in comers:
+        meeting._park(each)
+    assert [each.closed for each in comers] == [True, False, True]
+    assert "tell-stranger" not in heard
