@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from sealift import codec
 from sealift.codec import encode
 from sealift.errors import MalformedError
 from sealift.link import handover, receiving, sending
 from sealift.link.handover import Consent, Proposal
 from sealift.session.session import Session
+from sealift.travel import messages
 from sealift.travel.messages import (
     ANY,
     Cargo,
@@ -160,6 +162,29 @@ def test_a_lie_before_a_link_ends_it_and_no_other(
                 require_clear(error.code, str(error))
     with linked(parties) as (sender, receiver):
         assert sender.form == receiver.form
+
+
+def escaping(genuine: Callable[..., Any]) -> Callable[..., Any]:
+    """A parser whose errors are none of ours."""
+
+    def parse(*args: Any, **more: Any) -> Any:
+        try:
+            return genuine(*args, **more)
+        except MalformedError as error:
+            raise ValueError(str(error)) from None
+
+    return parse
+
+
+def test_a_parsers_error_that_escapes_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "parse", escaping(messages.parse))
+    with pytest.raises(AssertionError):
+        test_a_lie_in_a_visit_ends_it_and_no_other(tmp_path, Cargo)
+    monkeypatch.setattr(codec, "decode", escaping(codec.decode))
+    with pytest.raises(ValueError, match=r"JSON|expected|bytes"):
+        test_a_lie_before_a_link_ends_it_and_no_other(tmp_path, monkeypatch, Proposal)
 
 
 # every reader of messages
