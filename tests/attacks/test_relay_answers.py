@@ -38,10 +38,11 @@ def test_answers_that_a_stranger_does_not_take_are_its_own(
             opening = Envelope(EnvelopeKind.OPEN, fresh_circuit(), "holder-north")
             asking.send(opening.encode())
 
+        circuits = [north.accept(5) for _ in range(8)]
+
         def answer() -> None:
             with suppress(SealiftError):
-                for _ in range(8):
-                    circuit = north.accept(5)
+                for circuit in circuits:
                     for _ in range(3):
                         circuit.send(CHUNK)
 
