@@ -234,4 +234,5 @@ lease_s = 20.0
 meet_s = 5.0
 on_missing = "wait"
 wait_s = 20.0
+attempts = 10
 """

@@ -40,7 +40,7 @@ from sealift.travel.told import NEVER_LATER, job_failed, told_errors
 
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
-SHORTEST_PAUSE_S: Final = 0.5  # before a holder is asked again
+SHORTEST_PAUSE_S: Final = 0.1  # before a holder is asked again
 TIMEOUT: Final = peer_timeout().code
 _TOLD: Final = (
     BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Departed, Failed, Output,
