@@ -28,7 +28,7 @@ from sealift.release.signed import Equipment
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
 from sealift.travel import attendance
-from sealift.travel.attendance import Attendance
+from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.holder import HeldResource
 from sealift.travel.lease import sign_lease
 from sealift.travel.served import SERVED_NAME, ServedVisits
@@ -196,7 +196,7 @@ def holding(world: World, link: Any) -> Attendance:
         held={"ada-train": HeldResource(resource, source, (bytes(32),))},
         heads=HeadStore(world.folder / "heads.json"),
         served=ServedVisits(world.folder / SERVED_NAME),
-        receipts=world.folder,
+        receipts=Receipts(world.folder),
         job=LEASE.job,
         clock=lambda: 0.0,
         statements=StatementDesk(

@@ -45,7 +45,7 @@ from sealift.release.stores import opened_vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.link import DIAL_TIMEOUT_S, Link
 from sealift.session.registry import prover
-from sealift.travel.attendance import Attendance
+from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.holder import HeldResource
 from sealift.travel.messages import Finished
 from sealift.travel.peers import link_name
@@ -104,8 +104,9 @@ def run(args: argparse.Namespace) -> int:
             finished = _attend_with_broker(args, holder)
     if finished.outcome != "finished":
         raise JobError("the job failed", why="the orchestrator's output says how")
-    print(json.dumps({"receipts": holder.kept, "failed": holder.failed}))
-    require_kept(holder.lost, args.receipts)
+    receipts = holder.receipts
+    print(json.dumps({"receipts": receipts.kept, "failed": receipts.failed}))
+    require_kept(receipts.lost, args.receipts)
     return 0
 
 
@@ -139,9 +140,7 @@ class _Holder:
         self._statements = StatementDesk(
             setup.agreement, statements_folder(setup), clock=wall_clock
         )
-        self.kept = 0
-        self.failed = 0
-        self.lost = 0
+        self.receipts = Receipts(args.receipts)
 
     def attend(self) -> Finished:
         """Until the job has ended.
@@ -178,7 +177,12 @@ class _Holder:
             if self._leaving.is_set():
                 raise PeerError("asked to leave", code="role-ended")
             attendance = make_attendance(
-                self._args, self._setup, self._link, self._held, self._statements
+                self._args,
+                self._setup,
+                self._link,
+                self._held,
+                self._statements,
+                self.receipts,
             )
             try:
                 return attendance.serve(joined)
@@ -186,10 +190,6 @@ class _Holder:
                 if self._leaving.is_set():
                     error.code = "role-ended"
                 raise
-            finally:
-                self.kept += attendance.kept
-                self.failed += attendance.failed
-                self.lost += attendance.lost
 
 
 def _attend_with_broker(args: argparse.Namespace, holder: _Holder) -> Finished:
@@ -289,6 +289,7 @@ def make_attendance(
     link: Link,
     held: dict[str, HeldResource],
     statements: StatementDesk,
+    receipts: Receipts,
 ) -> Attendance:
     """The holder of this command line."""
     endpoint = Endpoint(
@@ -304,7 +305,7 @@ def make_attendance(
         held=held,
         heads=HeadStore(args.heads),
         served=ServedVisits(args.heads.with_name(SERVED_NAME)),
-        receipts=args.receipts,
+        receipts=receipts,
         job=setup.job.name,
         clock=time.monotonic,
         receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,

@@ -29,7 +29,7 @@ from sealift.session.link import Link
 from sealift.session.registry import prover
 from sealift.train.eventlines import EventLines
 from sealift.train.settings import JobTable, parse_address, read_job
-from sealift.travel.attendance import Attendance, Between
+from sealift.travel.attendance import Attendance, Between, Receipts
 from sealift.travel.holder import HeldResource
 from sealift.travel.peers import link_name
 from sealift.travel.served import SERVED_NAME, ServedVisits
@@ -106,7 +106,7 @@ def _attendance(
         held=held,
         heads=HeadStore(args.heads),
         served=ServedVisits(args.heads.with_name(SERVED_NAME)),
-        receipts=args.receipts,
+        receipts=Receipts(args.receipts),
         job=job.name,
         clock=time.monotonic,
         sink=lines,

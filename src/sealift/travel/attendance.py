@@ -68,6 +68,50 @@ def _nothing_between(session: VisitSession, signed: SignedLease) -> VisitSession
     return session
 
 
+class Receipts:
+    """The folder of a holder's receipts, and what became of its visits.
+
+    One for all attendances of a process: a visit's receipt may come after the
+    orchestrator was lost and another attendance has begun.
+
+    Args:
+        folder: That gets them.
+
+    Attributes:
+        kept: Receipts of this process.
+        failed: Visits that came to nothing.
+        lost: Of these, such as had a receipt that could not be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._counting = threading.Lock()
+        self.kept = 0
+        self.failed = 0
+        self.lost = 0
+
+    def keep(self, lease: Lease, receipt: SignedReceipt) -> str:
+        """Write one, synced to the disk; its name.
+
+        Raises:
+            UnavailableError: ``disk-full`` or ``cannot-write``; it counts as lost.
+        """
+        with self._counting:
+            name = f"{self.kept + 1:05d}-{lease.visit.to_text()}.receipt.json"
+            try:
+                write_whole(self._folder / name, encode(receipt))
+            except SealiftError:
+                self.lost += 1
+                raise
+            self.kept += 1
+        return name
+
+    def fail(self) -> None:
+        """A visit came to nothing."""
+        with self._counting:
+            self.failed += 1
+
+
 class Attendance:
     """One holder in one job.
 
@@ -78,7 +122,7 @@ class Attendance:
         held: The party's sealed files, by resource.
         heads: What this party remembers of every log.
         served: What was served, counted on the disk.
-        receipts: Folder that gets the receipts.
+        receipts: Gets the receipts, and counts.
         job: Name of the job that leases must name.
         mode: How records cross, by this party's own copy of the job; no lease may say
             otherwise.
@@ -88,11 +132,6 @@ class Attendance:
         sink: Where events go.
         statements: What parties say of the agreement meanwhile.
         between: Puts something between holder and session; what attacks are made of.
-
-    Attributes:
-        kept: Receipts of this process.
-        failed: Visits that came to nothing.
-        lost: Of these, such as had a receipt that could not be written.
     """
 
     def __init__(
@@ -104,7 +143,7 @@ class Attendance:
         held: Mapping[str, HeldResource],
         heads: HeadStore,
         served: ServedVisits,
-        receipts: Path,
+        receipts: Receipts,
         job: str,
         clock: Clock,
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
@@ -137,10 +176,6 @@ class Attendance:
             sink=sink,
         )
         self._between = between
-        self.kept = 0
-        self.failed = 0
-        self.lost = 0
-        self._counting = threading.Lock()
         self._visits: list[threading.Thread] = []
 
     def serve(self, joined: Callable[[], None] = _nothing) -> Finished:
@@ -194,22 +229,12 @@ class Attendance:
 
     def _attend(self, signed: SignedLease) -> None:
         try:
-            name = self._keep(signed.lease, self._provision(signed))
+            name = self._receipts.keep(signed.lease, self._provision(signed))
         except SealiftError as error:
-            with self._counting:
-                self.failed += 1
+            self._receipts.fail()
             emit(self._sink, "holder.failed", reason=error.code, line=str(error))
             return
         emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
-
-    def _keep(self, lease: Lease, receipt: SignedReceipt) -> str:
-        with self._counting:
-            name = f"{self.kept + 1:05d}-{lease.visit.to_text()}.receipt.json"
-            self.lost += 1
-            write_whole(self._receipts / name, encode(receipt))
-            self.lost -= 1
-            self.kept += 1
-        return name
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
         held = check_lease(

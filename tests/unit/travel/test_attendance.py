@@ -1,5 +1,6 @@
 """What a holder demands to see before its rows leave (rule H6)."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,11 @@ from sealift.cli.join import require_kept
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
+from sealift.release.files import write_whole
 from sealift.release.heads import HeadStore
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint
-from sealift.travel.attendance import Attendance
+from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.served import SERVED_NAME, ServedVisits
 from tests.sim.owners import Consortium, make_consortium, now
 
@@ -37,7 +39,7 @@ def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Atte
         held={},
         heads=HeadStore(folder / "heads.json"),
         served=ServedVisits(folder / SERVED_NAME),
-        receipts=folder,
+        receipts=Receipts(folder),
         job="digits",
         clock=lambda: 0.0,
         statements=StatementDesk(verified, folder, clock=now),
@@ -102,18 +104,42 @@ def test_a_receipt_that_cannot_be_written_is_lost(
     folder = tmp_path / "receipts"
     folder.mkdir()
     holder = attendance(consortium, tmp_path)
-    holder._receipts = folder
+    holder._receipts = receipts = Receipts(folder)
     visit = VisitId.generate()
     lease = cast(Any, SimpleNamespace(visit=visit, shape=(3,)))
     monkeypatch.setattr(holder, "_provision", lambda signed: head(consortium, "ada"))
     if gone:
         folder.rmdir()
     holder._attend(cast(Any, SimpleNamespace(lease=lease)))
-    assert (holder.kept, holder.failed, holder.lost) == (not gone, gone, gone)
+    assert (receipts.kept, receipts.failed, receipts.lost) == (not gone, gone, gone)
     if gone:
         with pytest.raises(JobError) as lost:
-            require_kept(holder.lost, folder)
+            require_kept(receipts.lost, folder)
         assert lost.value.code == "receipt-lost"
         assert lost.value.exit_code
     else:
-        require_kept(holder.lost, folder)
+        require_kept(receipts.lost, folder)
+
+
+def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
+    consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The orchestrator is lost in that moment, and another attendance begins."""
+    writing, go_on = threading.Event(), threading.Event()
+
+    def write_slowly(path: Path, content: bytes) -> None:
+        writing.set()
+        assert go_on.wait(10)
+        write_whole(path, content)
+
+    monkeypatch.setattr("sealift.travel.attendance.write_whole", write_slowly)
+    receipts = Receipts(tmp_path)
+    lease = cast(Any, SimpleNamespace(visit=VisitId.generate(), shape=(3,)))
+    signed = cast(Any, head(consortium, "ada"))
+    visit = threading.Thread(target=receipts.keep, args=(lease, signed))
+    visit.start()
+    assert writing.wait(10)
+    assert (receipts.kept, receipts.lost) == (0, 0)
+    go_on.set()
+    visit.join()
+    assert (receipts.kept, receipts.lost) == (1, 0)
