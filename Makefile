@@ -20,10 +20,10 @@ demo: $(READY)  ## three parties train one model on this machine
 	$(BIN)/sealift demo $(ARGS)
 
 guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fresh)
-	@$(BIN)/python -m sealift.demo.guest $(ARGS)
+	@$(BIN)/python -m sealift.lab.guest $(ARGS)
 
 test: $(READY)  ## the default tests: no network, GPU or TEE (ARGS='-k record' for a part)
-	@$(BIN)/python -m sealift.demo.guest || echo "make test: goes on without it"
+	@$(BIN)/python -m sealift.lab.guest || echo "make test: goes on without it"
 	$(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 mutants: $(READY)  ## break the product one line at a time: do the tests see it? (25 minutes)

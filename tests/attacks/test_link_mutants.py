@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from sealift.bench.linkshapes import Shape
 from sealift.channel.cpu import CpuBackend
 from sealift.channel.hostdevice import HostDevice, HostMemory
 from sealift.channel.link.mode import LinkMode
 from sealift.crypto.aead import Aead
 from sealift.errors import AuthenticationError
+from sealift.lab.bench.linkshapes import Shape
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 PLAINTEXT = os.urandom(3 * RECORD_BYTES)

@@ -11,13 +11,13 @@ import os
 
 import pytest
 
-from sealift.bench.linkreencrypt import OwnersRecords, Reencrypter
-from sealift.bench.linkshapes import ALL, Shape, ShapedSender, has_records
 from sealift.channel.link.ahead import SealAhead
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
+from sealift.lab.bench.linkreencrypt import OwnersRecords, Reencrypter
+from sealift.lab.bench.linkshapes import ALL, Shape, ShapedSender, has_records
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 SEALED = [mode for mode in ALL if mode != Shape.PLAIN]

@@ -14,8 +14,8 @@ import pytest
 from sealift.attest.policy import Appraiser
 from sealift.attest.references.tpm import ImaReferences, TpmReferences
 from sealift.crypto.sign import SigningKey
-from sealift.demo.attacks.office import PROGRAMS, Change, Office
 from sealift.ids import Digest
+from sealift.lab.attacks.office import PROGRAMS, Change, Office
 from sealift.release.logcheck import read_entries
 
 REGISTERS = tuple(map(str, range(10)))

@@ -9,9 +9,9 @@ import pytest
 
 from sealift.attest.tpm import TpmBody, parse_body
 from sealift.attest.verifiers import tpm as verifier
-from sealift.demo.attacks.office import PROGRAMS, Office
-from sealift.demo.attacks.proofs import RepeatingAttester, SpoilingAttester, entries_of
 from sealift.errors import StaleError
+from sealift.lab.attacks.office import PROGRAMS, Office
+from sealift.lab.attacks.proofs import RepeatingAttester, SpoilingAttester, entries_of
 from tests.sim.tpmhost import BOUND, appraiser, tpm_host
 
 Entries = tuple[bytes, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.demo.attacks.office import RESOURCE, Office
+from sealift.lab.attacks.office import RESOURCE, Office
 from sealift.release import vault as vault_module
 from sealift.release.vault import Vault
 from sealift.release.wrapping import Wrapped

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.verifiers import tpm as verifier
-from sealift.demo.attacks.office import Office
 from sealift.errors import PeerError, SealiftError
+from sealift.lab.attacks.office import Office
 from sealift.release.lease import prove_lease
 from sealift.release.logcheck import read_entries
 from sealift.release.standing import HEARTBEAT_MISSING

@@ -15,10 +15,10 @@ import pytest
 from sealift.attest import anchors
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
-from sealift.demo.attacks import proofs
-from sealift.demo.attacks.office import Change
-from sealift.demo.attacks.stage import Stage
 from sealift.ids import Digest
+from sealift.lab.attacks import proofs
+from sealift.lab.attacks.office import Change
+from sealift.lab.attacks.stage import Stage
 from sealift.release.logcheck import read_entries
 
 REAL = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)

@@ -7,10 +7,13 @@ import json
 
 import pytest
 
-from sealift.bench import probe, probecipher, probegpu, probehost
-from sealift.bench.probe import Finding, Probe
 from sealift.channel.cuda.confidential import GpuProtection
-from sealift.cli import doctor
+from sealift.cli.doctor import cipher as probecipher
+from sealift.cli.doctor import command as doctor
+from sealift.cli.doctor import gpu as probegpu
+from sealift.cli.doctor import host as probehost
+from sealift.cli.doctor import probe
+from sealift.cli.doctor.probe import Finding, Probe
 from sealift.cli.main import main
 from sealift.errors import UnavailableError
 from tests.sim.cuda_engines import model_gpu

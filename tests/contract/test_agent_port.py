@@ -7,7 +7,7 @@ import pytest
 from sealift.attest.attesters.agent import AgentAttester
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import parse_body
-from sealift.demo.guest.agentport import AgentPort
+from sealift.lab.guest.agentport import AgentPort
 from tests.sim.guest import BOUND, GuestHost
 
 pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]

@@ -19,13 +19,13 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import KIND, MEDIA_TYPE, parse_body
 from sealift.crypto.hash import sha256
-from sealift.demo.guest.cpio import archive, file_entry
-from sealift.demo.guest.image import build_image
-from sealift.demo.guest.layout import BUNDLE, MODULE, PYTHON
-from sealift.demo.guest.protocol import Act
-from sealift.demo.guest.references import KERNEL_PCR, kernel_register
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
+from sealift.lab.guest.cpio import archive, file_entry
+from sealift.lab.guest.image import build_image
+from sealift.lab.guest.layout import BUNDLE, MODULE, PYTHON
+from sealift.lab.guest.protocol import Act
+from sealift.lab.guest.references import KERNEL_PCR, kernel_register
 from tests.sim.guest import (
     BOUND,
     GuestHost,
@@ -184,7 +184,7 @@ def test_archives_do_not_depend_on_the_order_given() -> None:
 
 def test_the_builder_says_where_it_is() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sealift.demo.guest"],
+        [sys.executable, "-m", "sealift.lab.guest"],
         capture_output=True,
         check=False,
         text=True,

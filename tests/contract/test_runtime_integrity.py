@@ -23,16 +23,16 @@ from sealift.attest.level import Level
 from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm import parse_body
-from sealift.demo.guest.agentport import AgentPort
-from sealift.demo.guest.guest import Guest
-from sealift.demo.guest.image import build_image
-from sealift.demo.guest.protocol import Act
-from sealift.demo.guest.references import guest_references
-from sealift.demo.secondact import run_second_act
-from sealift.demo.travelrun import NO_STOPS
-from sealift.demo.world import make_world, second_act
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
+from sealift.lab.demo.secondact import run_second_act
+from sealift.lab.demo.travelrun import NO_STOPS
+from sealift.lab.demo.world import make_world, second_act
+from sealift.lab.guest.agentport import AgentPort
+from sealift.lab.guest.guest import Guest
+from sealift.lab.guest.image import build_image
+from sealift.lab.guest.protocol import Act
+from sealift.lab.guest.references import guest_references
 from sealift.release.agreement import ReleaseRule
 from sealift.release.bundle import measure_bundle
 from sealift.release.collect import request_head
@@ -46,7 +46,7 @@ from tests.sim.watching import watching
 
 pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]
 BEAT_S = 4.0
-RECIPE = (resources.files("sealift.demo") / "digits" / "recipe.py").read_bytes()
+RECIPE = (resources.files("sealift.lab.demo") / "digits" / "recipe.py").read_bytes()
 CODE = measure_bundle({"recipe.py": RECIPE}, "recipe.py")
 RESET = "tpm-other-attester"  # its attestation key lives no longer than a boot
 ACTS: dict[Act, str] = {

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from sealift.bench.pipeline import receive_stream, send_stream
 from sealift.channel.stream import StreamOpener, StreamSealer
 from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
+from sealift.lab.bench.pipeline import receive_stream, send_stream
 from tests.sim.memfdpair import memfd_pair
 
 KEY = SecretKey.from_bytes(b"k" * 32)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.world import World
+from sealift.lab.demo.world import World
 from sealift.release.signed import load_signed, verify
 from sealift.train.handover import open_output
 from tests.sim.jobrun import Running, job_run, key_words

@@ -15,7 +15,7 @@ import torch
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.card import read_card
 from sealift.data.loader import batch_from_rows
-from sealift.demo.homes import World
+from sealift.lab.demo.homes import World
 from sealift.release.vault import Vault
 from sealift.train.streams import enter_stream
 from tests.sim.jobrun import JobRun, Running, cargo_words, job_run, key_words

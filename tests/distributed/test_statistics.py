@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import UnavailableError
+from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.signed import load_signed, verify
 from sealift.train.handover import open_output, read_manifest
 from tests.sim.jobrun import job_run

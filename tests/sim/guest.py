@@ -29,9 +29,9 @@ from sealift.attest.reference import ReferenceValues
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.tpm import TpmVerifier
 from sealift.crypto.sign import SigningKey
-from sealift.demo.guest.guest import Guest
-from sealift.demo.guest.image import build_image, find_packages
-from sealift.demo.guest.references import guest_references
+from sealift.lab.guest.guest import Guest
+from sealift.lab.guest.image import build_image, find_packages
+from sealift.lab.guest.references import guest_references
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {

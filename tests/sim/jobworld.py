@@ -18,9 +18,9 @@ from pathlib import Path
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.card import read_card
-from sealift.demo.homes import World
-from sealift.demo.parties import OWNERS
-from sealift.demo.world import make_world
+from sealift.lab.demo.homes import World
+from sealift.lab.demo.parties import OWNERS
+from sealift.lab.demo.world import make_world
 from sealift.release.bundle import load_bundle
 from sealift.release.document import compile_document
 from sealift.release.signed import (

@@ -10,7 +10,7 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.data.card import read_card
-from sealift.demo.world import World
+from sealift.lab.demo.world import World
 from sealift.release.vault import Vault
 from sealift.train.serving.sealedmodel import ModelSource
 from tests.sim.jobrun import key_words

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sealift.demo.homes import World
+from sealift.lab.demo.homes import World
 from tests.sim.jobworld import RECIPE, Wishes
 
 OWNERS = ("north", "east", "south")

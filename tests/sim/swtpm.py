@@ -22,8 +22,8 @@ from typing import Any, cast
 
 from sealift.attest.attesters.tpm.client import Command, TpmClient
 from sealift.crypto.certificate import Certificate, certificates_from_pem
-from sealift.demo.standinkernel import StandInKernel
 from sealift.ids import Digest
+from sealift.lab.demo.standinkernel import StandInKernel
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import PublicKey
-from sealift.demo.guest.layout import BUNDLE, BUSYBOX, PYTHON
 from sealift.errors import EvidenceError, MalformedError, SealiftError
 from sealift.ids import Digest
+from sealift.lab.guest.layout import BUNDLE, BUSYBOX, PYTHON
 from tests.sim.guest import examine, refused
 
 FILE = Path(__file__).parents[2] / "spec" / "vectors" / "host.json"

@@ -182,7 +182,7 @@ class _Holder:
                 self._link,
                 self._held,
                 self._statements,
-                self.receipts,
+                receipts=self.receipts,
             )
             try:
                 return attendance.serve(joined)
@@ -289,6 +289,7 @@ def make_attendance(
     link: Link,
     held: dict[str, HeldResource],
     statements: StatementDesk,
+    *,
     receipts: Receipts,
 ) -> Attendance:
     """The holder of this command line."""

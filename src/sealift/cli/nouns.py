@@ -1,4 +1,4 @@
-"""Which nouns `sealift` knows. A noun is a module of this folder, loaded when it is used.
+"""Which nouns `sealift` knows. A noun is a module, mostly of this folder, loaded when used.
 
 To add one: write ``cli/NOUN.py`` with ``add_parser(subparsers)`` and ``run(args)``,
 and add its line here. Dashes in a noun are underscores in its module's name. A noun of two
@@ -39,13 +39,19 @@ NOUNS: Final[dict[str, str]] = {
     "train": "run a job: orchestrator and accelerator here, or all of it locally",
     "try": "run a recipe on synthetic rows of a schema",
 }
-_MODULES: Final = {"try": "attempt"}  # Python keeps the word for itself
+_ELSEWHERE: Final = {
+    "attacks": "sealift.lab.attacks.command",
+    "bench": "sealift.lab.bench.command",
+    "demo": "sealift.lab.demo.command",
+    "doctor": "sealift.cli.doctor.command",
+    "try": "sealift.cli.attempt",  # Python keeps the word for itself
+}
 
 
 def module_name(noun: str) -> str:
     """The module that a noun lives in."""
-    name = _MODULES.get(noun, noun).replace("-", "_").replace(" ", "")
-    return f"sealift.cli.{name}"
+    name = noun.replace("-", "_").replace(" ", "")
+    return _ELSEWHERE.get(noun, f"sealift.cli.{name}")
 
 
 def joined(words: Sequence[str]) -> list[str]:

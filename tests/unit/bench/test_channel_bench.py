@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from sealift.bench import channel
-from sealift.bench.report import start_report
 from sealift.cli.main import main
+from sealift.lab.bench import channel
+from sealift.lab.bench.report import start_report
 
 FIELDS = [
     "bench",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.bench import gpu
 from sealift.channel.cuda.opening import open_cuda
 from sealift.errors import UnavailableError
+from sealift.lab.bench import gpu
 from tests.sim.cuda_engines import engine_on, model_gpu
 
 ARMS = {"copy", "open", "pipelined", "seal"}

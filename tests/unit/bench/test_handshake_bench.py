@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.bench import handshake
 from sealift.cli.main import main
+from sealift.lab.bench import handshake
 
 
 def test_report_has_the_common_format(

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from sealift.bench import link, linkpairs
-from sealift.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
-from sealift.bench.linkdevice import Device, choose_engine, refuse
-from sealift.bench.linkpeer import DevicePeer, device_process, two_cores
-from sealift.bench.linkprofiles import PROFILES
-from sealift.bench.linkshapes import ALL, Shape
 from sealift.channel.link.mode import DEFAULT_MODE
 from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError
+from sealift.lab.bench import link, linkpairs
+from sealift.lab.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
+from sealift.lab.bench.linkdevice import Device, choose_engine, refuse
+from sealift.lab.bench.linkpeer import DevicePeer, device_process, two_cores
+from sealift.lab.bench.linkprofiles import PROFILES
+from sealift.lab.bench.linkshapes import ALL, Shape
 from tests.sim.cuda_engines import engine_on, model_gpu
 
 FIELDS = [

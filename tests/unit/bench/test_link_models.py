@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sealift.bench import linkinference, linktraining
-from sealift.bench.link import best_plain_goodput
-from sealift.bench.linkarms import Arm, timed
-from sealift.bench.linkmodels import MAX_ROWS, NAMES, form_for
-from sealift.bench.report import Row
 from sealift.crypto.sign import SigningKey
 from sealift.data.rowcheck import demand_rows
+from sealift.lab.bench import linkinference, linktraining
+from sealift.lab.bench.link import best_plain_goodput
+from sealift.lab.bench.linkarms import Arm, timed
+from sealift.lab.bench.linkmodels import MAX_ROWS, NAMES, form_for
+from sealift.lab.bench.report import Row
 from sealift.train.modelform import form_from_plain
 from sealift.train.serving.packets import Messages
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sealift.bench.linkpairs import CoreGauge, Pair, SizePairs
+from sealift.lab.bench.linkpairs import CoreGauge, Pair, SizePairs
 
 GIB = 1 << 30
 

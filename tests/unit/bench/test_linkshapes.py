@@ -9,10 +9,10 @@ import os
 
 import pytest
 
-from sealift.bench.linkreencrypt import OwnersRecords, Reencrypter
-from sealift.bench.linkshapes import LAYOUTS, Shape
 from sealift.channel.hostdevice import HostDevice
 from sealift.crypto.keys import SecretKey
+from sealift.lab.bench.linkreencrypt import OwnersRecords, Reencrypter
+from sealift.lab.bench.linkshapes import LAYOUTS, Shape
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 

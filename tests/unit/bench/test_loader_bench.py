@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from sealift.bench import loader
 from sealift.cli.main import main
+from sealift.lab.bench import loader
 
 
 def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from sealift.bench.pipeline import Quarantine, receive_stream, send_stream
 from sealift.channel.stream import StreamSealer
 from sealift.channel.transports.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
@@ -18,6 +17,7 @@ from sealift.errors import (
     SealiftError,
     StaleError,
 )
+from sealift.lab.bench.pipeline import Quarantine, receive_stream, send_stream
 from tests.sim.memfdpair import memfd_pair
 
 KEY = SecretKey.from_bytes(b"k" * 32)

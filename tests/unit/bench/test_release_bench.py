@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.bench import release, release_reports
 from sealift.cli.main import main
+from sealift.lab.bench import release, release_reports
 
 pytestmark = pytest.mark.distributed
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sealift.bench import travel, travel_bucket, travel_limit
-from sealift.bench.certificate import make_certificate
-from sealift.bench.travel_table import RECORDED
-from sealift.bench.travel_wire import Child
 from sealift.cli.main import main
 from sealift.errors import JobError
+from sealift.lab.bench import travel, travel_bucket, travel_limit
+from sealift.lab.bench.certificate import make_certificate
+from sealift.lab.bench.travel_table import RECORDED
+from sealift.lab.bench.travel_wire import Child
 
 pytestmark = pytest.mark.distributed
 
@@ -81,7 +81,7 @@ def test_only_travel_is_measured_in_full(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_process_that_ends_ends_the_measurement() -> None:
-    child = Child((), "sealift.bench.no_such_module")
+    child = Child((), "sealift.lab.bench.no_such_module")
     with pytest.raises(JobError):
         child.ask("make")
     child.close()

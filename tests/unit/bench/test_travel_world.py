@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.bench.travel_world import make_overlap_world
+from sealift.lab.bench.travel_world import make_overlap_world
 from sealift.release.signed import load_verified
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.data.pysources import (
+from sealift.data.schemafile import load_schema
+from sealift.data.table import open_table
+from sealift.errors import UnavailableError
+from sealift.lab.demo.tasks.texttables import (
     PACKAGES_OF,
     ROWS_OF,
     WINDOW,
     source_parts,
     write_sources,
 )
-from sealift.data.schemafile import load_schema
-from sealift.data.table import open_table
-from sealift.errors import UnavailableError
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 

@@ -13,9 +13,9 @@ import pytest
 from sealift.attest.check import Check
 from sealift.attest.verifiers import tpm as verifier
 from sealift.cli.main import main
-from sealift.demo.attacks import board
-from sealift.demo.attacks.scenario import Scenario, attempt
-from sealift.demo.attacks.stage import Stage
+from sealift.lab.attacks import board
+from sealift.lab.attacks.scenario import Scenario, attempt
+from sealift.lab.attacks.stage import Stage
 from sealift.travel.frame import Frame
 from sealift.travel.state import Visit
 

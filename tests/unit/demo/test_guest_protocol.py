@@ -22,7 +22,9 @@ from sealift.attest.agent import (
     encode_reply,
     read_frame,
 )
-from sealift.demo.guest.protocol import (
+from sealift.errors import MalformedError, PeerError
+from sealift.ids import Digest
+from sealift.lab.guest.protocol import (
     GUEST,
     PREAMBLE,
     Misbehave,
@@ -31,8 +33,6 @@ from sealift.demo.guest.protocol import (
     Start,
     skip_to_preamble,
 )
-from sealift.errors import MalformedError, PeerError
-from sealift.ids import Digest
 
 REQUESTS: list[Request] = [
     Start((b"a certificate",)),

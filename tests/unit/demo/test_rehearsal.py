@@ -9,12 +9,12 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
-from sealift.demo.parties import OWNERS
-from sealift.demo.report.page import render
-from sealift.demo.secondact import BOUND_S, Revocation, Watched
-from sealift.demo.words import rehearses, say_banner, say_loudly
-from sealift.demo.world import make_world, second_act
 from sealift.ids import Digest
+from sealift.lab.demo.parties import OWNERS
+from sealift.lab.demo.report.page import render
+from sealift.lab.demo.secondact import BOUND_S, Revocation, Watched
+from sealift.lab.demo.words import rehearses, say_banner, say_loudly
+from sealift.lab.demo.world import make_world, second_act
 from sealift.release.signed import load_verified
 from sealift.release.standing import HEARTBEAT_MISSING
 from sealift.train.eventlines import RoleEvent

@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from sealift.attest.level import Level
-from sealift.demo.hostile import REPLAY
-from sealift.demo.outcome import Outcome, Verdict
-from sealift.demo.parties import OWNERS
-from sealift.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
-from sealift.demo.report.markup import Markup, element, join
-from sealift.demo.report.page import render
-from sealift.demo.tasks.digits import DIGITS
-from sealift.demo.tasks.task import Sample
-from sealift.demo.words import LEVEL_IN_WORDS
-from sealift.demo.world import ONE_BUFFER, Travel
+from sealift.lab.demo.hostile import REPLAY
+from sealift.lab.demo.outcome import Outcome, Verdict
+from sealift.lab.demo.parties import OWNERS
+from sealift.lab.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
+from sealift.lab.demo.report.markup import Markup, element, join
+from sealift.lab.demo.report.page import render
+from sealift.lab.demo.tasks.digits import DIGITS
+from sealift.lab.demo.tasks.task import Sample
+from sealift.lab.demo.words import LEVEL_IN_WORDS
+from sealift.lab.demo.world import ONE_BUFFER, Travel
 from sealift.train.totals import Statistic
 
 BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")

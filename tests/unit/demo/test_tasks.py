@@ -12,10 +12,10 @@ import torch
 from sealift.data.loader import batch_from_rows, check_rows
 from sealift.data.schemafile import load_schema
 from sealift.data.table import open_table
-from sealift.demo.parties import OWNERS
-from sealift.demo.tasks.catalogue import TASKS
-from sealift.demo.tasks.task import ACCURACY, Metric, Task
-from sealift.demo.world import Travel, make_world
+from sealift.lab.demo.parties import OWNERS
+from sealift.lab.demo.tasks.catalogue import TASKS
+from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task
+from sealift.lab.demo.world import Travel, make_world
 from sealift.release.signed import load_signed, verify
 from sealift.train.recipe import Recipe
 from sealift.train.settings import read_job
@@ -24,7 +24,9 @@ EVERY_TASK = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 
 
 def recipe_of(task: Task) -> Recipe:
-    text = (resources.files("sealift.demo") / task.bundle / "recipe.py").read_bytes()
+    text = (
+        resources.files("sealift.lab.demo") / task.bundle / "recipe.py"
+    ).read_bytes()
     return Recipe({"recipe.py": text}, "recipe.py")
 
 

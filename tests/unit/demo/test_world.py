@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.demo.folder import MARK, claimed, remove_secrets
-from sealift.demo.world import make_world
 from sealift.errors import UnavailableError, UsageError
+from sealift.lab.demo.folder import MARK, claimed, remove_secrets
+from sealift.lab.demo.world import make_world
 
 
 def test_one_demo_at_a_time(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from sealift import codec
 from sealift.data.card import read_card
-from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import MalformedError, PolicyError
+from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.train.joint import mean_over_rows
 from sealift.train.local import mean_of_parts
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.roles import check_job
-from sealift.demo.tasks.digits import ROW_BYTES
 from sealift.errors import JobError, UsageError
+from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.release.signed import load_signed, verify
 from sealift.train.settings import read_job
 from sealift.train.totals import totals_file

@@ -1,0 +1,88 @@
+"""`sealift attacks`: try the attacks, and show how each is refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from sealift.errors import IntegrityError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "attacks",
+        help="try the attacks, and show how each is refused",
+        description="Tries each attack on the real session and visit code, in memory, "
+        "and beside it a control: the same without the attack, which must succeed.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try all; the exit code.
+
+    Raises:
+        IntegrityError: ``attack-succeeded``, with the first that was not refused.
+    """
+    from sealift.lab.attacks.board import try_all
+
+    tried = list(try_all())
+    if args.json:
+        print(json.dumps([_plain(each) for each in tried]))
+    else:
+        _print(tried)
+    bad = next((each for each in tried if not each.good), None)
+    if bad is not None:
+        raise IntegrityError(
+            f"an attack was not refused as it must be: {bad.scenario.attack}",
+            why=f"expected {bad.scenario.expected}, found {bad.refusal or 'nothing'}; "
+            f"the control {'held' if bad.control_held else 'failed'}",
+            code="attack-succeeded",
+        )
+    return 0
+
+
+def _plain(each: Any) -> dict[str, Any]:
+    scenario = each.scenario
+    return {
+        "name": scenario.name,
+        "claim": scenario.claim,
+        "attack": scenario.attack,
+        "refused": each.refusal,
+        "control": scenario.control_in_words,
+        "control_held": each.control_held,
+        "good": each.good,
+        "missing": each.missing,
+    }
+
+
+def _print(tried: list[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("", "claim", "attack", "refused as", "control"):
+        table.add_column(heading)
+    claim = ""
+    for each in tried:
+        scenario = each.scenario
+        mark = "[green]✓[/]" if each.good else "[red]✗[/]"
+        control = scenario.control_in_words if each.control_held else "CONTROL FAILED"
+        told = scenario.claim if scenario.claim != claim else ""
+        claim = scenario.claim
+        refused = f"{mark} {each.refusal or 'NOT REFUSED'}"
+        if each.missing:
+            refused, control = f"- needs {each.missing}", "not tried"
+        table.add_row(scenario.name, told, scenario.attack, refused, control)
+    wide = None if sys.stdout.isatty() else 150
+    console = Console(width=wide, highlight=False)
+    console.print(table)
+    done = [each for each in tried if not each.missing]
+    good = sum(each.good for each in done)
+    console.print(f"{good} of {len(done)} refused, each beside a control that succeeds")
+    if len(done) < len(tried):
+        console.print(f"{len(tried) - len(done)} not tried: apt-get install swtpm")

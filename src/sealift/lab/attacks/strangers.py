@@ -1,0 +1,108 @@
+"""Attacks from outside: names that one has no key for (C7), certificates (N9)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.channel.transports.memory import memory_pair
+from sealift.crypto.certificate import read_certificate
+from sealift.crypto.kdf import Label
+from sealift.crypto.sign import PublicKey, Signer, SigningKey
+from sealift.errors import SealiftError
+from sealift.ids import Buffer, Role
+from sealift.lab.attacks.rules import refusal
+from sealift.lab.attacks.stage import OWNERS, Stage
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.establish import accept, connect
+from sealift.session.link import Link
+from sealift.session.registry import Registry, prover
+from sealift.session.relay import Relay
+from sealift.travel.peers import expect_accelerator
+
+WAIT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """Names a party's key, and signs with another."""
+
+    public_key: PublicKey
+
+    def sign(self, label: Label, message: Buffer) -> bytes:
+        """With a key of its own."""
+        return SigningKey.generate().sign(label, message)
+
+
+def claims_a_party(stage: Stage) -> str:
+    """A session in the name of a party whose key one does not have."""
+    return _met(stage, _Claimed(stage.identities[OWNERS[0]].public_key))
+
+
+def is_that_party(stage: Stage) -> bool:
+    """The party itself is met."""
+    return not _met(stage, stage.identities[OWNERS[0]])
+
+
+def _met(stage: Stage, signer: Signer) -> str:
+    theirs, ours = memory_pair()
+    endpoint = Endpoint(
+        role=Role.HOLDER,
+        name=OWNERS[0],
+        agreement=stage.agreement.digest,
+        identity=signer,
+    )
+    policy = PeerPolicy(
+        roles=frozenset({Role.HOLDER}),
+        require_identity=True,
+        identities={OWNERS[0]: stage.identities[OWNERS[0]].public_key},
+    )
+
+    def come() -> None:
+        refusal(lambda: connect(theirs, endpoint, expect_accelerator(stage.agreement)))
+
+    caller = threading.Thread(target=come, daemon=True)
+    caller.start()
+    try:
+        with accept(ours, stage.endpoint, policy, WAIT_S):
+            return ""
+    except SealiftError as error:
+        return error.code
+    finally:
+        ours.close()
+        caller.join(WAIT_S)
+
+
+def squats_a_name(stage: Stage) -> str:
+    """A party's place at the relay, without its key."""
+    return _registered(stage, SigningKey.generate())
+
+
+def takes_its_place(stage: Stage) -> bool:
+    """The party itself gets it."""
+    return not _registered(stage, stage.identities[OWNERS[0]])
+
+
+def _registered(stage: Stage, signer: Signer) -> str:
+    name, digest = OWNERS[0], stage.agreement.digest
+    key = stage.identities[name].public_key
+    with Relay.listen(registry=Registry(digest, {name: key})) as relay:
+        prove = prover(signer, digest, name)
+        return refusal(lambda: Link.dial(relay.address, name, WAIT_S, prove).close())
+
+
+def hostile_certificate(stage: Stage) -> str:
+    """A certificate whose key usage is of another type: libraries raise what they like."""
+    der, usage = _certificate(stage), bytes.fromhex("0603551d0f0101ff0404")
+    place = der.index(usage) + len(usage)
+    return refusal(lambda: read_certificate(der[:place] + b"\x13" + der[place + 1 :]))
+
+
+def plain_certificate(stage: Stage) -> bool:
+    """The same certificate as its maker wrote it is read."""
+    return not refusal(lambda: read_certificate(_certificate(stage)))
+
+
+def _certificate(stage: Stage) -> bytes:
+    return stage.office.host.attester.enrolment_request().certificates[0]

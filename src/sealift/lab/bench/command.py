@@ -1,0 +1,69 @@
+"""`sealift bench`: measure, and say beside each figure what was real."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from sealift.errors import UsageError
+
+BENCHES: Final = {
+    "channel": "sealing beside memcpy, sealed beside plain streams over TCP",
+    "gpu": "opening on a GPU beside the copy to it; says so where there is none",
+    "handshake": "a session's handshake, in memory and through the relay",
+    "link": "sealed transfers to a device, every mode beside the plain copy",
+    "loader": "sealed batches beside a plain DataLoader over the same arrays",
+    "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
+    "travel": "visits beside shipping the data or the model, at several link rates",
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure this machine",
+        description="Prints medians of interleaved repeats in one run. "
+        + " ".join(f"{name}: {what}." for name, what in BENCHES.items()),
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("name", nargs="*", help="default: all of them")
+    parser.add_argument(
+        "--quick", action="store_true", help="the same definitions, fewer repeats"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="travel: nothing scaled; about an hour"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the report of one bench there"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the named benches, or all."""
+    names = args.name or list(BENCHES)
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        known = ", ".join(BENCHES)
+        raise UsageError(f"there is no bench {unknown[0]!r}", fix=f"There are: {known}")
+    if args.json is not None and len(names) != 1:
+        raise UsageError("--json takes the report of one bench", fix="Name one bench")
+    for name in names:
+        module = importlib.import_module(f"sealift.lab.bench.{name}")
+        report = module.run(**_extent(args, module, name))
+        print(report.to_text())
+        if args.json is not None:
+            report.write(args.json)
+    return 0
+
+
+def _extent(args: argparse.Namespace, module: ModuleType, name: str) -> dict[str, bool]:
+    """How much is measured, as the bench takes it."""
+    if not args.full:
+        return {"quick": args.quick}
+    if not getattr(module, "HAS_FULL", False) or args.quick:
+        raise UsageError(f"there is no --full of bench {name} here")
+    return {"full": True}

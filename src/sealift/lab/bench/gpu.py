@@ -1,0 +1,203 @@
+"""Opening on a GPU beside the copy to it: is the link the limit, and what is lost of it?
+
+Arms of one size run in turn; a ratio is that of medians. Sealed records lie in pinned
+memory if that is proven, and the plain copy moves exactly their bytes from there. Without
+a GPU the report has one row, which says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final
+
+from sealift.channel.cpu import CpuBackend
+from sealift.channel.cuda.devicekey import CudaKey
+from sealift.channel.cuda.engine import CudaEngine
+from sealift.channel.cuda.memory import CudaMemory
+from sealift.channel.cuda.opening import open_cuda
+from sealift.channel.device import RecordPlace
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
+from sealift.crypto.keys import SecretKey
+from sealift.errors import UnavailableError
+from sealift.lab.bench.report import BenchReport, start_report
+
+MIB: Final = 1 << 20
+SIZES: Final = (1 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+QUICK_SIZES: Final = (16 * MIB, 256 * MIB)
+RECORD_BYTES: Final = 1 * MIB
+BATCH_RECORDS: Final = 16
+LEAST_RECORDS: Final = 2
+REPEATS: Final = 15
+GOALS: Final = {Suite.AES_256_GCM: 150e9, Suite.CHACHA20_POLY1305: 300e9}
+_SLOT_ALIGNED: Final = 256
+_ASSOCIATED: Final = bytes(73)
+HEADING: Final = "opening includes the table's crossing and the wait for the verdict"
+
+
+class Transfer:
+    """Sealed records of one size and suite, ready to cross.
+
+    Args:
+        engine: The GPU.
+        suite: What they are sealed with.
+        total_bytes: Their plaintext.
+        record_bytes: Plaintext of each.
+    """
+
+    def __init__(
+        self, engine: CudaEngine, suite: Suite, total_bytes: int, record_bytes: int
+    ) -> None:
+        self.total_bytes = total_bytes
+        self._engine = engine
+        secret = SecretKey.generate()
+        self.stride = -(-(record_bytes + TAG_BYTES) // _SLOT_ALIGNED) * _SLOT_ALIGNED
+        count = max(1, total_bytes // record_bytes)
+        self.places = [
+            RecordPlace(
+                at.to_bytes(NONCE_BYTES, "big"), _ASSOCIATED,
+                at * self.stride, at * record_bytes, record_bytes,
+            )
+            for at in range(count)
+        ]  # fmt: skip
+        self.host = _host_memory(engine, count * self.stride)
+        _seal_into(self.host, suite, secret, self.places)
+        self.key: CudaKey = engine.key(suite, secret)
+        self.sealed: CudaMemory = engine.allocate(count * self.stride)
+        self.plain: CudaMemory = engine.allocate(count * record_bytes)
+
+    def copy(self) -> None:
+        """The plain arm: the same bytes, nothing opened."""
+        self._engine.upload(self.host, self.sealed).wait()
+
+    def open(self) -> None:
+        """All records, which lie on the GPU."""
+        self._engine.open(self.key, self.sealed, self.plain, self.places).wait()
+
+    def seal(self) -> None:
+        """All records, on the GPU."""
+        self._engine.seal(self.key, self.plain, self.sealed, self.places).wait()
+
+    def pipelined(self) -> None:
+        """Batch after batch: one crosses while the one before it is opened."""
+        verdicts = []
+        for batch in _batches(self.places):
+            start = batch[0].sealed_offset
+            end = batch[-1].sealed_offset + self.stride
+            self._engine.upload(self.host[start:end], self.sealed, start)
+            verdicts.append(self._engine.open(self.key, self.sealed, self.plain, batch))
+        for each in verdicts:
+            each.wait()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for each in (self.key, self.sealed, self.plain):
+            each.close()
+
+
+def run(
+    *,
+    quick: bool = False,
+    open_engine: Callable[[], CudaEngine] = open_cuda,
+    sizes: Sequence[int] = (),
+    record_bytes: int = RECORD_BYTES,
+) -> BenchReport:
+    """Measure; about a minute on a GPU, seconds with ``quick``."""
+    report = start_report("gpu")
+    try:
+        engine = open_engine()
+    except UnavailableError as error:
+        report.real = ["nothing"]
+        report.rows = [{"arm": "none", "why": str(error)}]
+        return report
+    facts = engine.facts
+    real = facts.name if facts.real else f"no GPU: {facts.name}"
+    report.real = [real, HEADING, f"copies: {engine.crossings.why}"]
+    report.machine |= {"gpu": facts.name, "driver": facts.driver}
+    try:
+        for size in sizes or (QUICK_SIZES if quick else SIZES):
+            for suite in engine.suites():
+                _measure(report, engine, suite, size, min(size, record_bytes))
+    finally:
+        engine.close()
+    return report
+
+
+def _measure(
+    report: BenchReport, engine: CudaEngine, suite: Suite, size: int, record_bytes: int
+) -> None:
+    transfer = Transfer(engine, suite, size, record_bytes)
+    try:
+        took = _in_turn(
+            {
+                "copy": transfer.copy,
+                "open": transfer.open,
+                "pipelined": transfer.pipelined,
+                "seal": transfer.seal,  # under the same nonces: the same bytes again
+            }
+        )
+    finally:
+        transfer.close()
+    _report(report, suite, size, took)
+
+
+def _report(
+    report: BenchReport, suite: Suite, size: int, took: dict[str, float]
+) -> None:
+    for arm, seconds in took.items():
+        report.rows.append(
+            {
+                "arm": arm,
+                "suite": suite.name,
+                "mib": round(size / MIB, 3),
+                "ms": round(seconds * 1e3, 4),
+                "gb_per_s": round(size / seconds / 1e9, 2),
+            }
+        )
+    mib = f"{suite.name.lower()}_{size // MIB}mib"
+    report.ratios[f"open_vs_copy_{mib}"] = took["copy"] / took["open"]
+    report.ratios[f"pipelined_vs_copy_{mib}"] = took["copy"] / took["pipelined"]
+    report.ratios[f"open_vs_goal_{mib}"] = size / took["open"] / GOALS[suite]
+
+
+def _in_turn(arms: dict[str, Callable[[], None]]) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for repeat in range(REPEATS + 1):
+        for name, arm in arms.items():
+            start = time.perf_counter()
+            arm()
+            if repeat:
+                times[name].append(time.perf_counter() - start)
+    return {name: median(each) for name, each in times.items()}
+
+
+def _host_memory(engine: CudaEngine, nbytes: int) -> memoryview:
+    block = engine.pinned(nbytes)
+    return memoryview(bytearray(nbytes)) if block is None else block.view
+
+
+def _seal_into(
+    host: memoryview, suite: Suite, secret: SecretKey, places: Sequence[RecordPlace]
+) -> None:
+    cipher = CpuBackend().cipher(suite, secret)
+    text = bytes(range(256)) * (places[0].plaintext_bytes // 256 + 1)
+    for place in places:
+        end = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
+        cipher.seal_into(
+            place.nonce,
+            text[: place.plaintext_bytes],
+            place.associated_data,
+            host[place.sealed_offset : end],
+        )
+
+
+def _batches(places: Sequence[RecordPlace]) -> list[Sequence[RecordPlace]]:
+    """Batches that become small at the end: nothing crosses while the last is opened."""
+    batches, start = [], 0
+    while start < len(places):
+        left = len(places) - start
+        count = min(BATCH_RECORDS, max(left // 2, LEAST_RECORDS))
+        batches.append(places[start : start + count])
+        start += count
+    return batches

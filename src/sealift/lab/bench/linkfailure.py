@@ -1,0 +1,130 @@
+"""How long a flipped bit goes unnoticed, and what plaintext it leaves behind.
+
+The bit is flipped in shared memory after the record was sealed, in the middle of a
+transfer; the clock stops when the device has refused and overwritten everything. Then
+its memory is read in two ways: the device counts what is not zero, and this process looks
+for pieces of the plaintext in the whole address space of the device's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transports.ring import SLOT_HEAD_BYTES
+from sealift.crypto.keys import SecretKey
+from sealift.errors import SealiftError
+from sealift.lab.bench.linkarms import DEFAULT_SLOTS
+from sealift.lab.bench.linkdevice import TIMEOUT_S
+from sealift.lab.bench.linkpeer import DevicePeer
+from sealift.lab.bench.linkshapes import comes_whole, has_records, sender_of
+from sealift.lab.bench.report import Row
+
+NEEDLE_BYTES: Final = 32
+_CHUNK_BYTES: Final = 8 << 20
+_WRITABLE: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw")
+
+
+class FlippingTransport(MemfdTransport):
+    """The sender's end; it flips one bit of one frame after it was sealed."""
+
+    flip_at: int = -1
+    flipped_s: float = 0.0
+    sent_so_far: int = 0
+
+    def commit(self) -> None:
+        """Let a frame go, or what is left of it."""
+        if self.sent_so_far == self.flip_at:
+            spoiled = self._outgoing.slot_start() + SLOT_HEAD_BYTES + 100
+            self.memory[spoiled] ^= 1
+            self.flipped_s = time.monotonic()
+        self.sent_so_far += 1
+        super().commit()
+
+
+def failure_row(
+    peer: DevicePeer, mode: str, source: memoryview, record_bytes: int
+) -> Row:
+    """Flip a bit in the middle; when was it refused, and what is left?"""
+    total = len(source)
+    unit = record_bytes if has_records(mode) else total
+    units = -(-total // unit)
+    keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
+    name = f"flipped {mode}"
+    slots = units if comes_whole(mode) else DEFAULT_SLOTS
+    transport = peer.connect(
+        name,
+        mode,
+        keys,
+        ring=(unit + FRAME_EXTRA_BYTES, slots),
+        kind=FlippingTransport,
+    )
+    assert isinstance(transport, FlippingTransport)
+    sender = sender_of(
+        mode, transport, keys, record_bytes=record_bytes, timeout_s=TIMEOUT_S
+    )
+    peer.answer()
+    # The header has gone; then come the announcement and the units.
+    transport.flip_at = transport.sent_so_far + 1 + units // 2
+    peer.ask("receive", link=name)
+    with contextlib.suppress(SealiftError):
+        sender.send(source)
+    refused_s = peer.answer().get("refused_s")
+    sender.close()
+    row: Row = {"failure": str(mode), "kib": total >> 10, "refused": bool(refused_s)}
+    if refused_s:
+        row["detected_us"] = round((refused_s - transport.flipped_s) * 1e6)
+    row["bytes_not_zero"] = peer.ask("left")["nonzero"]
+    row["plaintext_found"] = count_needles(peer.process, source, record_bytes)
+    return row
+
+
+def count_needles(process: int, source: memoryview, every_bytes: int) -> int:
+    """How many pieces of the plaintext lie in the writable memory of a process.
+
+    One piece of 32 bytes from each ``every_bytes``. -1 if its memory may not be read.
+    """
+    starts = range(0, len(source) - NEEDLE_BYTES, every_bytes)
+    wanted = {bytes(source[at : at + NEEDLE_BYTES]) for at in starts}
+    pattern = re.compile(b"|".join(re.escape(each) for each in sorted(wanted)))
+    try:
+        found = {
+            hit.group()
+            for piece in _writable_memory(process)
+            for hit in pattern.finditer(piece)
+        }
+    except PermissionError:
+        return -1
+    return len(found)
+
+
+def _writable_memory(process: int) -> Iterator[bytes]:
+    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
+    ranges = [found.groups() for line in maps if (found := _WRITABLE.match(line))]
+    with Path(f"/proc/{process}/mem").open("rb", buffering=0) as memory:
+        for first, last in ranges:
+            yield from _pieces(memory.fileno(), int(first, 16), int(last, 16))
+
+
+def _pieces(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """Pieces that overlap, so that nothing falls between two of them."""
+    while start < end:
+        try:
+            piece = os.pread(descriptor, min(_CHUNK_BYTES, end - start), start)
+        except OSError:  # unmapped meanwhile
+            return
+        if not piece:
+            return
+        yield piece
+        start += (
+            max(len(piece) - NEEDLE_BYTES, 1)
+            if start + len(piece) < end
+            else (len(piece))
+        )

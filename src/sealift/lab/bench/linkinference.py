@@ -1,0 +1,236 @@
+"""Inference wall time: sealed beside plain beside a TLS server that re-encrypts.
+
+One serving process for all arms, asked in turn by one client with one question at a
+time; what differs is the session. A question is random numbers, made before. Times are
+from the first byte of the question sent to the last of the answer taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.channel.transports.tcp import TcpTransport
+from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.data.schema import Schema
+from sealift.errors import UnavailableError
+from sealift.lab.bench.certificate import make_certificate
+from sealift.lab.bench.linkmodels import NAMES, form_for
+from sealift.lab.bench.linkserver import MAX_REQUEST_BYTES, PlainSession, open_sealed
+from sealift.lab.bench.linktls import connect_tls
+from sealift.lab.bench.report import Row
+from sealift.train.serving.packets import (
+    Answered,
+    Ask,
+    Messages,
+    receive_packet,
+    send_packet,
+)
+
+BATCHES: Final = (1, 8, 32)
+QUICK_BATCHES: Final = (1,)
+QUICK_S: Final = 4.0  # for all arms of a row
+FULL_S: Final = 20.0
+MIN_PAIRS: Final = 31
+MAX_PAIRS: Final = 400
+BAR_BYTES: Final = 64 << 10  # of question and answer together
+RATIO: Final = "infer_secure_vs_plain"
+ARMS: Final = ("plain", "sealed", "tls")
+MISSING: Final = "not_measured"  # in a row: the arm that it lacks, and why
+Question = tuple[int, bytes]
+
+
+def rows(*, quick: bool = False, names: tuple[str, ...] = NAMES) -> list[Row]:
+    """A row for each model and batch size; times in milliseconds, medians."""
+    found: list[Row] = []
+    for name in names:
+        numbers = itertools.count(1)
+        with _served(name) as (sessions, missing):
+            for batch in QUICK_BATCHES if quick else BATCHES:
+                budget_s = QUICK_S if quick else FULL_S
+                row = _measure(name, batch, sessions, numbers, budget_s=budget_s)
+                found.append(row | missing)
+    return found
+
+
+def left_out(found: list[Row]) -> list[str]:
+    """A line for each reason why rows lack an arm."""
+    reasons = {str(row[MISSING]): None for row in found if MISSING in row}
+    return [f"inference: not measured: {reason}" for reason in reasons]
+
+
+def ratios(found: list[Row]) -> dict[str, float]:
+    """The worst of batch 1 with payloads of 64 KiB and more."""
+    judged = [
+        float(row["sealed_vs_plain"])
+        for row in found
+        if row.get("batch") == 1 and int(row.get("payload_bytes", 0)) >= BAR_BYTES
+    ]
+    return {RATIO: max(judged)} if judged else {}
+
+
+def _measure(
+    name: str,
+    batch: int,
+    sessions: dict[str, Messages],
+    numbers: Iterator[int],
+    *,
+    budget_s: float,
+) -> Row:
+    form = form_for(name)
+    assert form.outputs is not None
+    question = (batch, random_rows(form.inputs, batch))
+    answer_bytes = batch * form.outputs.schema.row_bytes
+    times: dict[str, list[float]] = {arm: [] for arm in sessions}
+    turn = deque(sessions)
+    began = time.perf_counter()
+    while len(times["plain"]) <= MAX_PAIRS:
+        late = time.perf_counter() - began > budget_s
+        if late and len(times["plain"]) > MIN_PAIRS:
+            break
+        turn.rotate(1)  # nobody always comes after the same one
+        for arm in turn:
+            number = next(numbers)
+            times[arm].append(_ask(sessions[arm], number, question, answer_bytes))
+    medians = {arm: statistics.median(found[1:]) for arm, found in times.items()}
+    row: Row = {
+        "what": "inference",
+        "model": name,
+        "batch": batch,
+        "payload_bytes": len(question[1]) + answer_bytes,
+        "pairs": len(times["plain"]) - 1,
+    }
+    row |= {f"{arm}_ms": round(median * 1e3, 3) for arm, median in medians.items()}
+    for arm in ("sealed", "tls"):
+        if arm in medians:
+            row[f"{arm}_vs_plain"] = round(medians[arm] / medians["plain"], 3)
+    return row
+
+
+def _ask(
+    session: Messages, number: int, question: Question, answer_bytes: int
+) -> float:
+    batch, payload = question
+    began = time.perf_counter()
+    send_packet(session, Ask(id=number, work="predict", rows=batch), payload)
+    packet = receive_packet(session, 120.0, max_payload=lambda _: MAX_REQUEST_BYTES)
+    taken = time.perf_counter() - began
+    answered = isinstance(packet.header, Answered)
+    if not answered or len(packet.payload) != answer_bytes:
+        raise UnavailableError("the server answered otherwise", why=str(packet.header))
+    return taken
+
+
+def random_rows(schema: Schema, rows: int) -> bytes:
+    """Small numbers that every field takes."""
+    field = schema.fields[0]
+    if field.element.kind == "int":
+        return b"".join(
+            secrets.randbelow(256).to_bytes(4, "little")
+            for _ in range(rows * field.elements)
+        )
+    raw = bytearray(os.urandom(rows * schema.row_bytes))
+    raw[3::4] = b"\x3e" * (len(raw) // 4)  # float32 from 1/8 to 1/2
+    return bytes(raw)
+
+
+@contextmanager
+def _served(name: str) -> Iterator[tuple[dict[str, Messages], Row]]:
+    """Connections of each arm to one server of the model; which arm there is not."""
+    seed = secrets.token_bytes(32)
+    key = SigningKey(SecretKey(seed)).public_key
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        weights = folder / "weights.safetensors"
+        _write_weights(name, weights)
+        words = [name, str(weights), seed.hex()]
+        port = stack.enter_context(_process("linkserver", words))
+        sessions: dict[str, Messages] = {}
+        for arm in ("plain", "sealed"):
+            transport = TcpTransport.dial("127.0.0.1", port)
+            stack.callback(transport.close)
+            transport.send(arm.encode())
+            plain = arm == "plain"
+            sessions[arm] = (
+                PlainSession(transport) if plain else open_sealed(transport, key)
+            )
+        missing = _add_tls(sessions, stack, folder, port, key)
+        for session in sessions.values():  # the greeting
+            receive_packet(session, 60.0, max_payload=lambda _: 0)
+        yield sessions, missing
+
+
+def _add_tls(
+    sessions: dict[str, Messages],
+    stack: ExitStack,
+    folder: Path,
+    port: int,
+    key: PublicKey,
+) -> Row:
+    """Empty, or what rows say where there is no such arm."""
+    try:
+        sessions["tls"] = _tls(stack, folder, port, key)
+    except UnavailableError as error:
+        return {MISSING: f"tls: {error.what}: {error.why or 'nothing says why'}"}
+    return {}
+
+
+def _tls(stack: ExitStack, folder: Path, port: int, key: PublicKey) -> Messages:
+    certificate = make_certificate(folder)
+    words = [str(certificate), str(port), key.to_text()]
+    front = stack.enter_context(_process("linktls", words))
+    session = connect_tls(front, certificate)
+    stack.callback(session.close)
+    return session
+
+
+def _write_weights(name: str, path: Path) -> None:
+    """In a process of its own: torch's threads and memory are not in this one's way."""
+    program = (
+        "import sys; from safetensors.torch import save_file; "
+        "from sealift.lab.bench.models import make; "
+        "save_file(dict(make(sys.argv[1]).state_dict()), sys.argv[2])"
+    )
+    words = [sys.executable, "-c", program, name, str(path)]
+    subprocess.run(words, check=True)  # noqa: S603 - ourselves
+
+
+@contextmanager
+def _process(module: str, words: list[str]) -> Iterator[int]:
+    """One of our processes, by the port that it prints."""
+    child = subprocess.Popen(  # noqa: S603 - ourselves
+        [sys.executable, "-m", f"sealift.lab.bench.{module}", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        if not line:
+            raise UnavailableError(f"{module} did not start")
+        told: dict[str, Any] = json.loads(line)
+        yield int(told["port"])
+    finally:
+        child.kill()
+        child.communicate()
+
+
+if __name__ == "__main__":
+    measured = rows(quick="--quick" in sys.argv)
+    for each in measured:
+        print(json.dumps(each))
+    print(json.dumps(ratios(measured)))

@@ -1,0 +1,155 @@
+"""Pairs of plain copy and default mode, one right after the other, on cores that are gauged.
+
+A machine that is shared changes under a benchmark: a neighbour on the same core takes up
+to half of what it seals in a second, and less of what it copies. So both cores are gauged
+before every pair, by sealing within their caches; pairs go on until enough of them found
+both cores undisturbed, or a limit has passed. Where source, ring and target lie in
+physical memory decides over a tenth, so every size gets several placements.
+A ratio is the median of those of all pairs; that of the undisturbed stands beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sealift.channel.link.mode import DEFAULT_MODE
+from sealift.crypto.aead import TAG_BYTES, Aead, Suite
+from sealift.crypto.keys import SecretKey
+from sealift.lab.bench.linkarms import DEFAULT_SLOTS, make_arms, timed, touched_memory
+from sealift.lab.bench.linkpeer import DevicePeer
+from sealift.lab.bench.linkshapes import Shape
+from sealift.lab.bench.report import Row
+
+PLACEMENTS: Final = 3
+PAIRS_PER_PLACEMENT: Final = 15
+MOST_PER_PLACEMENT_S: Final = 15.0
+MIN_BYTES: Final = 16 << 20  # below, one transfer's fixed costs are what is measured
+UNDISTURBED: Final = 0.9  # of the best rate that a core showed in the run
+_ARMS: Final = [str(Shape.PLAIN), str(DEFAULT_MODE)]
+_GAUGE_BYTES: Final = 512 << 10  # with its ciphertext in a core's own cache
+_GAUGE_CALLS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Seconds of both transfers, and what each core sealed in a second just before."""
+
+    plain_s: float
+    sealed_s: float
+    rates: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Default goodput / plain goodput."""
+        return self.plain_s / self.sealed_s
+
+
+class CoreGauge:
+    """How fast each core seals within its caches, and the best that it ever did."""
+
+    def __init__(self, cores: list[int]) -> None:
+        self._cores = cores
+        self._best = [0.0 for _ in cores]
+        self._aead = Aead(Suite.AES_256_GCM, SecretKey.generate())
+        self._numbers = itertools.count()
+        self._plain = os.urandom(_GAUGE_BYTES)
+        self._sealed = memoryview(bytearray(_GAUGE_BYTES + TAG_BYTES))
+
+    def read(self) -> tuple[float, ...]:
+        """Bytes per second of each core now; this thread ends where it was."""
+        before = os.sched_getaffinity(0)
+        try:
+            rates = tuple(self._rate_on(core) for core in self._cores)
+        finally:
+            os.sched_setaffinity(0, before)
+        self._best = [max(pair) for pair in zip(self._best, rates, strict=True)]
+        return rates
+
+    def undisturbed(self, pair: Pair) -> bool:
+        """Whether both cores were near the best they showed so far."""
+        wanted = (UNDISTURBED * best for best in self._best)
+        return all(
+            rate >= least for rate, least in zip(pair.rates, wanted, strict=True)
+        )
+
+    def _rate_on(self, core: int) -> float:
+        os.sched_setaffinity(0, {core})
+        start = time.perf_counter()
+        for _ in range(_GAUGE_CALLS):
+            nonce = next(self._numbers).to_bytes(12, "big")
+            self._aead.seal_into(nonce, self._plain, b"", self._sealed)
+        return _GAUGE_CALLS * _GAUGE_BYTES / (time.perf_counter() - start)
+
+
+@dataclass(frozen=True, slots=True)
+class SizePairs:
+    """All pairs of one size."""
+
+    size: int
+    pairs: list[Pair] = field(default_factory=list)
+
+    def row(self, gauge: CoreGauge) -> Row:
+        """The size's row; made when the gauge knows the whole run's best."""
+        pairs = self.pairs
+        quiet = [pair.ratio for pair in pairs if gauge.undisturbed(pair)]
+        quartiles = statistics.quantiles((pair.ratio for pair in pairs), n=4)
+        return {
+            "pairs of": "plain, default",
+            "kib": self.size >> 10,
+            "pairs": len(pairs),
+            "plain_gb_per_s": self._goodput(pair.plain_s for pair in pairs),
+            "default_gb_per_s": self._goodput(pair.sealed_s for pair in pairs),
+            "vs_plain": round(quartiles[1], 3),
+            "quartiles": f"{quartiles[0]:.2f}-{quartiles[2]:.2f}",
+            "undisturbed": len(quiet),
+            "vs_plain_undisturbed": round(statistics.median(quiet), 3) if quiet else "",
+        }
+
+    def _goodput(self, taken: Iterable[float]) -> float:
+        return round(self.size / statistics.median(taken) / 1e9, 3)
+
+
+def measure_pairs(
+    peer: DevicePeer, size: int, gauge: CoreGauge, slots: int = DEFAULT_SLOTS
+) -> SizePairs:
+    """Several placements' pairs of one size."""
+    found = SizePairs(size)
+    for _ in range(PLACEMENTS):
+        found.pairs.extend(_pairs_in_new_memory(peer, size, gauge, slots))
+    return found
+
+
+def _pairs_in_new_memory(
+    peer: DevicePeer, size: int, gauge: CoreGauge, slots: int
+) -> list[Pair]:
+    source = touched_memory(size)
+    peer.ask("memory", nbytes=size)
+    arms = make_arms(peer, _ARMS, source, slots)
+    for arm in arms:  # warms up
+        timed(peer, arm)
+    found: list[Pair] = []
+    until = time.monotonic() + MOST_PER_PLACEMENT_S
+    while not _enough(found, gauge, until):
+        rates = gauge.read()
+        order = arms[::-1] if len(found) % 2 else arms  # neither is always second
+        taken = {arm.link: timed(peer, arm) for arm in order}
+        plain_s, sealed_s = (taken[arm.link] for arm in arms)
+        found.append(Pair(plain_s, sealed_s, rates))
+    for arm in arms:
+        arm.close()
+        peer.ask("drop", link=arm.link)
+    return found
+
+
+def _enough(found: list[Pair], gauge: CoreGauge, until: float) -> bool:
+    """Enough undisturbed ones; enough of any kind when the time is over."""
+    if len(found) < PAIRS_PER_PLACEMENT:
+        return False
+    quiet = sum(gauge.undisturbed(pair) for pair in found)
+    return quiet >= PAIRS_PER_PLACEMENT or time.monotonic() > until

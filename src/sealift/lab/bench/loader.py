@@ -1,0 +1,150 @@
+"""How fast sealed batches come, beside PyTorch's own loader over the same .npz.
+
+Arms, interleaved in one run; each is a whole shuffled epoch, batches of 256, dicts of
+tensors on the CPU:
+
+* ``dataloader``: ``DataLoader(TensorDataset(...), shuffle=True)`` over arrays that
+  ``np.load`` has put into memory before the clock starts;
+* ``indexed``: the same arrays, ``x[permutation[i:j]]`` by hand: the fastest plain way;
+* ``sealed``: ``SealedDataLoader`` from the file, its records in the page cache, with
+  cards: opened, hashed against the commitment and gathered, nothing kept between epochs;
+* ``sealed-process``: the same with a process that opens; ``sealed-engine``: by the
+  host's device engine.
+
+torch works with one thread, so that its idle threads are not measured; CPU seconds are
+those of this process (for ``sealed-process`` a part only, so they are left out).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from sealift.channel.hostdevice import HostDevice
+from sealift.crypto.keys import SecretKey
+from sealift.data.dataset import SealedDataset
+from sealift.data.seal import seal_table
+from sealift.data.table import infer_schema
+from sealift.data.torchloader import SealedDataLoader
+from sealift.lab.bench.report import BenchReport, start_report
+
+BATCH: Final = 256
+TABLE_BYTES: Final = 192 << 20
+SHAPES: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+    "table of 64 floats": ("float32", (64,)),
+    "images 3x32x32": ("uint8", (3, 32, 32)),
+    "images 3x224x224": ("uint8", (3, 224, 224)),
+}
+Epoch = Callable[[], Iterator[Any]]
+
+
+def run(*, quick: bool = False) -> BenchReport:
+    """Measure everything; about a minute and a half, with ``quick`` about 15 s."""
+    report = start_report("loader")
+    report.real = [
+        "AES-256-GCM and BLAKE3 on this processor",
+        "files in the page cache",
+    ]
+    size = TABLE_BYTES // 4 if quick else TABLE_BYTES
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _measure_all(report, size, 3 if quick else 7)
+    finally:
+        torch.set_num_threads(threads)
+    return report
+
+
+def _measure_all(report: BenchReport, size: int, repeats: int) -> None:
+    for name, (dtype, shape) in SHAPES.items():
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            arms, total = _arms(Path(folder), dtype, shape, size, stack)
+            _measure(report, name, arms, total, repeats)
+
+
+def _arms(
+    folder: Path, dtype: str, shape: tuple[int, ...], size: int, stack: ExitStack
+) -> tuple[dict[str, Epoch], int]:
+    """Every arm, and the bytes of the fields of an epoch."""
+    source = folder / "table.npz"
+    _write_table(source, dtype, shape, size)
+    key = SecretKey.generate()
+    words: dict[str, Any] = {"name": "table", "part": "train", "owner": "bench"}
+    seal_table(source, infer_schema(source), key=key, out_dir=folder, **words)
+    with np.load(source) as stored:
+        x, y = (torch.from_numpy(stored[name]) for name in ("x", "label"))
+    plain = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
+    dataset = stack.enter_context(SealedDataset(folder / "table.sealed", key))
+    engine = HostDevice()
+    stack.callback(engine.close)
+    options: dict[str, dict[str, Any]] = {
+        "sealed": {},
+        "sealed-process": {"workers": "process"},
+        "sealed-engine": {"engine": engine},
+    }
+    sealed = {
+        name: stack.enter_context(
+            SealedDataLoader(
+                dataset, BATCH, shuffle=True, fields=("x", "label"), **each
+            )
+        )
+        for name, each in options.items()
+    }
+    arms: dict[str, Epoch] = {
+        "dataloader": lambda: iter(plain),
+        "indexed": lambda: _indexed(x, y),
+        **{name: each.__iter__ for name, each in sealed.items()},
+    }
+    return arms, x.nbytes + y.nbytes
+
+
+def _write_table(path: Path, dtype: str, shape: tuple[int, ...], size: int) -> None:
+    generator = np.random.default_rng(0)
+    kind = np.dtype(dtype)
+    rows = size // (int(np.prod(shape)) * kind.itemsize)
+    x = generator.integers(0, 255, (rows, *shape), dtype=np.uint8).astype(kind)
+    np.savez(path, x=x, label=generator.integers(0, 10, rows))
+
+
+def _indexed(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    for chosen in torch.randperm(len(x)).split(BATCH):
+        yield x[chosen], y[chosen]
+
+
+def _measure(
+    report: BenchReport, name: str, arms: Mapping[str, Epoch], size: int, repeats: int
+) -> None:
+    times: dict[str, list[float]] = {arm: [] for arm in arms}
+    used: dict[str, list[float]] = {arm: [] for arm in arms}
+    for repeat in range(repeats + 1):
+        for arm, epoch in arms.items():
+            start, begun = time.perf_counter(), time.process_time()
+            for _ in epoch():
+                pass
+            if repeat:  # the first warms up: processes, pages, caches
+                times[arm].append(time.perf_counter() - start)
+                used[arm].append(time.process_time() - begun)
+    rates = {arm: size / statistics.median(t) / 1e9 for arm, t in times.items()}
+    rounded = {f"{arm}_gb_per_s": round(rate, 2) for arm, rate in rates.items()}
+    cpu = {
+        f"{arm}_cpu_s_per_gb": round(statistics.median(used[arm]) / size * 1e9, 2)
+        for arm in arms
+        if arm != "sealed-process"
+    }
+    report.rows.append({"rows": name, "mib": size >> 20, **rounded, **cpu})
+    _keep_worst(report, "sealed_vs_dataloader", rates["sealed"] / rates["dataloader"])
+    _keep_worst(report, "sealed_vs_indexed", rates["sealed"] / rates["indexed"])
+
+
+def _keep_worst(report: BenchReport, name: str, ratio: float) -> None:
+    report.ratios[name] = round(min(ratio, report.ratios.get(name, ratio)), 3)

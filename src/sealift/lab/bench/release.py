@@ -1,0 +1,250 @@
+"""What it takes to get a key: with a real TPM's protocol, in numbers, and over time.
+
+Broker, relay and accelerators are processes of their own, vault and log are on the disk
+and synced, every release has a session of its own but where a row says otherwise. Evidence is a
+software TPM's quote with the whole list of measurements, or a development attester's.
+Arms are interleaved in rounds; rows give the distribution, ratios the median of rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift.errors import SealiftError
+from sealift.lab.bench import release_ima
+from sealift.lab.bench.release_broker import HEARTBEAT_S
+from sealift.lab.bench.release_cast import ReleaseCast
+from sealift.lab.bench.release_deploy import measure_deploy
+from sealift.lab.bench.release_reports import measure_reports
+from sealift.lab.bench.release_revocation import measure_revocation
+from sealift.lab.bench.release_revoke import measure_loss
+from sealift.lab.bench.report import BenchReport, Row, start_report
+
+NEW_SESSION: Final = "development evidence, a new session each"
+STANDING: Final = "development evidence, sessions that stand"
+LONG_S: Final = 600.0  # of leases that are renewed by hand
+BARS: Final = {
+    "release_p50_ms": "<= 50",
+    "release_p99_ms": "<= 150",
+    "releases_per_s": ">= 250",
+    "ima_entries_per_s": ">= 400000",
+    "revocation_s": "<= heartbeat_s + 1",
+}
+# Perun's settings (arXiv 2103.16898): this machine has two of them.
+ELSEWHERE: Final = (
+    "everything in an SGX enclave",
+    "trusted OS with a TPM chip",
+    "TDX guest",
+    "SEV-SNP guest",
+    "CPU TEE with a GPU's confidential mode",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        rounds: Interleaved repeats of every arm.
+        quoted: Releases with a quote, in a round.
+        clients: Accelerators that ask at the same time.
+        together: Releases of each of them, in a round.
+        entries: Length of the quoting host's list of measurements.
+        lengths: Lengths of lists between which renewals are compared.
+        renewals: Renewals at each length.
+        ima: Entries of the list that is parsed alone.
+        losses: How often a lease is lost.
+        guest: Whether a guest is booted, too, and does something bad.
+    """
+
+    rounds: int = 5
+    quoted: int = 60
+    clients: int = 16
+    together: int = 25
+    entries: int = 200
+    lengths: tuple[int, ...] = (200, 2000, 10_000)
+    renewals: int = 30
+    ima: int = 200_000
+    losses: int = 9
+    guest: bool = True
+
+
+USUAL: Final = Sizes()
+QUICK: Final = Sizes(
+    rounds=2,
+    quoted=25,
+    together=6,
+    lengths=(50, 500, 2000),
+    renewals=8,
+    guest=False,
+    ima=40_000,
+    losses=4,
+)
+
+
+def run(*, quick: bool = False) -> BenchReport:
+    """Measure everything; about 90 s on two idle cores, quick about 30."""
+    return measure(QUICK if quick else USUAL)
+
+
+def measure(sizes: Sizes) -> BenchReport:
+    """Measure with these sizes."""
+    report = start_report("release")
+    report.real = [
+        "broker, relay and accelerators in processes of their own",
+        "vault and log on this machine's disk, synced before a key leaves",
+        "quotes of a software TPM (swtpm); the kernel's list is played",
+    ]
+    with tempfile.TemporaryDirectory(prefix="release-") as folder, ExitStack() as stack:
+        place = Path(folder)
+        quoting = stack.enter_context(ReleaseCast(place / "q", entries=sizes.entries))
+        crowd = stack.enter_context(ReleaseCast(place / "c", clients=sizes.clients))
+        _measure_releases(report, sizes, quoting, crowd)
+        report.rows += measure_deploy(place / "deploy", sizes.rounds)
+    report.rows += _measure_renewals(sizes)
+    _measure_loss(report, sizes)
+    _measure_ima(report, sizes)
+    report.rows += measure_reports()
+    report.rows += [{"perun": name, "is": "not on this machine"} for name in ELSEWHERE]
+    report.machine["load_1min_after"] = round(os.getloadavg()[0], 2)
+    return report
+
+
+def distribution(spent_ms: Sequence[float]) -> dict[str, float]:
+    """Median and tail, in milliseconds."""
+    cut = statistics.quantiles(spent_ms, n=100, method="inclusive")
+    named = {"p50_ms": cut[49], "p90_ms": cut[89], "p99_ms": cut[98]}
+    return {name: round(value, 2) for name, value in named.items()}
+
+
+def _measure_releases(
+    report: BenchReport, sizes: Sizes, quoting: ReleaseCast, crowd: ReleaseCast
+) -> None:
+    client = quoting.clients[0]
+    client.ask("release", times=3)
+    crowd.release_together(2)
+    quoted: list[list[float]] = []
+    sessions: list[float] = []
+    alone: list[float] = []
+    rates: list[Row] = []
+    standing: list[Row] = []
+    for _ in range(sizes.rounds):
+        answer = client.ask("release", times=sizes.quoted)
+        quoted.append(answer["ms"])
+        sessions += answer["session_ms"]
+        alone += crowd.clients[0].ask("release", times=sizes.quoted)["ms"]
+        rates.append(_measure_rate(crowd, sizes, "release", NEW_SESSION))
+        standing.append(_measure_rate(crowd, sizes, "release_again", STANDING))
+    whole = [spent for each in quoted for spent in each]
+    report.rows += [
+        _row("release, TPM quote", whole, list_entries=sizes.entries),
+        _row("its session alone", sessions),
+        _row("release, development evidence", alone, perun="everything in one process"),
+        *rates,
+        *standing,
+        _row("collecting a quote", client.ask("attest", times=sizes.quoted)["ms"]),
+    ]
+    by_round = [distribution(each) for each in quoted]
+    for name in ("p50_ms", "p99_ms"):
+        found = statistics.median(each[name] for each in by_round)
+        report.ratios[f"release_{name}"] = found
+    for name, rows in (("", rates), ("standing_", standing)):
+        rate = statistics.median(float(row["releases_per_s"]) for row in rows)
+        report.ratios[f"{name}releases_per_s"] = rate
+
+
+def _row(what: str, spent_ms: Sequence[float], **more: str | float) -> Row:
+    return {"what": what, **distribution(spent_ms), "repeats": len(spent_ms), **more}
+
+
+def _measure_rate(crowd: ReleaseCast, sizes: Sizes, order: str, what: str) -> Row:
+    before, started = crowd.cpu_s(), time.perf_counter()
+    answers = crowd.release_together(sizes.together, order)
+    spent_s = time.perf_counter() - started
+    releases = sizes.together * sizes.clients
+    cpu_s = {who: spent - before[who] for who, spent in crowd.cpu_s().items()}
+    waited = [spent for answer in answers for spent in answer["ms"]]
+    return {
+        "what": f"{sizes.clients} accelerators at once, {what}",
+        "releases_per_s": round(releases / spent_s, 1),
+        # What two idle cores could give: the machine's other work takes its share.
+        "releases_per_cpu_s": round(releases / sum(cpu_s.values()), 1),
+        **{f"{who}_cpu_ms": _per(spent, releases) for who, spent in cpu_s.items()},
+        **distribution(waited),
+        "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+def _per(spent_s: float, releases: int) -> float:
+    return round(spent_s * 1000 / releases, 2)
+
+
+def _measure_renewals(sizes: Sizes) -> list[Row]:
+    """Lists of several lengths side by side: whole at first, then continued."""
+    with tempfile.TemporaryDirectory(prefix="renewal-") as folder, ExitStack() as stack:
+        casts = {
+            length: stack.enter_context(
+                ReleaseCast(
+                    Path(folder) / str(length), entries=length, heartbeat_s=LONG_S
+                )
+            )
+            for length in sizes.lengths
+        }
+        clients = {length: cast.clients[0] for length, cast in casts.items()}
+        first: dict[int, list[float]] = {length: [] for length in clients}
+        for _ in range(max(3, sizes.rounds)):
+            for length, client in clients.items():
+                first[length] += client.ask("release", times=1)["ms"]
+        for client in clients.values():
+            client.ask("hold")
+        spent: dict[int, list[float]] = {length: [] for length in clients}
+        for _ in range(sizes.renewals):
+            for length, client in clients.items():
+                spent[length] += client.ask("renew", times=1, grow=2)["ms"]
+    return [
+        _row("renewal with two new entries", spent[length], list_entries=length,
+             first_release_p50_ms=round(statistics.median(first[length]), 2))
+        for length in sizes.lengths
+    ]  # fmt: skip
+
+
+def _measure_loss(report: BenchReport, sizes: Sizes) -> None:
+    """By evidence that turns, and by what a booted guest does where one can be had."""
+    row, worst_s = measure_loss(sizes.losses)
+    report.rows.append(row)
+    report.ratios |= {"revocation_s": worst_s, "heartbeat_s": HEARTBEAT_S}
+    if not sizes.guest:
+        return
+    what = "from an unlisted program in a booted guest to the last byte"
+    try:
+        found = measure_revocation(say=lambda line: None)
+    except SealiftError as error:
+        report.rows.append({"what": what, "is": f"not on this machine: {error.code}"})
+        return
+    report.rows.append({"what": what, **{k: round(v, 3) for k, v in found.items()}})
+    for name in ("revocation_s", "heartbeat_s"):
+        report.ratios[name] = found[name]
+
+
+def _measure_ima(report: BenchReport, sizes: Sizes) -> None:
+    found = [release_ima.bench(sizes.ima) for _ in range(sizes.rounds)]
+    rate = statistics.median(each.whole_per_s for each in found)
+    report.ratios["ima_entries_per_s"] = rate
+    renewal_ms = statistics.median(each.renewal_s for each in found) * 1000
+    report.rows.append(
+        {
+            "what": "IMA list: parsed, replayed, looked up",
+            "entries": sizes.ima,
+            "entries_per_s": round(rate),
+            "renewal_ms": round(renewal_ms, 3),
+            "renewal_entries": found[0].renewal_entries,
+        }
+    )

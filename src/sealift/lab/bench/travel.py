@@ -1,0 +1,231 @@
+"""The travelling accelerator beside what it is compared with: the paper's table, fairly.
+
+Rows are caps of the network between holder and accelerator. ``same host``: the holder is
+on the accelerator's machine, no cap applies, the cargo is always the whole one.
+``remote``: the holder is behind the cap, and so is our cargo. Baselines: the data set
+shipped over TLS and copied into the buffer; the model shipped to the holder and back.
+Low caps are measured at two small cargoes and scaled by a straight line, and say so;
+``full`` measures all of them whole (about an hour). The paper's own numbers stand beside
+ours as recorded ones.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sealift.lab.bench import travel_table as table
+from sealift.lab.bench.report import BenchReport, Row, start_report
+from sealift.lab.bench.travel_cast import Cast
+from sealift.lab.bench.travel_limit import Link, capped_link, unlimited
+from sealift.lab.bench.travel_overlap import measure_digest, measure_overlap
+from sealift.lab.bench.travel_wire import Answer
+
+HAS_FULL: Final = True
+RECORD_BYTES: Final = 2 << 20
+MODEL_BYTES: Final = 124_439_808 * 4  # GPT-2 small in fp32, the paper's model
+MIB: Final = 1 << 20
+PHASES: Final = ("offer", "lease", "handshake", "load", "read", "scrub", "return")
+BARS: Final = {
+    "remote_vs_ship": "<= 1.05",
+    "rate_vs_plain_copy": ">= 0.6",
+    "exposed_share": "< 0.001",
+    "ship_vs_same_host": ">= 7.5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        cargo_bytes: The whole cargo.
+        repeats: Of the whole cargo on the same host.
+        small: Two cargoes in MiB by cap, where the whole one is scaled; of whole records,
+            which is what crosses.
+        small_models: The same for the model.
+        capped_repeats: Of each cargo behind a cap, which gives the same seconds anyway.
+        recorded: The caps, each with the paper's numbers.
+    """
+
+    cargo_bytes: int = table.CARGO_BYTES
+    model_bytes: int = MODEL_BYTES
+    repeats: int = 15
+    small: Mapping[int, tuple[int, int]] = field(
+        default_factory=lambda: {4: (2, 4), 20: (4, 12), 100: (16, 48)}
+    )
+    small_models: Mapping[int, tuple[int, int]] = field(
+        default_factory=lambda: {4: (2, 4), 20: (4, 12), 100: (16, 48)}
+    )
+    capped_repeats: int = 2
+    recorded: tuple[table.RecordedRow, ...] = table.RECORDED
+
+
+USUAL: Final = Sizes()
+QUICK: Final = Sizes(
+    cargo_bytes=64 * MIB,
+    model_bytes=64 * MIB,
+    repeats=3,
+    small={4: (2, 4), 20: (2, 4), 100: (2, 6), 500: (4, 12)},
+    small_models={4: (2, 4), 20: (2, 4), 100: (2, 6), 500: (4, 12)},
+    capped_repeats=1,
+)
+FULL: Final = Sizes(small={}, capped_repeats=1)  # two models at 4 Mbit/s: 33 minutes
+
+
+def run(*, quick: bool = False, full: bool = False) -> BenchReport:
+    """Measure the table; about 4 minutes, quick about one, full about an hour."""
+    report = measure(QUICK if quick else FULL if full else USUAL)
+    measure_overlap(report, quick=quick)
+    return report
+
+
+def measure(sizes: Sizes) -> BenchReport:
+    """Measure the table with these sizes."""
+    report = start_report("travel")
+    report.recorded = ["the paper's table (GPT-2 in llm.c, 512 MiB, TDX, H100)"]
+    report.real = ["three processes, real handshakes, sealed files, scrub, receipts"]
+    with tempfile.TemporaryDirectory(prefix="sealift-bench-") as folder:
+        here = _same_host(report, sizes, Path(folder) / "here")
+        why_not = unlimited()
+        _say_link(report, why_not)
+        with capped_link(why_not) as link:
+            _remote(report, sizes, Path(folder) / "there", link, here)
+    report.rows.append(measure_digest(sizes.model_bytes))
+    return report
+
+
+def _say_link(report: BenchReport, why_not: str) -> None:
+    if why_not:
+        report.modelled.append(f"caps by a token bucket in this process: {why_not}")
+    else:
+        report.real.append("caps by veth and tc-tbf between two namespaces")
+
+
+@dataclass(slots=True)
+class SameHost:
+    """Medians of the whole cargo on the same host, in seconds."""
+
+    travel_s: float
+    ship_s: float
+
+
+def _same_host(report: BenchReport, sizes: Sizes, folder: Path) -> SameHost:
+    folder.mkdir()
+    size = sizes.cargo_bytes
+    visits: list[Answer] = []
+    plain: list[float] = []
+    shipped: list[float] = []
+    with Cast(folder, size, RECORD_BYTES) as cast:
+        for repeat in range(sizes.repeats + 1):
+            visit = cast.travel(size, ("memfd",))
+            copy_s = float(cast.plain(size)["seconds"])
+            ship_s = cast.ship(size)
+            if repeat:  # the first one warms up
+                visits.append(visit)
+                plain.append(copy_s)
+                shipped.append(ship_s)
+    medians = _phase_medians(visits)
+    report.rows.append({"where": "same host", "mib": size // MIB, **medians})
+    load_s, copy_s = medians["load_s"], statistics.median(plain)
+    report.ratios["rate_vs_plain_copy"] = copy_s / load_s
+    report.rows.append(
+        {
+            "where": "same host",
+            "load_gb_per_s": round(size / load_s / 1e9, 2),
+            "plain_copy_gb_per_s": round(size / copy_s / 1e9, 2),
+            "plain_copy_s": round(copy_s, 4),
+        }
+    )
+    return SameHost(medians["travel_s"], statistics.median(shipped))
+
+
+def _phase_medians(visits: Sequence[Answer]) -> dict[str, float]:
+    names = [f"{name}_s" for name in PHASES]
+    found = {n: round(statistics.median(v[n] for v in visits), 5) for n in names}
+    return {**found, "travel_s": statistics.median(v["seconds"] for v in visits)}
+
+
+def _remote(
+    report: BenchReport, sizes: Sizes, folder: Path, link: Link, here: SameHost
+) -> None:
+    folder.mkdir()
+    worst = 0.0
+    with Cast(folder, sizes.cargo_bytes, RECORD_BYTES, link) as cast:
+        for recorded in sizes.recorded:
+            cap = recorded.cap
+            link.cap(cap)
+            arms = _measure_cap(cast, sizes, cap)
+            worst = max(worst, arms["travel"].seconds / arms["ship"].seconds)
+            # Without a cap nothing lies between the two: both are on one machine.
+            same_ship_s = arms["ship"].seconds if cap else here.ship_s
+            report.rows.append(_row(recorded, arms, here, same_ship_s))
+            name = f"ship_vs_same_host{f'_{cap}' if cap else ''}"
+            report.ratios[name] = same_ship_s / here.travel_s
+    report.ratios["remote_vs_ship"] = worst
+
+
+def _measure_cap(cast: Cast, sizes: Sizes, cap: int) -> dict[str, table.Timed]:
+    """Seconds of the whole cargo by arm, at one cap."""
+    small = _sizes(sizes.small, cap, sizes.cargo_bytes)
+    arms: dict[str, tuple[list[int], Callable[[int], float]]] = {
+        "travel": (small, lambda n: _travel(cast, n)),
+        "ship": (small, cast.ship),
+        "model": (
+            _sizes(sizes.small_models, cap, sizes.model_bytes),
+            cast.ship_model,
+        ),
+    }
+    points: dict[str, dict[int, list[float]]] = {name: {} for name in arms}
+    for repeat in range(_repeats(sizes, cap)):
+        for name, (measured, arm) in arms.items():
+            for size in measured:
+                spent_s = arm(size)
+                if repeat or cap:
+                    points[name].setdefault(size, []).append(spent_s)
+    wholes = {"model": sizes.model_bytes}
+    return {
+        name: table.whole_cargo(found, wholes.get(name, sizes.cargo_bytes))
+        for name, found in points.items()
+    }
+
+
+def _sizes(small: Mapping[int, tuple[int, int]], cap: int, whole: int) -> list[int]:
+    """The sizes that are measured at a cap."""
+    return [mib * MIB for mib in small[cap]] if cap in small else [whole]
+
+
+def _repeats(sizes: Sizes, cap: int) -> int:
+    """Of an open link, the first one more: it warms up."""
+    return sizes.capped_repeats if cap else 1 + max(2, sizes.repeats // 3)
+
+
+def _travel(cast: Cast, cargo_bytes: int) -> float:
+    return float(cast.travel(cargo_bytes, ("tcp",))["seconds"])
+
+
+def _row(
+    recorded: table.RecordedRow,
+    arms: Mapping[str, table.Timed],
+    here: SameHost,
+    same_ship_s: float,
+) -> Row:
+    row: Row = {"cap": table.cap_name(recorded.cap)}
+    for name, timed in arms.items():
+        row[f"{name}_remote_s" if name == "travel" else f"{name}_s"] = round(
+            timed.seconds, 3
+        )
+    row["scaled"] = arms["travel"].scaled or arms["ship"].scaled
+    row["model_scaled"] = arms["model"].scaled
+    row["travel_same_host_s"] = round(here.travel_s, 4)
+    row["ship_share_pct"] = round(table.share(same_ship_s, table.PAPER_TRAIN_S), 3)
+    row["travel_share_pct"] = round(table.share(here.travel_s, table.PAPER_TRAIN_S), 4)
+    row["ship_vs_same_host"] = round(same_ship_s / here.travel_s, 1)
+    row["recorded_ship_s"] = recorded.ship_s
+    row["recorded_travel_s"] = recorded.travel_s
+    row["recorded_ratio"] = round(recorded.ratio, 1)
+    return row

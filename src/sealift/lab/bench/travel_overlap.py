@@ -1,0 +1,155 @@
+"""How much of loading training has to wait for, and what loading beside it costs.
+
+Real roles over one machine: orchestrator, accelerator with its training, two owners with
+holder and broker. The same job runs with one buffer and with two. ``exposed_share`` is
+the time from the second visit on in which the rows were not there when the training of
+the visit before had ended, as a share of all time from then on. ``overlap_tax`` is the
+training time of the visits while others load, beside that while nothing else happens.
+Runs of both are interleaved; shares are the worst of all runs, times are medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift.lab.bench.report import BenchReport, Row
+from sealift.lab.bench.travel_table import Span, exposed_share, idle_share
+from sealift.lab.bench.travel_world import (
+    HOST,
+    LAB,
+    OWNERS,
+    ROW_BYTES,
+    OverlapWorld,
+    make_overlap_world,
+)
+from sealift.train.eventlines import RoleEvent
+from sealift.train.household import Ended, Household
+from sealift.train.statedigest import Settled
+from sealift.train.states import TrainingState
+
+SILENCE_S: Final = 120.0
+ROWS: Final = 16384  # 64 MiB a visit
+VISITS: Final = 4
+REPEATS: Final = 3
+QUICK_ROWS, QUICK_VISITS, QUICK_REPEATS = 4096, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What one run told.
+
+    Attributes:
+        spans: Of each training visit, in the order of training.
+        load_s: Handshake and load of each.
+    """
+
+    spans: tuple[Span, ...]
+    load_s: tuple[float, ...]
+
+
+def measure_overlap(report: BenchReport, *, quick: bool = False) -> None:
+    """Run the job with one and with two buffers, and report both."""
+    rows, visits = (QUICK_ROWS, QUICK_VISITS) if quick else (ROWS, VISITS)
+    runs: dict[int, list[Overlap]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory(prefix="sealift-bench-") as folder:
+        world = make_overlap_world(Path(folder) / "world", rows, visits)
+        for repeat in range(QUICK_REPEATS if quick else REPEATS):
+            for buffers, found in runs.items():
+                found.append(_run(world, buffers, repeat))
+    for buffers, found in runs.items():
+        report.rows.append(_row(buffers, found, rows))
+    report.ratios["exposed_share"] = _exposed(runs[2])
+    report.ratios["overlap_tax"] = _train_s(runs[2]) / _train_s(runs[1])
+    report.real.append("two owners, brokers and a real training loop for the overlap")
+
+
+def measure_digest(model_bytes: int) -> Row:
+    """Seconds of one digest of a training state of this size (rule H1)."""
+    state = TrainingState(1, bytes(model_bytes), b"")
+    settled = Settled(state)
+    started = time.perf_counter()
+    settled.verify(state)
+    spent_s = time.perf_counter() - started
+    return {"digest_mib": model_bytes >> 20, "digest_s": round(spent_s, 4)}
+
+
+def _run(world: OverlapWorld, buffers: int, repeat: int) -> Overlap:
+    job = world.write_job(buffers, repeat)
+    told: list[RoleEvent] = []
+    with Household(world.path) as house:
+        words = ["orchestrator", job, *world.key_words(LAB), "--events", "-"]
+        house.start("orchestrator", "sealift", words)
+        for each in house.listen(SILENCE_S):
+            if isinstance(each, RoleEvent) and each.process == "orchestrator":
+                told.append(each)
+                if each.kind == "orchestrator.listening":
+                    _start_others(house, world, job, int(each.fields["port"]))
+            elif isinstance(each, Ended):
+                house.require_success(each.process)
+                if each.process == "orchestrator":
+                    break
+    return read_overlap(told)
+
+
+def _start_others(house: Household, world: OverlapWorld, job: Path, port: int) -> None:
+    dial = ["--orchestrator", f"127.0.0.1:{port}"]
+    accelerator = ["accelerator", job, *world.key_words(HOST), *dial, "--events", "-"]
+    house.start("accelerator", "sealift", accelerator)
+    for owner in OWNERS:
+        (world.path / owner / "receipts").mkdir(exist_ok=True)
+        words = ["join", job, *world.key_words(owner), *world.owner_words(owner)]
+        house.start(owner, "sealift", [*words, *dial, "--events", "-"])
+
+
+def read_overlap(told: Iterable[RoleEvent]) -> Overlap:
+    """Spans of the training visits from the orchestrator's events."""
+    began: dict[str, dict[str, float]] = defaultdict(dict)
+    load_s: dict[str, float] = {}
+    for event in told:
+        if event.fields.get("purpose") != "train":
+            continue
+        if event.kind == "visit.phase":
+            began[event.text("visit")][event.text("phase")] = event.t_s
+        elif event.kind == "visit.ended":
+            load_s[event.text("visit")] = _load_s(event.fields)
+    order = sorted(
+        (visit for visit, phases in began.items() if "scrub" in phases),
+        key=lambda visit: began[visit]["train"],
+    )
+    spans = tuple(
+        Span(began[v]["wait"], began[v]["train"], began[v]["scrub"]) for v in order
+    )
+    return Overlap(spans, tuple(load_s[visit] for visit in order))
+
+
+def _load_s(fields: Mapping[str, object]) -> float:
+    parts = (fields.get("handshake_s", 0.0), fields.get("load_s", 0.0))
+    return sum(float(part) for part in parts if isinstance(part, int | float))
+
+
+def _train_s(runs: Sequence[Overlap]) -> float:
+    return statistics.median(s.ended - s.began for run in runs for s in run.spans)
+
+
+def _exposed(runs: Sequence[Overlap]) -> float:
+    return max(exposed_share(run.spans) for run in runs)
+
+
+def _row(buffers: int, runs: Sequence[Overlap], rows: int) -> Row:
+    load_s = statistics.median(each for run in runs for each in run.load_s)
+    return {
+        "buffers": buffers,
+        "mib": rows * ROW_BYTES >> 20,
+        "visits": sum(len(run.spans) for run in runs),
+        "train_s": round(_train_s(runs), 4),
+        "load_s": round(load_s, 4),
+        "exposed_share": round(_exposed(runs), 5),
+        "idle_share": round(max(idle_share(run.spans) for run in runs), 4),
+    }

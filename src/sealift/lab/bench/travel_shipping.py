@@ -1,0 +1,117 @@
+"""What travelling is compared with: ship the data over TLS, or ship the model.
+
+Both baselines get the best of what they can have: one process receives and copies into
+the accelerator's buffer, where in a deployment the orchestrator would pass it on; the
+data set lies in plaintext at its holder; TLS is the library's own, with its default
+cipher (AES-256-GCM). Times are those of the end that starts, from connecting to the
+other end's last word.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from sealift.channel.sealer import StreamSealer
+from sealift.channel.transports.tcp import TcpTransport, connect_socket
+from sealift.crypto.keys import SecretKey
+from sealift.lab.bench.certificate import make_certificate
+from sealift.lab.bench.pipeline import receive_stream, send_stream
+
+CHUNK_BYTES: Final = 1 << 20
+HOST: Final = "orchestrator.invalid"
+DONE: Final = b"done"
+PRIVATE: Final = b"-----BEGIN PRIVATE KEY"
+_TIMEOUT_S: Final = 3600.0
+
+
+class ShippingDock:
+    """Receives data sets over TLS into a buffer.
+
+    Args:
+        address: Where to listen; port 0 lets the system choose.
+
+    Attributes:
+        certificate: PEM; senders trust nothing else.
+
+    Raises:
+        UnavailableError: if there is no openssl program.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        with tempfile.TemporaryDirectory() as folder:  # ssl reads keys from files only
+            pem = make_certificate(Path(folder), HOST)
+            self.certificate, *_ = pem.read_bytes().partition(PRIVATE)
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(pem)
+        self._context = context
+        self._listener = socket.create_server(address)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+
+    def take(self, buffer: memoryview) -> None:
+        """Receive one data set, as long as the buffer, and copy it there."""
+        plain, _ = self._listener.accept()
+        plain.settimeout(_TIMEOUT_S)
+        with self._context.wrap_socket(plain, server_side=True) as sock:
+            chunk = memoryview(bytearray(CHUNK_BYTES))
+            for start in range(0, len(buffer), CHUNK_BYTES):
+                room = buffer[start : start + CHUNK_BYTES]
+                _receive(sock, chunk[: len(room)])
+                room[:] = chunk[: len(room)]
+            sock.sendall(DONE)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+
+def ship(
+    path: Path, total_bytes: int, address: tuple[str, int], certificate: bytes
+) -> float:
+    """Send the first bytes of a file over TLS; seconds until the other end has them."""
+    started = time.perf_counter()
+    context = ssl.create_default_context(cadata=certificate.decode())
+    plain = connect_socket(*address, timeout_s=_TIMEOUT_S)
+    with (
+        path.open("rb", buffering=0) as file,
+        context.wrap_socket(plain, server_hostname=HOST) as sock,
+    ):
+        chunk = memoryview(bytearray(CHUNK_BYTES))
+        left = total_bytes
+        while left:
+            count = file.readinto(chunk[: min(left, CHUNK_BYTES)])
+            assert count, "the file is as long as it was made"
+            sock.sendall(chunk[:count])
+            left -= count
+        _receive(sock, memoryview(bytearray(len(DONE))))
+    return time.perf_counter() - started
+
+
+def send_model(transport: TcpTransport, model: memoryview, key: SecretKey) -> None:
+    """A model as one sealed stream."""
+    sealer = StreamSealer(key, total_bytes=len(model), record_bytes=CHUNK_BYTES)
+    send_stream(transport, (model,), sealer)
+
+
+def receive_model(transport: TcpTransport, model: memoryview, key: SecretKey) -> None:
+    """The model at the other end, opened and copied to its place."""
+    filled = 0
+
+    def place(record: memoryview) -> None:
+        nonlocal filled
+        model[filled : filled + len(record)] = record
+        filled += len(record)
+
+    receive_stream(transport, key, place, timeout_s=_TIMEOUT_S)
+
+
+def _receive(sock: ssl.SSLSocket, room: memoryview) -> None:
+    filled = 0
+    while filled < len(room):
+        count = sock.recv_into(room[filled:])
+        assert count, "the other end stays until everything is there"
+        filled += count

@@ -1,0 +1,148 @@
+"""A task of the demo: whose tables, which recipe, which job, which words.
+
+Everything that differs between tasks stands in one frozen ``Task``; world, screen,
+summary and report read it and ask nothing about its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number that the recipe's ``evaluate`` gives, and how it is told.
+
+    Attributes:
+        name: As in the agreement's output rule.
+        title: What it is, such as ``digits read right``.
+        unit: What stands behind the number; ``%`` for a share from 0 to 1.
+        lower_is_better: Which way is better.
+    """
+
+    name: str
+    title: str
+    unit: str = "%"
+    lower_is_better: bool = False
+
+    def say(self, value: float) -> str:
+        """The number for people: ``96.7%``, ``2.47 bits``."""
+        return f"{value:.1%}" if self.unit == "%" else f"{value:.2f} {self.unit}"
+
+    def brief(self, value: float) -> str:
+        """The number where its unit stands in the heading: ``96.7%``, ``2.47``."""
+        return f"{value:.1%}" if self.unit == "%" else f"{value:.2f}"
+
+    def tick(self, value: float) -> str:
+        """The number on an axis: ``80%``, ``2.4``."""
+        return f"{value:.0%}" if self.unit == "%" else f"{value:g}"
+
+    def full_scale(self, values: Sequence[float]) -> float:
+        """Where a bar is full: 100 % for shares, else the largest of the values."""
+        return 1.0 if self.unit == "%" else max(values)
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether ``one`` is strictly better than ``other``."""
+        return one < other if self.lower_is_better else one > other
+
+
+ACCURACY: Final = "accuracy"  # every task measures it
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The part of ``job.toml`` that suits a task.
+
+    Attributes:
+        rows_per_visit: As many rows as the buffer takes.
+        row_bytes: Of the task's schema.
+    """
+
+    epochs: int
+    batch_rows: int
+    evaluate_every: int
+    rows_per_visit: int
+    row_bytes: int
+    seed: int = 7
+    threads: int = 1
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of one visit's cargo at most."""
+        return self.rows_per_visit * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What people read about a task.
+
+    Attributes:
+        rows: What a row is, plural: ``handwritten digits``.
+        result: What a model does, with a place for its headline.
+        reaches: The verb for what an owner alone does.
+        private: What each owner has, by owner.
+        private_heading: What ``private`` tells, as a heading.
+        why_alone_is_less: One sentence.
+        real: What is real about the data, for the report's list.
+    """
+
+    rows: str
+    result: str
+    reaches: str
+    private_heading: str
+    private: Mapping[str, str]
+    why_alone_is_less: str
+    real: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Something that the opened model made.
+
+    Attributes:
+        title: What it shows.
+        begun: What it was given.
+        made: What it made of it.
+    """
+
+    title: str
+    begun: str
+    made: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One thing to learn together.
+
+    Attributes:
+        name: As on the command line.
+        bundle: Folder of ``sealift.lab.demo`` that holds ``recipe.py``.
+        write_tables: Writes OWNER/train.npz, heldout.npz and schema.toml into a folder.
+        metrics: What leaves, besides the loss; the first one is the headline.
+        schedule: Of the job.
+        make_sample: From a bundle's folder and the opened model's file; None if the
+            task has nothing to show.
+        bar_s: What the whole demo should take at most on two cores.
+    """
+
+    name: str
+    bundle: str
+    write_tables: Callable[[Path], object]
+    metrics: tuple[Metric, ...]
+    schedule: Schedule
+    words: Words
+    bar_s: float
+    make_sample: Callable[[Path, Path], Sample] | None = None
+
+    @property
+    def headline(self) -> Metric:
+        """The number that says who is better."""
+        return self.metrics[0]
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What the output rule lets out."""
+        return ("loss", *(metric.name for metric in self.metrics))

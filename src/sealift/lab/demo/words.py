@@ -1,0 +1,142 @@
+"""What screens and report say in words, in one place, so that they say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.lab.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
+from sealift.train.sandbox.confine import Confinement
+
+REHEARSED_BANNER: Final = (
+    "a guest with a software TPM attests, and the accelerator's process runs beside it "
+    "on this machine: the path is rehearsed, nobody is kept out"
+)
+DEVELOPMENT: Final = "development"
+ACT_IN_WORDS: Final = "executed a program that nobody agreed on"
+BANNER: Final = "software keys prove nothing about this machine; nobody is kept out"
+ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
+    REPLAY: "sends a record a second time",
+    BEYOND_LEASE: "writes behind the end of its lease",
+    PREVIOUS_KEY: "uses the key of its previous visit",
+}
+WHY_REFUSED: Final[Mapping[str, str]] = {
+    REPLAY: "frames of a visit are numbered; only the next number is admitted",
+    BEYOND_LEASE: "the signed lease says which bytes of which buffer may be written",
+    PREVIOUS_KEY: "every visit has a fresh key from its own handshake",
+}
+REAL: Final = (
+    "eight operating-system processes with keys of their own, over TCP",
+    "hybrid key exchange (X25519 and ML-KEM-768) in every session",
+    "AES-256-GCM records, sealed at home, opened only inside the accelerator",
+    "one agreement that every party signed; one broker per owner releases its keys",
+    "audit logs as Merkle trees, receipts signed by the accelerator's instance key",
+    "memory overwritten and read back after every visit",
+)
+SOFTWARE_KEY: Final = (
+    "evidence comes from a software key: it proves nothing about the machine"
+)
+REAL_REHEARSED: Final = (
+    "a guest with Debian's kernel: measured boot, IMA, quotes, each owner's enrolment",
+    "leases, renewed by fresh evidence every second or so, revoked by each owner's own broker",
+)
+ONLY_REHEARSED: Final = (
+    "the guest attests, the accelerator's process runs beside it on this machine: the "
+    "path is rehearsed, not the protection",
+    "the guest's TPM is software, and whoever runs this machine can change the guest",
+)
+DEVELOPMENT_ONLY: Final = (
+    "whoever runs this machine can read everything on it",
+    "all parties' keys and passphrases lie in one folder",
+    "the accelerator is a CPU process that stands in for a GPU",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelWords:
+    """What an assurance level means to a reader.
+
+    Attributes:
+        evidence: What had to verify.
+        keeps_out: Who cannot see rows, keys and model.
+        not_out: Who still can, or what is not covered.
+    """
+
+    evidence: str
+    keeps_out: str
+    not_out: str
+
+
+REHEARSED: Final = LevelWords(
+    "a TPM quote with the whole measurement log of a guest, by a TPM made of software",
+    "nobody",
+    "The guest attests; the accelerator's process, with rows, keys and model, runs "
+    "beside it on this machine, and whoever runs that can read all of it.",
+)
+LEVEL_IN_WORDS: Final[Mapping[str, LevelWords]] = {
+    "development": LevelWords(
+        "a statement signed with a software key that the agreement names",
+        "nobody",
+        "Whoever runs this machine, and every program on it, can read rows, keys and "
+        "model. The rehearsal is of everything else.",
+    ),
+    "attested-host": LevelWords(
+        "a TPM quote with the whole measurement log of a locked-down host",
+        "other parties and remote attackers",
+        "Not someone with physical access to the host's memory.",
+    ),
+    "untrusted-gpu": LevelWords(
+        "evidence of the CPU's enclave; none from the servers that multiply",
+        "the servers, as long as two of them do not collude",
+        "Not servers that collude.",
+    ),
+    "tee": LevelWords(
+        "the report of a confidential virtual machine",
+        "the operator, the hypervisor and the other parties",
+        "Not flaws of the processor itself.",
+    ),
+    "gpu-tee": LevelWords(
+        "the reports of a confidential virtual machine and of its GPU, bound together",
+        "the operator, the hypervisor and the other parties",
+        "Not flaws of processor or GPU themselves.",
+    ),
+}
+
+
+def say_loudly(level: str) -> str:
+    """``DEVELOPMENT (rehearsing attested-host)``: no reader shall miss it."""
+    return level.replace(DEVELOPMENT, DEVELOPMENT.upper())
+
+
+def rehearses(level: str) -> bool:
+    """Whether a level, as ``say_level`` writes it, is only rehearsed."""
+    return "rehearsing" in level
+
+
+def say_banner(level: str) -> str:
+    """Who is kept out at a level that protects nobody: nobody, and why."""
+    return REHEARSED_BANNER if rehearses(level) else BANNER
+
+
+def say_sandbox(word: str) -> str:
+    """What kept the recipe in, from the word that manifest and receipts carry."""
+    return Confinement.parse(word).say("ran")
+
+
+def say_list(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def say_bytes(count: int) -> str:
+    """Bytes for people: ``79.2 kB``, ``5.1 MB``."""
+    for unit, size in (("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def say_s(seconds: float) -> str:
+    """Seconds for people: ``6.3 ms``, ``4.2 s``."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,238 @@
+"""Make the demo's world: parties, keys, sealed data, one agreement signed by all, a job.
+
+Everything is what users would make with the commands: the same functions, real files,
+each party's secrets in its own folder. Passphrases are random and lie beside the keys,
+which only a demo may do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final, Literal
+
+from sealift.attest.level import Level
+from sealift.attest.references.tpm import TpmReferences
+from sealift.codec import encode
+from sealift.crypto.identity import Identity, create_identity, save_identity
+from sealift.crypto.keys import SecretKey
+from sealift.data.card import read_card
+from sealift.data.schemafile import load_schema
+from sealift.data.seal import seal_table
+from sealift.lab.demo.folder import clear
+from sealift.lab.demo.homes import Home, World
+from sealift.lab.demo.hostterms import add_host_terms
+from sealift.lab.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS, PARTIES
+from sealift.lab.demo.tasks.digits import DIGITS
+from sealift.lab.demo.tasks.task import Task
+from sealift.release.document import compile_document
+from sealift.release.files import write_failed, write_whole
+from sealift.release.signed import add_signature, save_signed
+from sealift.release.starter import Starter
+from sealift.release.stores import keep_keys
+
+CELL_ROWS: Final = 16  # of few rows, so that a visit may be short
+RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """What agreement and job say about cargo.
+
+    Attributes:
+        buffers: 2: the next owner's rows load while one owner's are trained on.
+        mixed: Draw batches across the rows of all owners.
+    """
+
+    buffers: Literal[1, 2] = 1
+    mixed: bool = False
+
+
+ONE_BUFFER: Final = Travel()
+AGAIN_EPOCHS: Final = 200  # so many that the second act is over before
+HostValues = Callable[[], TpmReferences]
+
+
+def make_world(
+    path: Path,
+    task: Task = DIGITS,
+    travel: Travel = ONE_BUFFER,
+    host: HostValues | None = None,
+) -> World:
+    """Make everything that a job starts from.
+
+    Args:
+        path: The folder.
+        task: What the parties learn together.
+        travel: What agreement and job say about cargo.
+        host: Reference values of the attested host that is rehearsed, asked for when
+            all else is made; None agrees on a software key.
+
+    Raises:
+        UsageError: if the folder exists, is not empty and is no earlier demo's.
+        UnavailableError: without the task's data, or if the disk refuses.
+    """
+    try:
+        clear(path)
+        return _fill(path, task, travel, host)
+    except OSError as error:
+        raise write_failed(path, error) from None
+
+
+def second_act(world: World) -> World:
+    """The same folder with a job that is to be stopped; made with an attested host."""
+    return World(world.path, "-again")
+
+
+def _fill(path: Path, task: Task, travel: Travel, host: HostValues | None) -> World:
+    world = World(path)
+    tables = path / "tables"
+    # Deriving keys from passphrases and loading the rows take a second each.
+    with ThreadPoolExecutor(len(PARTIES)) as pool:
+        settled = {
+            name: pool.submit(_settle, world.home(name), name) for name in PARTIES
+        }
+        task.write_tables(tables)
+        identities = {name: task.result() for name, task in settled.items()}
+    for owner in OWNERS:
+        _seal(world.home(owner), identities[owner], tables / owner)
+    recipe = resources.files("sealift.lab.demo") / task.bundle / "recipe.py"
+    world.bundle.mkdir()
+    with resources.as_file(recipe) as source:
+        shutil.copyfile(source, world.bundle / "recipe.py")
+    _agree(world, identities, task, travel, host)
+    world.job.write_text(_job_toml(task, travel), encoding="utf-8")
+    if host is not None:
+        again = second_act(world)
+        endless = _job_toml(task, travel, act=again.act, epochs=AGAIN_EPOCHS)
+        again.job.write_text(endless, encoding="utf-8")
+    return world
+
+
+def _settle(home: Home, name: str) -> Identity:
+    """A party's folder with a fresh identity."""
+    home.path.mkdir(parents=True)
+    home.sealed.mkdir()
+    identity, passphrase = create_identity(name), secrets.token_urlsafe(18)
+    home.passphrase.touch(mode=0o600)
+    home.passphrase.write_text(passphrase + "\n", encoding="utf-8")
+    save_identity(identity, home.key, passphrase)
+    write_whole(home.card, encode(identity.card))
+    return identity
+
+
+def _seal(home: Home, identity: Identity, tables: Path) -> None:
+    schema = load_schema(tables / "schema.toml")
+    for part in ("train", "heldout"):
+        name, key = f"{identity.name}-{part}", SecretKey.generate()
+        keep_keys(home.vault, identity, {name: key})
+        seal_table(
+            tables / f"{part}.npz",
+            schema,
+            name=name,
+            part="train" if part == "train" else "heldout",
+            owner=identity.name,
+            key=key,
+            out_dir=home.sealed,
+            record_bytes=RECORD_BYTES,
+            cell_rows=CELL_ROWS,
+        )
+
+
+def _agree(
+    world: World,
+    identities: dict[str, Identity],
+    task: Task,
+    travel: Travel,
+    host: HostValues | None,
+) -> None:
+    parties = (*OWNERS, MODEL_OWNER, OPERATOR)
+    starter = Starter(
+        name=task.name,
+        party_cards=[(f"{name}/party.card.json", name) for name in parties],
+        resource_cards=[
+            (f"{owner}/sealed/{owner}-{part}.resource.json", owner)
+            for owner in OWNERS
+            for part in ("train", "heldout")
+        ],
+        bundle="recipe",
+        entry="recipe.py",
+        model_owner=MODEL_OWNER,
+        operator=OPERATOR,
+        attesters=[identities[HOST].public_key],
+        now_s=time.time(),  # noqa: TID251 - the demo begins here
+        train_rows=_train_rows(world),
+        rehearse=None if host is None else Level.ATTESTED_HOST,
+    )
+    document = world.path / "agreement.toml"
+    settled = {
+        "metrics": json.dumps(task.metric_names),
+        "baseline_alone": "true",
+        "buffers": str(travel.buffers),
+        "mixed": json.dumps(travel.mixed),
+    }
+    text = _settle_lines(starter.to_toml(), settled)
+    if host is not None:
+        enrollers = tuple(identities[owner].public_key for owner in OWNERS)
+        text = add_host_terms(text, host(), enrollers)
+    document.write_text(text, encoding="utf-8")
+    signed = compile_document(document, lambda path: read_card(path).resource)
+    for name in parties:
+        signed = add_signature(signed, identities[name])
+    save_signed(signed, world.agreement)
+
+
+def _train_rows(world: World) -> dict[str, int]:
+    cards = (
+        read_card(world.path / f"{owner}/sealed/{owner}-train.resource.json")
+        for owner in OWNERS
+    )
+    return {card.resource.owner: card.resource.rows for card in cards}
+
+
+def _settle_lines(document: str, values: dict[str, str]) -> str:
+    """The starter document with other values; what people would do in an editor."""
+    for name, value in values.items():
+        document, count = re.subn(
+            rf"^{name} = \S.*?(?=$|   )", f"{name} = {value}", document, flags=re.M
+        )
+        assert count == 1, f"the starter document has one line for {name}"
+    return document
+
+
+def _job_toml(
+    task: Task, travel: Travel, *, act: str = "", epochs: int | None = None
+) -> str:
+    schedule = task.schedule
+    return f"""\
+name = "{task.name}{act}"
+agreement = "agreement.json"
+bundle = "recipe"
+output = "run{act}"
+orchestrator = "127.0.0.1:0"
+
+[training]
+epochs = {epochs or schedule.epochs}
+batch_rows = {schedule.batch_rows}
+seed = {schedule.seed}
+threads = {schedule.threads}
+evaluate_every = {schedule.evaluate_every}
+
+[travel]
+buffers = {travel.buffers}
+mixed = {json.dumps(travel.mixed)}
+buffer_bytes = {schedule.buffer_bytes}
+lease_s = 20.0
+meet_s = 5.0
+on_missing = "wait"
+wait_s = 20.0
+attempts = 10
+"""

@@ -1,0 +1,196 @@
+"""Builds the guest's image, when what it is made of has changed.
+
+An image lies in a folder that is named by a digest of its inputs: the packages, our own
+modules inside, and these builders. Equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sealift import codec
+from sealift.crypto.hash import labelled
+from sealift.ids import Digest
+from sealift.lab.guest.contents import (
+    allowed_files,
+    compiled_entries,
+    find_file,
+    own_sources,
+    system_entries,
+)
+from sealift.lab.guest.cpio import archive
+from sealift.lab.guest.packages import PackageLock, fetch, fetched
+from sealift.lab.guest.unpack import build_failed, compile_python, unpack
+
+_MANIFEST: Final = "manifest.json"
+_UNPACKED: Final = "unpacked"
+_FIRMWARE: Final = "usr/share/OVMF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageManifest:
+    """What an image is.
+
+    Attributes:
+        packages: Digests of the packages that it is made of, by file name.
+        kernel: The kernel's release.
+        initrd: SHA-256 of the initramfs.
+        allowed: What may be executed, mapped, or read as the bundle: digests by path.
+    """
+
+    packages: dict[str, Digest]
+    kernel: str
+    initrd: Digest
+    allowed: dict[str, Digest]
+
+
+@dataclass(frozen=True, slots=True)
+class GuestImage:
+    """An image that was built."""
+
+    folder: Path
+    manifest: ImageManifest
+
+    @property
+    def kernel(self) -> Path:
+        """The kernel, which is also an EFI program."""
+        return self.folder / "vmlinuz"
+
+    @property
+    def initrd(self) -> Path:
+        """Everything else that runs inside."""
+        return self.folder / "initrd"
+
+    @property
+    def firmware(self) -> Path:
+        """OVMF's code."""
+        return self.folder / "OVMF_CODE.fd"
+
+    @property
+    def variables(self) -> Path:
+        """OVMF's variables as they are at first; each guest gets a copy."""
+        return self.folder / "OVMF_VARS.fd"
+
+
+def guest_folder() -> Path:
+    """Where packages and images are kept: ``SEALIFT_GUEST``, or the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("SEALIFT_GUEST") or f"{cache}/sealift/guest")
+
+
+def find_packages(folder: Path) -> bool:
+    """Whether an image can be built in ``folder`` without a network."""
+    return fetched(folder / "packages") is not None
+
+
+def find_image(folder: Path) -> Path | None:
+    """Where the image lies that ``build_image`` would return, or None."""
+    lock = fetched(folder / "packages")
+    image = folder / f"image-{_key(lock)}" if lock else None
+    return image if image and (image / _MANIFEST).exists() else None
+
+
+def build_image(folder: Path, *, fresh: bool = False) -> GuestImage:
+    """The image in ``folder``; built if it is missing or made of something else.
+
+    Args:
+        folder: Keeps packages and images.
+        fresh: Fetch the newest packages first.
+
+    Raises:
+        UnavailableError: ``guest-packages`` or ``guest-build``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        lock = None if fresh else fetched(folder / "packages")
+        lock = lock or fetch(folder / "packages")
+        image = folder / f"image-{_key(lock)}"
+        if not (image / _MANIFEST).exists():
+            root = _unpacked(folder, lock)
+            _build(image, root, lock)
+            _forget_others(folder, image, root)
+        manifest = codec.decode(ImageManifest, (image / _MANIFEST).read_bytes())
+    return GuestImage(image, manifest)
+
+
+def _key(lock: PackageLock) -> str:
+    here = sorted(each for each in Path(__file__).parent.rglob("*") if each.is_file())
+    builders = [each.read_bytes() for each in here if each.suffix != ".pyc"]
+    ours = [
+        part for name, raw in own_sources().items() for part in (name.encode(), raw)
+    ]
+    return labelled("guest image", codec.encode(lock), *builders, *ours).hex()[:16]
+
+
+def _unpacked(folder: Path, lock: PackageLock) -> Path:
+    root = folder / f"root-{labelled('guest root', codec.encode(lock)).hex()[:16]}"
+    if not (root / _UNPACKED).exists():
+        unpack(folder / "packages", root)
+        (root / _UNPACKED).touch()
+    return root
+
+
+def _build(image: Path, root: Path, lock: PackageLock) -> None:
+    with tempfile.TemporaryDirectory(dir=image.parent) as fresh:
+        draft = Path(fresh) / "image"
+        draft.mkdir()
+        try:
+            _fill(draft, root, lock)
+        except OSError as error:
+            raise build_failed(str(error)) from None
+        shutil.rmtree(image, ignore_errors=True)
+        draft.rename(image)
+
+
+def _fill(draft: Path, root: Path, lock: PackageLock) -> None:
+    kernel = find_file(root / "boot", "vmlinuz-*")
+    shutil.copy(kernel, draft / "vmlinuz")
+    for name in ("OVMF_CODE.fd", "OVMF_VARS.fd"):
+        shutil.copy(root / _FIRMWARE / name, draft / name)
+    system = list(system_entries(root))
+    initrd = _packed(archive(system)) + _packed(_compile_ours(root))
+    (draft / "initrd").write_bytes(initrd)
+    manifest = ImageManifest(
+        packages=lock.packages,
+        kernel=kernel.name.removeprefix("vmlinuz-"),
+        initrd=Digest.of(initrd),
+        allowed=allowed_files(system),
+    )
+    (draft / _MANIFEST).write_bytes(codec.encode(manifest))
+
+
+def _packed(archived: bytes) -> bytes:
+    # The fastest level: firmware and kernel read it in emulation, once each.
+    return gzip.compress(archived, compresslevel=1, mtime=0)
+
+
+def _compile_ours(root: Path) -> bytes:
+    with tempfile.TemporaryDirectory() as sources:
+        for name, raw in own_sources().items():
+            path = Path(sources) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(raw)
+        compile_python(root, Path(sources), strip=Path(sources))
+        return archive(compiled_entries(Path(sources)))
+
+
+def _forget_others(folder: Path, *kept: Path) -> None:
+    for each in (*folder.glob("image-*"), *folder.glob("root-*")):
+        if each not in kept:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

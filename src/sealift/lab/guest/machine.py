@@ -1,0 +1,199 @@
+"""Runs a guest: a software TPM and QEMU, and the line to the agent inside.
+
+Every process is started here and ended by ``close``; every file lies in one temporary
+folder. QEMU has no network. A power cycle is a new QEMU over the same TPM state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
+from sealift.attest.attesters.tpm.leash import end_leashed, start_leashed
+from sealift.attest.attesters.tpm.software import (
+    Maker,
+    manufacture,
+    new_maker,
+    tpm_command,
+)
+from sealift.errors import PeerError, UnavailableError
+from sealift.lab.guest.image import GuestImage
+from sealift.lab.guest.layout import COMMAND_LINE
+from sealift.lab.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
+
+BOOT_TIMEOUT_S: Final = 120.0
+REPLY_TIMEOUT_S: Final = 60.0
+_END_TIMEOUT_S: Final = 5.0
+_MEMORY_MIB: Final = 512
+
+
+class Machine:
+    """One guest, from power on to ``close``.
+
+    Args:
+        image: What it boots.
+        maker: Who certifies its TPM; a maker of its own if None.
+
+    Raises:
+        UnavailableError: ``guest-start`` or ``guest-tpm``.
+    """
+
+    def __init__(self, image: GuestImage, maker: Maker | None = None) -> None:
+        self._image = image
+        self._folder = Path(tempfile.mkdtemp(prefix="guest-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._line: socket.socket | None = None
+        self._asking = threading.Lock()
+        try:
+            self.maker = maker or new_maker(self._folder / "maker")
+            manufacture(self.maker, self._folder / "tpm")
+            self.boot()
+        except BaseException:
+            self.close()
+            raise
+
+    def boot(self) -> None:
+        """Switch it on, or off and on again; returns when its agent speaks."""
+        self._power_off()
+        shutil.copy(self._image.variables, self._folder / "vars.fd")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self._folder / "agent"))
+            listener.listen(1)
+            listener.settimeout(BOOT_TIMEOUT_S)
+            self._start(*tpm_command(self._folder / "tpm", self._folder / "control"))
+            self._wait_for(self._folder / "control")
+            self._start(*qemu_command(self._image, self._folder))
+            self._line = self._accept(listener)
+        self._line.settimeout(BOOT_TIMEOUT_S)
+        try:
+            skip_to_preamble(self._line.recv)
+        except (PeerError, TimeoutError):
+            raise self._not_started() from None
+        self._line.settimeout(REPLY_TIMEOUT_S)
+
+    def ask(self, request: Request) -> bytes:
+        """Send one request and return the answer; threads take turns.
+
+        Raises:
+            PeerError: the guest is gone.
+            UnavailableError: the guest could not do it.
+        """
+        if self._line is None:
+            raise PeerError("the guest is switched off", code="guest-gone")
+        try:
+            with self._asking:
+                self._line.sendall(GUEST.encode(request))
+                reply = decode_reply(read_frame(self._line.recv, MAX_REPLY_BYTES))
+        except (OSError, PeerError) as error:
+            # An answer that comes late would be taken for that of the next request.
+            self._line.close()
+            self._line = None
+            raise PeerError(
+                "the guest does not answer", why=str(error), code="guest-gone"
+            ) from None
+        if reply.error:
+            raise UnavailableError(reply.error, code=reply.code)
+        return reply.content
+
+    def shut_down(self) -> None:
+        """Have it switch itself off, in good order.
+
+        Raises:
+            PeerError: it does not.
+        """
+        with contextlib.suppress(PeerError):  # QEMU may end before it answers
+            self.ask(ShutDown())
+        try:
+            self._processes[-1].wait(REPLY_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise PeerError("the guest stays on", code="guest-gone") from None
+
+    def close(self) -> None:
+        """Switch it off and forget it."""
+        self._power_off()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _power_off(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        for process in reversed(self._processes):
+            end_leashed(process, _END_TIMEOUT_S)
+        self._processes.clear()
+        for name in ("agent", "control"):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _start(self, *command: str) -> None:
+        with (self._folder / "said").open("ab") as said:
+            try:
+                process = start_leashed(command, stdout=said, stderr=said)
+            except OSError as error:
+                raise _unavailable(str(error)) from None
+        self._processes.append(process)
+
+    def _wait_for(self, path: Path) -> None:
+        until = time.monotonic() + _END_TIMEOUT_S
+        while not path.exists():
+            if self._processes[-1].poll() is not None or time.monotonic() > until:
+                raise self._not_started()
+            time.sleep(0.005)
+
+    def _accept(self, listener: socket.socket) -> socket.socket:
+        # QEMU connects at once, or ends at once and says why.
+        listener.settimeout(_END_TIMEOUT_S)
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            raise self._not_started() from None
+
+    def _not_started(self) -> UnavailableError:
+        texts = []
+        for name in ("said", "console"):
+            with contextlib.suppress(OSError):
+                raw = (self._folder / name).read_bytes()
+                said = raw.decode(errors="replace").partition("Kernel panic")[0]
+                texts.append(said[-400:])
+        return _unavailable(" ".join(texts).strip() or "it said nothing")
+
+
+def qemu_command(image: GuestImage, folder: Path) -> list[str]:
+    """The command that runs ``image`` with its files in ``folder``.
+
+    QEMU hands kernel, initramfs and command line to the firmware, which measures them:
+    the kernel into PCR 4, the other two into PCR 9.
+    """
+    return [
+        *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"),
+        *("-machine", "q35,accel=tcg,smm=off", "-cpu", "max", "-m", str(_MEMORY_MIB)),
+        *("-display", "none", "-vga", "none", "-nic", "none"),
+        *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={image.firmware}"),
+        *("-drive", f"if=pflash,format=raw,unit=1,file={folder}/vars.fd"),
+        *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
+        *("-append", COMMAND_LINE),
+        *("-chardev", f"socket,id=tpm,path={folder}/control"),
+        *("-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0"),
+        *("-serial", f"file:{folder}/console"),
+        *(
+            "-chardev",
+            f"socket,id=agent,path={folder}/agent",
+            "-serial",
+            "chardev:agent",
+        ),
+    ]
+
+
+def _unavailable(why: str) -> UnavailableError:
+    return UnavailableError(
+        "the guest did not start",
+        why=why,
+        fix="apt-get install qemu-system-x86 swtpm swtpm-tools, then `make guest`",
+        code="guest-start",
+    )
