@@ -25,11 +25,11 @@ from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.release.decision import decide, require_home
 from sealift.release.equip import equip
-from sealift.release.facts import Ask, Kind, Owner, Peer, State
+from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.files import read_secret_line, read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.release.statementdesk import StatementDesk
-from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.travel.peers import ACCELERATOR, expect_data_owner
 
 File = str | Path
@@ -182,7 +182,7 @@ class FeedDoor:
         agreement: VerifiedAgreement,
         folder: Path | None,
         identity: Identity,
-        peer: Peer,
+        peer: VerifiedPeer,
         judged_after_s: float,
     ) -> None:
         self._statements = StatementDesk(agreement, folder, clock=_wall_clock)

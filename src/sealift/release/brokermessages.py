@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal
 
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.sign import PublicKey
@@ -16,12 +16,10 @@ from sealift.release.checkpoint import (
     Logged,
     ShareRelease,
 )
-from sealift.release.facts import Peer
 from sealift.release.grant import KeyRelease, ReleaseRequest
 from sealift.release.standing import Standing
 from sealift.release.statement import SignedStatement
 
-M = TypeVar("M")
 MAX_WAIT_S: Final = 60.0
 
 
@@ -154,25 +152,3 @@ class BrokerAnswer:
     enrolment: SignedEnrolment | None = None
     served: Served | None = None
     statements: tuple[SignedStatement, ...] | None = None
-
-
-class BrokerSession(Protocol):
-    """The part of ``session.Session`` that both ends need."""
-
-    @property
-    def peer(self) -> Peer:
-        """Who is at the other end."""
-        ...
-
-    @property
-    def th2(self) -> bytes:
-        """Names this session."""
-        ...
-
-    def send_message(self, message: object) -> None:
-        """Send a record of the codec."""
-        ...
-
-    def receive_message(self, cls: type[M], timeout_s: float | None = None) -> M:
-        """The next message as ``cls``."""
-        ...

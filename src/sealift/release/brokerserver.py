@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sealift.attest.enrolment import Enrolment
 from sealift.codec import encode
@@ -32,7 +32,6 @@ from sealift.release.auditlog import AuditLog
 from sealift.release.brokermessages import (
     BrokerAnswer,
     BrokerRequest,
-    BrokerSession,
     EnrolRequest,
     Refusal,
     Served,
@@ -46,7 +45,7 @@ from sealift.release.checkpointdesk import CheckpointDesk
 from sealift.release.decision import require_reader, require_same_agreement
 from sealift.release.door import Door, bring_into_force
 from sealift.release.enroldesk import EnrolDesk
-from sealift.release.facts import Owner, Peer
+from sealift.release.facts import Owner
 from sealift.release.files import is_about_peer
 from sealift.release.leasedesk import LeaseDesk, SessionVisit
 from sealift.release.rollback import Sighting
@@ -56,6 +55,10 @@ from sealift.release.standing import Standings, shortest_lease
 from sealift.release.statement import ENDS
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
+from sealift.session.endpoint import VerifiedPeer
+
+if TYPE_CHECKING:  # what arrives is looked at through the records of the core
+    from sealift.session.session import Session
 
 MAX_REQUESTS_PER_SESSION: Final = 256
 
@@ -137,7 +140,7 @@ class Broker:
 
     def serve(
         self,
-        session: BrokerSession,
+        session: Session,
         timeout_s: float | None = None,
         *,
         accepted_at_s: float = 0.0,
@@ -166,7 +169,7 @@ class Broker:
     def answer(
         self,
         request: BrokerRequest,
-        session: BrokerSession,
+        session: Session,
         visit: SessionVisit,
     ) -> BrokerAnswer:
         """Answer one request; a refusal is an answer too."""
@@ -229,7 +232,7 @@ class Broker:
         return self._log.head()
 
     def _answer(
-        self, request: BrokerRequest, session: BrokerSession, visit: SessionVisit
+        self, request: BrokerRequest, session: Session, visit: SessionVisit
     ) -> BrokerAnswer:
         if request.release is not None:
             return BrokerAnswer(release=self._door.release(request.release, visit))
@@ -260,7 +263,7 @@ class Broker:
             )
         return BrokerAnswer(head=self._log.head())
 
-    def _enrol(self, request: EnrolRequest, session: BrokerSession) -> BrokerAnswer:
+    def _enrol(self, request: EnrolRequest, session: Session) -> BrokerAnswer:
         if request.begin is not None:
             credential = self._enrolling.begin(request.begin, session.th2)
             return BrokerAnswer(credential=credential)
@@ -281,7 +284,7 @@ class Broker:
             return BrokerAnswer(logged=answered)
         return BrokerAnswer(share=answered)
 
-    def _refuse_unread(self, error: MalformedError, session: BrokerSession) -> None:
+    def _refuse_unread(self, error: MalformedError, session: Session) -> None:
         """What is no question may have been one about a key; its session is over."""
         peer = session.peer
         if self._door.refused(peer, error):
@@ -306,7 +309,7 @@ class Broker:
         self._door.tell("lease.revoked", rule=rule, peer=instance.to_text())
         self._door.append("revocation", instance=instance, rule=rule, epoch=epoch)
 
-    def _record_enrolment(self, peer: Peer, enrolment: Enrolment) -> None:
+    def _record_enrolment(self, peer: VerifiedPeer, enrolment: Enrolment) -> None:
         self._door.tell("host.enrolled", peer=peer.name)
         self._door.append(
             "enrolment",

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, PolicyError, StaleError
@@ -21,7 +20,6 @@ from sealift.release.audit import SignedTreeHead, verify_head
 from sealift.release.brokermessages import (
     BrokerAnswer,
     BrokerRequest,
-    BrokerSession,
     ConsistencyRequest,
     Refusal,
 )
@@ -37,32 +35,15 @@ from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting, read_sighting
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.visible import visible
+from sealift.session.session import Session
 
 T = TypeVar("T")
 RELEASE_TIMEOUT_S: Final = 30.0
 MAX_REASON_CHARACTERS: Final = 300
 
 
-class OwnHalf(Protocol):
-    """Our own outcome of the handshake (``session.Established``)."""
-
-    @property
-    def hpke(self) -> HpkePrivateKey:
-        """Private half of the key that releases are sealed to."""
-        ...
-
-
-class CollectingSession(BrokerSession, Protocol):
-    """The part of ``session.Session`` that collecting needs."""
-
-    @property
-    def established(self) -> OwnHalf:
-        """Outcome of the latest handshake."""
-        ...
-
-
 def collect_release(
-    session: CollectingSession,
+    session: Session,
     verified: VerifiedAgreement,
     resource: str,
     *,
@@ -101,7 +82,7 @@ def collect_release(
 
 
 def request_head(
-    session: BrokerSession, timeout_s: float = RELEASE_TIMEOUT_S
+    session: Session, timeout_s: float = RELEASE_TIMEOUT_S
 ) -> SignedTreeHead:
     """The latest head of the broker's log, its signature verified."""
     answer = ask_broker(session, BrokerRequest(head=True), timeout_s)
@@ -111,7 +92,7 @@ def request_head(
 
 
 def request_sighting(
-    session: BrokerSession,
+    session: Session,
     owner: str,
     verified: VerifiedAgreement,
     timeout_s: float = RELEASE_TIMEOUT_S,
@@ -147,7 +128,7 @@ def request_sighting(
 
 
 def _remember(
-    session: BrokerSession,
+    session: Session,
     owner: Party,
     served: SignedTreeHead,
     heads: HeadStore,
@@ -170,7 +151,7 @@ def _remember(
 
 
 def request_consistency(
-    session: BrokerSession,
+    session: Session,
     first: int,
     second: int,
     timeout_s: float = RELEASE_TIMEOUT_S,
@@ -182,7 +163,7 @@ def request_consistency(
 
 
 def ask_broker(
-    session: BrokerSession, request: BrokerRequest, timeout_s: float
+    session: Session, request: BrokerRequest, timeout_s: float
 ) -> BrokerAnswer:
     """One question and its answer.
 
@@ -199,7 +180,7 @@ def ask_broker(
 
 def _open(
     release: KeyRelease,
-    session: CollectingSession,
+    session: Session,
     expected: ReleaseInfo,
     owner: Party,
     resource: Resource,
@@ -215,7 +196,7 @@ def _open(
 
 def _expected_info(
     request: ReleaseRequest,
-    session: BrokerSession,
+    session: Session,
     resource: Resource,
     verified: VerifiedAgreement,
 ) -> ReleaseInfo:
@@ -231,7 +212,7 @@ def _expected_info(
 
 
 def require_owners_broker(
-    session: BrokerSession, owner: Party, verified: VerifiedAgreement
+    session: Session, owner: Party, verified: VerifiedAgreement
 ) -> Party:
     """The owner, if its broker is at the other end.
 

@@ -17,10 +17,11 @@ from typing import Final
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
-from sealift.release.facts import Ask, Kind, Owner, Peer, State
+from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.rollback import require_latest
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import ENDS
+from sealift.session.endpoint import VerifiedPeer
 
 # A renewal is judged on the way, and machines pause; less than the second that
 # revocation may take beyond a heartbeat.
@@ -66,7 +67,7 @@ def require_in_force(state: State) -> None:
     _in_force(state)
 
 
-def require_reader(peer: Peer, verified: VerifiedAgreement) -> None:
+def require_reader(peer: VerifiedPeer, verified: VerifiedAgreement) -> None:
     """Heads, proofs and statements are for parties of the agreement and its accelerator.
 
     Raises:
@@ -160,7 +161,7 @@ def _in_force(state: State) -> None:
         )
 
 
-def require_same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
+def require_same_agreement(peer: VerifiedPeer, verified: VerifiedAgreement) -> None:
     """Raises ``other-agreement``."""
     if peer.agreement != verified.digest:
         raise PolicyError(
@@ -171,7 +172,7 @@ def require_same_agreement(peer: Peer, verified: VerifiedAgreement) -> None:
         )
 
 
-def _accelerator(peer: Peer) -> None:
+def _accelerator(peer: VerifiedPeer) -> None:
     if peer.role is not Role.ACCELERATOR:
         raise PolicyError(
             "keys and rows go to an accelerator only",
@@ -180,7 +181,7 @@ def _accelerator(peer: Peer) -> None:
         )
 
 
-def _evidence(peer: Peer, verified: VerifiedAgreement) -> None:
+def _evidence(peer: VerifiedPeer, verified: VerifiedAgreement) -> None:
     """It proved an accepted level, the role, and the agreed code."""
     result = peer.result
     if result is None:

@@ -21,7 +21,7 @@ from sealift.release.agreement import Resource
 from sealift.release.audit import LogEntry
 from sealift.release.auditlog import Appended, AuditLog
 from sealift.release.decision import decide, require_in_force
-from sealift.release.facts import Ask, Kind, Owner, Peer, State
+from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.grant import (
     EXPIRY_S,
     KeyRelease,
@@ -36,6 +36,7 @@ from sealift.release.rollbackgate import RollbackGate
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.vault import Vault
+from sealift.session.endpoint import VerifiedPeer
 
 # Whoever reaches the relay can be refused as often as it likes: strangers must not fill
 # the disk that releases need.
@@ -158,7 +159,7 @@ class Door:
             )
         )
 
-    def require_still(self, peer: Peer) -> None:
+    def require_still(self, peer: VerifiedPeer) -> None:
         """To sync an entry takes its time: what came meanwhile counts.
 
         Raises:
@@ -167,7 +168,7 @@ class Door:
         self.require_in_force()
         self._leases.admit(peer)
 
-    def refused(self, peer: Peer, error: SealiftError) -> bool:
+    def refused(self, peer: VerifiedPeer, error: SealiftError) -> bool:
         """Tell of a refusal; whether it is to be logged."""
         self.tell("release.refused", rule=error.code, peer=peer.name)
         return self.may_log(peer.result)
@@ -244,7 +245,7 @@ class Door:
         finally:
             data_key.wipe()
 
-    def _debit(self, resource: Resource, peer: Peer) -> int:
+    def _debit(self, resource: Resource, peer: VerifiedPeer) -> int:
         """One more use of the key, counted before it leaves, and who gets it."""
         line, limit = self._verified.agreement.name, resource.rule.max_uses
         return self._ledger.debit(line, resource.name, limit, peer.instance)

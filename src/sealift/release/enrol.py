@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from sealift.attest.enrolment import (
     EnrolmentRequest,
@@ -12,14 +12,20 @@ from sealift.attest.enrolment import (
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import PolicyError
-from sealift.release.brokermessages import BrokerRequest, BrokerSession, EnrolRequest
+from sealift.release.brokermessages import BrokerRequest, EnrolRequest
 from sealift.release.collect import ask_broker, require_answer
+from sealift.session.session import Session
 
 ANSWER_S: Final = 30.0
 
 
+@runtime_checkable
 class EnrollingHost(Protocol):
-    """The part of a TPM's attester that enrolment needs."""
+    """An attester of a TPM, or of an agent that asks one: enrolled, it shows it."""
+
+    def enrolments(self) -> tuple[SignedEnrolment, ...]:
+        """Every enrolment of its present attestation key."""
+        ...
 
     def enrolment_request(self) -> EnrolmentRequest:
         """What a broker needs."""
@@ -35,7 +41,7 @@ class EnrollingHost(Protocol):
 
 
 def enrol(
-    session: BrokerSession, host: EnrollingHost, enroller: PublicKey
+    session: Session, host: EnrollingHost, enroller: PublicKey
 ) -> SignedEnrolment:
     """Have an owner's broker enrol this host.
 

@@ -29,8 +29,8 @@ from sealift.crypto.sign import Signer
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import EvidenceError, PolicyError
 from sealift.ids import Digest
-from sealift.release.facts import Peer
 from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import VerifiedPeer
 
 MAX_OPEN: Final = 64
 
@@ -38,7 +38,7 @@ MAX_OPEN: Final = 64
 class RecordEnrolment(Protocol):
     """Writes an enrolment into the log and syncs it."""
 
-    def __call__(self, peer: Peer, enrolment: Enrolment) -> None:
+    def __call__(self, peer: VerifiedPeer, enrolment: Enrolment) -> None:
         """Raises UnavailableError if the log cannot be written."""
         ...
 
@@ -90,7 +90,9 @@ class EnrolDesk:
             self._open[session] = (enrolment, secret)
         return credential
 
-    def finish(self, answer: bytes, peer: Peer, session: bytes) -> SignedEnrolment:
+    def finish(
+        self, answer: bytes, peer: VerifiedPeer, session: bytes
+    ) -> SignedEnrolment:
         """Check the answer, log and sign the enrolment.
 
         Raises:

@@ -9,16 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
-from sealift.attest.result import AttestationResult
-from sealift.crypto.hpke import HpkePublicKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
-from sealift.ids import Digest, Role
+from sealift.ids import Digest
 from sealift.release.agreement import Resource
 from sealift.release.rollback import Sighting
 from sealift.release.signed import VerifiedAgreement
+from sealift.session.endpoint import VerifiedPeer
 
 
 class Kind(StrEnum):
@@ -29,45 +27,6 @@ class Kind(StrEnum):
     CHECKPOINT_SHARE = "checkpoint-share"
     FED_DEVICE = "fed-device"
     ROWS = "rows"
-
-
-class Peer(Protocol):
-    """What a session proved about its other end (``session.VerifiedPeer``)."""
-
-    @property
-    def role(self) -> Role:
-        """Bound in its evidence and signatures."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its name, for the log."""
-        ...
-
-    @property
-    def identity(self) -> PublicKey | None:
-        """Its party's key, if it showed one."""
-        ...
-
-    @property
-    def instance(self) -> PublicKey:
-        """Key of its process."""
-        ...
-
-    @property
-    def hpke(self) -> HpkePublicKey:
-        """Where keys for it are sealed to; fresh for the session, in its transcript."""
-        ...
-
-    @property
-    def agreement(self) -> Digest:
-        """Digest of the agreement that both ends work under."""
-        ...
-
-    @property
-    def result(self) -> AttestationResult | None:
-        """What its evidence amounted to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +80,7 @@ class Ask:
     """
 
     kind: Kind
-    peer: Peer
+    peer: VerifiedPeer
     resource: str = ""
     purpose: str = ""
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 from sealift.errors import RefusedError
-from sealift.release.brokermessages import BrokerRequest, BrokerSession
+from sealift.release.brokermessages import BrokerRequest
 from sealift.release.collect import ask_broker, require_answer
 from sealift.release.line import find_speaker
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
+from sealift.session.session import Session
 
 ANSWER_S: Final = 10.0
 
 
-def hear_statements(
-    session: BrokerSession, verified: VerifiedAgreement
-) -> VerifiedAgreement:
+def hear_statements(session: Session, verified: VerifiedAgreement) -> VerifiedAgreement:
     """The agreement, with what this broker knows of it besides.
 
     Raises:
@@ -31,7 +30,7 @@ def hear_statements(
 
 
 def tell_statement(
-    session: BrokerSession, statement: SignedStatement
+    session: Session, statement: SignedStatement
 ) -> tuple[SignedStatement, ...]:
     """Have a broker obey a statement; what it knows then.
 

@@ -7,25 +7,18 @@ whether the instance still stands well, and stops as soon as it does not.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.crypto.sign import PublicKey
-from sealift.release.brokermessages import BrokerRequest, BrokerSession, LeaseRequest
+from sealift.release.brokermessages import BrokerRequest, LeaseRequest
 from sealift.release.collect import ask_broker, require_answer
 from sealift.release.standing import Standing
+from sealift.session.session import Session
 
 ANSWER_S: Final = 10.0
 
 
-class RenewingSession(BrokerSession, Protocol):
-    """The part of ``session.Session`` that renewing needs."""
-
-    def rekey(self, timeout_s: float = ANSWER_S) -> None:
-        """The whole handshake again, with fresh evidence."""
-        ...
-
-
-def prove_lease(session: RenewingSession, timeout_s: float = ANSWER_S) -> Standing:
+def prove_lease(session: Session, timeout_s: float = ANSWER_S) -> Standing:
     """Renew the session with fresh evidence and have it counted.
 
     Raises:
@@ -36,13 +29,13 @@ def prove_lease(session: RenewingSession, timeout_s: float = ANSWER_S) -> Standi
     return _ask(session, LeaseRequest(action="prove"), timeout_s)
 
 
-def give_back_lease(session: BrokerSession, timeout_s: float = ANSWER_S) -> Standing:
+def give_back_lease(session: Session, timeout_s: float = ANSWER_S) -> Standing:
     """Say that the keys are needed no more; raises like ``prove_lease``."""
     return _ask(session, LeaseRequest(action="give-back"), timeout_s)
 
 
 def ask_standing(
-    session: BrokerSession,
+    session: Session,
     instance: PublicKey,
     *,
     wait_s: float = 0.0,
@@ -60,6 +53,6 @@ def ask_standing(
     return _ask(session, request, wait_s + timeout_s)
 
 
-def _ask(session: BrokerSession, request: LeaseRequest, timeout_s: float) -> Standing:
+def _ask(session: Session, request: LeaseRequest, timeout_s: float) -> Standing:
     answer = ask_broker(session, BrokerRequest(lease=request), timeout_s)
     return require_answer(answer.standing, answer)

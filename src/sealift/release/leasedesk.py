@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError, SealiftError
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.brokermessages import LeaseRequest
-from sealift.release.facts import Owner, Peer
+from sealift.release.facts import Owner
 from sealift.release.standing import (
     HEARTBEAT_MISSING,
     Standing,
     Standings,
 )
+from sealift.session.endpoint import VerifiedPeer
+
+if TYPE_CHECKING:
+    from sealift.session.session import Session
 
 WATCH_S: Final = 0.25
 
@@ -63,7 +67,7 @@ class LeaseDesk:
         self._monotonic = monotonic
         self._changed = threading.Condition()
 
-    def admit(self, peer: Peer) -> None:
+    def admit(self, peer: VerifiedPeer) -> None:
         """Refuse an instance that was revoked; raises ``lease-revoked``."""
         self._standings.require_good(peer.instance)
 
@@ -71,7 +75,7 @@ class LeaseDesk:
         """What made the evidence that its first lease began with; empty without one."""
         return self._standings.host(instance)
 
-    def grant(self, peer: Peer, resource: Resource, proven_at_s: float) -> None:
+    def grant(self, peer: VerifiedPeer, resource: Resource, proven_at_s: float) -> None:
         """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
         if resource.lease is not None:
             self._standings.grant(
@@ -100,7 +104,7 @@ class LeaseDesk:
             self._standings.give_back(peer.instance)
         return self._standings.standing(peer.instance, self._monotonic())
 
-    def fail(self, peer: Peer, error: SealiftError) -> None:
+    def fail(self, peer: VerifiedPeer, error: SealiftError) -> None:
         """A peer's renewal was refused: its lease ends, if it has one."""
         standing = self._standings.standing(peer.instance, self._monotonic())
         if standing.due_s or standing.rule == HEARTBEAT_MISSING:
@@ -138,7 +142,7 @@ class LeaseDesk:
         ends_s = self._standings.next_end_s(self._monotonic())
         return WATCH_S if ends_s is None else max(0.001, min(ends_s, WATCH_S))
 
-    def _prove(self, peer: Peer, proven_at_s: float) -> None:
+    def _prove(self, peer: VerifiedPeer, proven_at_s: float) -> None:
         if self._terms is not None:
             self._standings.prove(
                 peer.instance, self._terms, proven_at_s, _attester(peer)
@@ -154,7 +158,7 @@ class LeaseDesk:
                     return found
                 self._changed.wait(min(deadline - now_s, WATCH_S))
 
-    def _require_own(self, peer: Peer) -> None:
+    def _require_own(self, peer: VerifiedPeer) -> None:
         if peer.identity != self._owner.key:
             raise PolicyError(
                 "only the owner's own holder may ask where an instance stands",
@@ -162,7 +166,7 @@ class LeaseDesk:
             )
 
 
-def _attester(peer: Peer) -> str:
+def _attester(peer: VerifiedPeer) -> str:
     assert peer.result is not None, "leases are for who showed evidence"
     return peer.result.claims.attester
 
@@ -180,7 +184,7 @@ class SessionVisit:
     """
 
     def __init__(
-        self, session: RenewableSession, monotonic: Clock, accepted_at_s: float
+        self, session: Session, monotonic: Clock, accepted_at_s: float
     ) -> None:
         self._session = session
         self._monotonic = monotonic
@@ -189,7 +193,7 @@ class SessionVisit:
         self._th2 = session.th2
 
     @property
-    def peer(self) -> Peer:
+    def peer(self) -> VerifiedPeer:
         """Who is at the other end, as of the latest renewal."""
         return self._session.peer
 
@@ -223,17 +227,3 @@ class SessionVisit:
     def answered(self) -> None:
         """An answer is about to go out."""
         self._last_answer_s = self._monotonic()
-
-
-class RenewableSession(Protocol):
-    """The part of ``session.Session`` that tells renewals apart."""
-
-    @property
-    def peer(self) -> Peer:
-        """Who is at the other end."""
-        ...
-
-    @property
-    def th2(self) -> bytes:
-        """Names the session until it is renewed."""
-        ...

@@ -45,12 +45,12 @@ from sealift.release.checkpointdesk import mark_of, signed_bytes
 from sealift.release.collect import (
     RELEASE_TIMEOUT_S,
     BrokerRefusedError,
-    CollectingSession,
     require_answer,
     require_owners_broker,
 )
 from sealift.release.grant import CHALLENGE_BYTES, EXPIRY_S, verify_owner
 from sealift.release.signed import VerifiedAgreement
+from sealift.session.session import Session
 
 SUPERSEDED: Final = "instance-superseded"
 # Refusals that end a run; after any other one training goes on without the checkpoint.
@@ -75,7 +75,7 @@ class Shares:
 
     def __init__(
         self,
-        session: CollectingSession,
+        session: Session,
         verified: VerifiedAgreement,
         owner: str,
         *,

@@ -7,9 +7,7 @@ another's word for it). It happens once for a host and an owner, and is kept.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
-from sealift.attest.enrolment import SignedEnrolment
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.enrol import EnrollingHost, enrol
@@ -18,15 +16,6 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.travel.peers import expect_broker, link_name
-
-
-@runtime_checkable
-class EnrolledHost(EnrollingHost, Protocol):
-    """A host that keeps what it was enrolled with."""
-
-    def enrolments(self) -> tuple[SignedEnrolment, ...]:
-        """Every enrolment of its present attestation key."""
-        ...
 
 
 def enrol_where_missing(
@@ -51,7 +40,7 @@ def enrol_where_missing(
         PolicyError: if one refuses this host.
     """
     host: object = endpoint.attester
-    if not isinstance(host, EnrolledHost):
+    if not isinstance(host, EnrollingHost):
         return
     known = {each.enroller for each in host.enrolments()}
     enrollers = agreement.agreement.references.enrollers

@@ -14,15 +14,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit, unfailing
 from sealift.release.agreement import Agreement, KeyLease
 from sealift.release.collect import BrokerRefusedError
-from sealift.release.lease import RenewingSession, give_back_lease, prove_lease
+from sealift.release.lease import give_back_lease, prove_lease
 from sealift.release.standing import shortest_lease
 from sealift.release.statement import ENDS
+from sealift.session.session import Session
 from sealift.travel.state import Clock
 from sealift.travel.watcher import Watcher
 
@@ -34,14 +35,8 @@ POLL_S: Final = 0.02
 SILENT: Final = "lease-silent"
 
 Lost = Callable[[str, SealiftError], None]
-
-
-class ReachBroker(Protocol):
-    """Opens a session with an owner's broker."""
-
-    def __call__(self, owner: str) -> AbstractContextManager[RenewingSession]:
-        """Raises PeerError if it is not there."""
-        ...
+ReachBroker = Callable[[str], AbstractContextManager[Session]]
+"""Opens a session with an owner's broker; raises PeerError if it is not there."""
 
 
 def owners_leases(agreement: Agreement, owners: Iterable[str]) -> dict[str, KeyLease]:
@@ -78,7 +73,7 @@ class KeptLease:
         self._clock = clock
         self._lost = lost
         self._line = ExitStack()
-        self._session: RenewingSession | None = None
+        self._session: Session | None = None
         self._proven_at_s = clock()
         self._refusals = 0
         self._watcher = Watcher(

@@ -19,6 +19,7 @@ from typing import Final
 from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import part_for
 from sealift.release.receipt import ScrubSummary
+from sealift.session.session import Session
 from sealift.travel.hostsetup import (
     GroupResult,
     HostSetup,
@@ -40,7 +41,6 @@ from sealift.travel.messages import (
     VisitPhase,
     send_message,
 )
-from sealift.travel.paths import VisitSession
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.scrub import scrub
 from sealift.travel.state import State, Visit
@@ -61,7 +61,7 @@ class HostedVisit:
         self._setup = setup
         self._timer = PhaseTimer(setup.clock, self._tell_phase)
         self._released = self._find(offer)
-        self._session: VisitSession | None = None
+        self._session: Session | None = None
         self._loader: CargoLoader | None = None
         self._lease: Lease | None = None
         self._loaded = Loaded(0, 0)

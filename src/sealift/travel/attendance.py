@@ -21,13 +21,13 @@ from sealift.events import Sink, discard, emit
 from sealift.release.audit import SignedTreeHead
 from sealift.release.collect import request_consistency
 from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, Peer, State
+from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.files import write_whole
 from sealift.release.heads import HeadStore, log_owner
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statementdesk import StatementDesk
-from sealift.session.endpoint import Endpoint
+from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.establish import connect
 from sealift.session.link import Link
 from sealift.session.session import Session
@@ -42,7 +42,6 @@ from sealift.travel.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Finished, Granted, receive_message
 from sealift.travel.ownside import OwnSide
-from sealift.travel.paths import VisitSession
 from sealift.travel.peers import (
     ACCELERATOR,
     ORCHESTRATOR,
@@ -57,14 +56,14 @@ BROKER_WAIT_S: Final = 5.0
 LAST_RECEIPTS_S: Final = 5.0
 MAX_VISITS: Final = 64  # at one time; an accelerator has far fewer
 TIMEOUT: Final = peer_timeout().code
-Between = Callable[[VisitSession, SignedLease], VisitSession]
+Between = Callable[[Session, SignedLease], Session]
 
 
 def _nothing() -> None:
     """For a caller who need not know."""
 
 
-def _nothing_between(session: VisitSession, signed: SignedLease) -> VisitSession:
+def _nothing_between(session: Session, signed: SignedLease) -> Session:
     return session
 
 
@@ -256,7 +255,7 @@ class Attendance:
         verify_receipt(receipt, self._agreement)
         return receipt
 
-    def _require_allowed(self, lease: Lease, peer: Peer, revoked: str) -> None:
+    def _require_allowed(self, lease: Lease, peer: VerifiedPeer, revoked: str) -> None:
         """Before each frame: what our own rule says of rows, and of who gets them."""
         identity = self._endpoint.identity
         assert identity is not None, "a holder has its party's identity"

@@ -22,6 +22,7 @@ from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
+from sealift.session.session import Session
 from sealift.travel.alongside import Pathfinder
 from sealift.travel.frame import (
     HEADER_BYTES,
@@ -46,7 +47,7 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.paths import DirectSink, FrameSink, RelayedSink, VisitSession
+from sealift.travel.paths import DirectSink, FrameSink, RelayedSink
 from sealift.travel.state import Clock
 
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
@@ -112,7 +113,7 @@ class Provisioning:
         self._count = count
         self._sink = sink
 
-    def provision(self, session: VisitSession) -> SignedReceipt:
+    def provision(self, session: Session) -> SignedReceipt:
         """Bring the cargo and return the verified receipt.
 
         Raises:
@@ -128,7 +129,7 @@ class Provisioning:
             raise
         return self._receive_receipt(session)
 
-    def _bring(self, session: VisitSession) -> None:
+    def _bring(self, session: Session) -> None:
         with ExitStack() as stack:
             visit_key = session.export(Label.VISIT_FRAME, self._lease.digest.raw)
             stack.callback(visit_key.wipe)
@@ -143,7 +144,7 @@ class Provisioning:
             # The accelerator waits for this; to unmap a ring takes milliseconds.
             send_message(session, Cargo(frames, self._lease.cargo_bytes))
 
-    def _introduce(self, session: VisitSession) -> None:
+    def _introduce(self, session: Session) -> None:
         leaves = self._held.leaves
         self._held.source.check_unchanged()
         header = self._held.source.header_bytes
@@ -152,7 +153,7 @@ class Provisioning:
             batch = Leaves(b"".join(leaves[start : start + LEAVES_PER_MESSAGE]))
             send_message(session, batch)
 
-    def _way(self, session: VisitSession, ready: Ready, stack: ExitStack) -> FrameSink:
+    def _way(self, session: Session, ready: Ready, stack: ExitStack) -> FrameSink:
         """Choose the way of the frames, and say which."""
         with closing_key(session, self._lease) as key:
             longest = frame_bytes(self._held.resource.record_bytes)
@@ -189,7 +190,7 @@ class Provisioning:
         )
         return length
 
-    def _receive_receipt(self, session: VisitSession) -> SignedReceipt:
+    def _receive_receipt(self, session: Session) -> SignedReceipt:
         while True:
             answer = receive_message(
                 session, Receipted, VisitPhase, timeout_s=self._receipt_wait_s
@@ -221,7 +222,7 @@ class Provisioning:
 
 
 @contextmanager
-def closing_key(session: VisitSession, lease: Lease) -> Iterator[SecretKey]:
+def closing_key(session: Session, lease: Lease) -> Iterator[SecretKey]:
     """The key that opens the direct paths of one visit, for a moment."""
     key = session.export(Label.DIRECT_PATH, lease.digest.raw)
     try:
@@ -230,7 +231,7 @@ def closing_key(session: VisitSession, lease: Lease) -> Iterator[SecretKey]:
         key.wipe()
 
 
-def _say(session: VisitSession, error: SealiftError) -> None:
+def _say(session: Session, error: SealiftError) -> None:
     """Tell the accelerator why nothing more comes, so that it need not guess."""
     with suppress(SealiftError):
         send_message(session, Failed(error.code, str(error)))

@@ -11,11 +11,11 @@ from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
+from sealift.session.session import Session
 from sealift.travel.dock import Dock
 from sealift.travel.lease import Lease, LeaseTerms
 from sealift.travel.load import Columns, Loaded
 from sealift.travel.messages import OfferVisit, VisitPhase
-from sealift.travel.paths import VisitSession
 from sealift.travel.pool import Pool
 from sealift.travel.rules import VisitRules
 from sealift.travel.state import Clock
@@ -85,7 +85,7 @@ class VisitAccount:
 
 Work = Callable[[Sequence[LoadedCargo]], GroupResult]
 Check = Callable[[LoadedCargo], None]
-Meet = Callable[[Lease, float], VisitSession]
+Meet = Callable[[Lease, float], Session]
 MakePool = Callable[[int, int], Pool]
 SignReceipt = Callable[[VisitAccount], SignedReceipt]
 

@@ -27,6 +27,7 @@ from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
+from sealift.session.session import Session
 from sealift.travel.direct import PathName
 from sealift.travel.dock import Berth, Dock
 from sealift.travel.frame import frame_bytes, parse_frame
@@ -46,7 +47,6 @@ from sealift.travel.paths import (
     DirectSource,
     FrameSource,
     RelayedSource,
-    VisitSession,
 )
 from sealift.travel.pool import Pool
 from sealift.travel.rows import SealedRows
@@ -107,7 +107,7 @@ class CargoLoader:
         if self._dock is not None and berth is not None:
             self._dock.leave(berth)
 
-    def load(self, session: VisitSession) -> Loaded:
+    def load(self, session: Session) -> Loaded:
         """Take the cargo from a holder that presents this visit's lease.
 
         Raises:
@@ -120,7 +120,7 @@ class CargoLoader:
         finally:
             key.wipe()
 
-    def _load(self, session: VisitSession, visit_key: SecretKey) -> Loaded:
+    def _load(self, session: Session, visit_key: SecretKey) -> Loaded:
         left_s = self._visit.remaining_s()
         present = receive_message(session, Present, timeout_s=left_s)
         check_presented(present, self._visit.lease)
@@ -134,9 +134,7 @@ class CargoLoader:
             rows.close()
         return Loaded(self._visit.expected_frames, sealed, path)
 
-    def _receive_leaves(
-        self, session: VisitSession, present: Present
-    ) -> VerifiedLeaves:
+    def _receive_leaves(self, session: Session, present: Present) -> VerifiedLeaves:
         resource, leaves = self._resource, list[bytes]()
         expected = count_records(resource.total_bytes, resource.record_bytes)
         if present.num_leaves != expected:
@@ -167,7 +165,7 @@ class CargoLoader:
             raise _wrong_content("it was sealed with other columns") from error
 
     @contextmanager
-    def _path(self, session: VisitSession) -> Iterator[tuple[FrameSource, PathName]]:
+    def _path(self, session: Session) -> Iterator[tuple[FrameSource, PathName]]:
         """Say that we are ready, and hear which way the frames will come."""
         berth = self._open_berth = self._berth(session)
         try:
@@ -180,14 +178,14 @@ class CargoLoader:
         finally:
             self.stop()
 
-    def _berth(self, session: VisitSession) -> Berth | None:
+    def _berth(self, session: Session) -> Berth | None:
         if self._dock is None:
             return None
         key = session.export(Label.DIRECT_PATH, self._visit.lease.digest.raw)
         return self._dock.berth(key, frame_bytes(self._resource.record_bytes))
 
     def _source(
-        self, session: VisitSession, path: PathName, berth: Berth | None
+        self, session: Session, path: PathName, berth: Berth | None
     ) -> FrameSource:
         remaining_s = self._visit.remaining_s
         if path == "relay":
@@ -212,7 +210,7 @@ class CargoLoader:
         rows.place(self._visit.admit(frame), frame.record)
         return len(frame.record)
 
-    def _seal(self, session: VisitSession, finish: Callable[[], None]) -> None:
+    def _seal(self, session: Session, finish: Callable[[], None]) -> None:
         told = receive_message(session, Cargo, timeout_s=self._visit.remaining_s())
         finish()
         self._visit.seal(told.frames, told.cargo_bytes)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar, overload
+from typing import Final, TypeVar, overload
 
 from sealift.codec import encode, from_plain, parse
 from sealift.errors import MalformedError, PeerError, SealiftError
@@ -20,6 +20,7 @@ from sealift.release.agreement import Purpose
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
 from sealift.release.statement import SignedStatement
+from sealift.session.session import Session
 from sealift.travel.direct import DirectOffer, PathName
 from sealift.travel.lease import SignedLease
 
@@ -327,19 +328,7 @@ def message_name(kind: type) -> str:
 _KIND_FOR_NAME: Final[Mapping[str, type]] = {message_name(kind): kind for kind in ANY}
 
 
-class MessageSession(Protocol):
-    """The part of ``session.Session`` that messages need."""
-
-    def send(self, message: bytes) -> None:
-        """Seal and send."""
-        ...
-
-    def receive(self, timeout_s: float | None = None) -> bytes:
-        """Receive and open."""
-        ...
-
-
-def send_message(session: MessageSession, message: object) -> None:
+def send_message(session: Session, message: object) -> None:
     """Send one message."""
     name = message_name(type(message))
     session.send(encode({"type": name, "body": message}))
@@ -347,11 +336,11 @@ def send_message(session: MessageSession, message: object) -> None:
 
 @overload
 def receive_message(
-    session: MessageSession, kind: type[M], /, *, timeout_s: float | None
+    session: Session, kind: type[M], /, *, timeout_s: float | None
 ) -> M: ...
 @overload
 def receive_message(
-    session: MessageSession,
+    session: Session,
     kind: type[M],
     other: type[N],
     /,
@@ -359,7 +348,7 @@ def receive_message(
     timeout_s: float | None,
 ) -> M | N: ...
 def receive_message(
-    session: MessageSession, /, *kinds: type, timeout_s: float | None
+    session: Session, /, *kinds: type, timeout_s: float | None
 ) -> object:
     """Receive one of one or two kinds.
 
@@ -373,7 +362,7 @@ def receive_message(
     return message
 
 
-def await_end(session: MessageSession, timeout_s: float = FAREWELL_S) -> None:
+def await_end(session: Session, timeout_s: float = FAREWELL_S) -> None:
     """Wait until the peer has closed its end, so it has heard what was said before."""
     with suppress(SealiftError):
         session.receive(timeout_s)

@@ -12,16 +12,12 @@ from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from sealift.channel.transports.transport import SlotTransport, peer_timeout
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.ids import Buffer
-from sealift.session.session import Incoming
+from sealift.session.session import Session
 from sealift.travel.messages import (
     Credit,
     Failed,
     FailedError,
-    MessageSession,
     parse_message,
     receive_message,
     send_message,
@@ -33,26 +29,6 @@ LAST_WORDS_S: Final = 1.0
 SCRUB_S: Final = 10.0  # an accelerator scrubs before it says why it took no more
 TIMEOUT: Final = peer_timeout().code
 Remaining = Callable[[], float]
-
-
-class VisitSession(MessageSession, Protocol):
-    """The part of a session that a visit needs."""
-
-    def receive_any(self, timeout_s: float | None = None) -> Incoming:
-        """A message, or a frame that authenticates itself."""
-        ...
-
-    def send_raw(self, frame: Buffer) -> None:
-        """Send a frame that authenticates itself."""
-        ...
-
-    def export(self, label: Label, context: bytes = b"") -> SecretKey:
-        """A key that both ends of the session derive."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
 
 
 class FrameSink(Protocol):
@@ -90,9 +66,7 @@ class RelayedSink:
         remaining_s: What is left of the lease; raises when nothing is.
     """
 
-    def __init__(
-        self, session: VisitSession, window: int, remaining_s: Remaining
-    ) -> None:
+    def __init__(self, session: Session, window: int, remaining_s: Remaining) -> None:
         self._session = session
         self._window = window
         self._remaining_s = remaining_s
@@ -127,7 +101,7 @@ class RelayedSink:
 class RelayedSource:
     """Frames inside the session, acknowledged every few."""
 
-    def __init__(self, session: VisitSession, remaining_s: Remaining) -> None:
+    def __init__(self, session: Session, remaining_s: Remaining) -> None:
         self._session = session
         self._remaining_s = remaining_s
         self._taken = 0
@@ -152,7 +126,7 @@ class DirectSink:
     """Frames built in the transport's own memory."""
 
     def __init__(
-        self, transport: SlotTransport, session: VisitSession, remaining_s: Remaining
+        self, transport: SlotTransport, session: Session, remaining_s: Remaining
     ) -> None:
         self._transport = transport
         self._session = session
@@ -176,7 +150,7 @@ class DirectSource:
     """Frames where they lie in the transport's memory."""
 
     def __init__(
-        self, transport: SlotTransport, session: VisitSession, remaining_s: Remaining
+        self, transport: SlotTransport, session: Session, remaining_s: Remaining
     ) -> None:
         self._transport = transport
         self._session = session
@@ -193,7 +167,7 @@ class DirectSource:
 
 
 @contextmanager
-def _last_words(session: VisitSession, wait_s: float) -> Iterator[None]:
+def _last_words(session: Session, wait_s: float) -> Iterator[None]:
     """A direct path that ends: its other end may have said why, in the session."""
     try:
         yield
@@ -204,7 +178,7 @@ def _last_words(session: VisitSession, wait_s: float) -> Iterator[None]:
         raise said from None
 
 
-def _hear(session: VisitSession, wait_s: float) -> SealiftError | None:
+def _hear(session: Session, wait_s: float) -> SealiftError | None:
     try:
         incoming = session.receive_any(wait_s)
     except PeerError:

@@ -15,8 +15,8 @@ from sealift.lab.bench.link import best_plain_goodput
 from sealift.lab.bench.linkarms import Arm, timed
 from sealift.lab.bench.linkmodels import MAX_ROWS, NAMES, form_for
 from sealift.lab.bench.report import Row
+from sealift.session.session import Session
 from sealift.train.modelform import form_from_plain
-from sealift.train.serving.packets import Messages
 
 
 def row(**changes: object) -> Row:
@@ -52,7 +52,7 @@ def test_an_arm_that_cannot_be_measured_is_named(
 ) -> None:
     """Without the openssl program."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    sessions: dict[str, Messages] = {}
+    sessions: dict[str, Session] = {}
     key = SigningKey.generate().public_key
     with ExitStack() as stack:
         missing = linkinference._add_tls(sessions, stack, tmp_path, 1, key)

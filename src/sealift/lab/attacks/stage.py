@@ -53,7 +53,6 @@ from sealift.travel.hostsetup import (
 )
 from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.messages import OfferVisit, VisitEnded
-from sealift.travel.paths import VisitSession
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
 from sealift.travel.rules import VisitRules
@@ -65,7 +64,7 @@ ROW_BYTES: Final = 40
 RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
 CANARY: Final = b"canary: these rows are private!!"
 LEASE_S: Final = 30.0
-Between = Callable[[VisitSession, Lease], VisitSession]
+Between = Callable[[Session, Lease], Session]
 
 
 class KeptPool(CPUPool):

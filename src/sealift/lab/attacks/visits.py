@@ -23,10 +23,10 @@ from sealift.lab.attacks.follower import (
 from sealift.lab.attacks.stage import CANARY, LEASE_S, OWNERS, Stage
 from sealift.lab.demo.hostile import BEYOND_LEASE, REPLAY, HostileSession
 from sealift.lab.demo.passing import PassingSession, copy_key
+from sealift.session.session import Session
 from sealift.travel.frame import Frame, Placement, build_frame, parse_frame
 from sealift.travel.lease import Lease
 from sealift.travel.messages import Present, parse_message
-from sealift.travel.paths import VisitSession
 
 Spoil = Callable[[PassingSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3
@@ -35,7 +35,7 @@ STALL_S: Final = 0.3
 class SpoilingSession(PassingSession):
     """Sends what ``spoil`` makes of each frame; nothing if that is empty."""
 
-    def __init__(self, session: VisitSession, lease: Lease, spoil: Spoil) -> None:
+    def __init__(self, session: Session, lease: Lease, spoil: Spoil) -> None:
         super().__init__(session, lease)
         self._spoil = spoil
 
@@ -58,16 +58,16 @@ class _Named:
 class RecordingSession(PassingSession):
     """Behaves, and keeps what crossed, and every key that the holder was given."""
 
-    def __init__(self, session: VisitSession, lease: Lease) -> None:
+    def __init__(self, session: Session, lease: Lease) -> None:
         super().__init__(session, lease)
         self.frames: list[bytes] = []
         self.header = b""
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: Buffer) -> None:
         """The message as it is."""
         super().send(message)
         with suppress(MalformedError):
-            told = parse_message(message, (Present,))
+            told = parse_message(bytes(message), (Present,))
             self.header = told.header if isinstance(told, Present) else b""
 
     def recorded(self) -> Recorded:
@@ -86,7 +86,7 @@ class RecordingSession(PassingSession):
 class AskingSession(PassingSession):
     """Asks for memory where frames belong, and keeps what it is told."""
 
-    def __init__(self, session: VisitSession, lease: Lease) -> None:
+    def __init__(self, session: Session, lease: Lease) -> None:
         super().__init__(session, lease)
         self.told: list[bytes] = []
 
@@ -197,7 +197,7 @@ def asks_for_memory(stage: Stage) -> str:
     stage.visit(OWNERS[1])
     asking: list[AskingSession] = []
 
-    def between(session: VisitSession, lease: Lease) -> VisitSession:
+    def between(session: Session, lease: Lease) -> Session:
         asking.append(AskingSession(session, lease))
         return asking[0]
 
@@ -225,7 +225,7 @@ def stalled(stage: Stage) -> str:
         time.sleep(2 * STALL_S)
         return b""
 
-    def between(session: VisitSession, lease: Lease) -> VisitSession:
+    def between(session: Session, lease: Lease) -> Session:
         return SpoilingSession(session, lease, spoil)
 
     return stage.visit(between=between, lease_s=STALL_S).refusal
@@ -255,14 +255,14 @@ def _rebuilt(
 
 
 def _hostile(stage: Stage, attack: str) -> str:
-    def between(session: VisitSession, lease: Lease) -> VisitSession:
+    def between(session: Session, lease: Lease) -> Session:
         return HostileSession(session, lease, attack=attack)
 
     return stage.visit(between=between).refusal
 
 
 def _spoiled(stage: Stage, spoil: Spoil) -> str:
-    def between(session: VisitSession, lease: Lease) -> VisitSession:
+    def between(session: Session, lease: Lease) -> Session:
         return SpoilingSession(session, lease, spoil)
 
     return stage.visit(between=between).refusal
@@ -271,7 +271,7 @@ def _spoiled(stage: Stage, spoil: Spoil) -> str:
 def _record(stage: Stage, owner: str = OWNERS[0]) -> RecordingSession:
     found: list[RecordingSession] = []
 
-    def between(session: VisitSession, lease: Lease) -> VisitSession:
+    def between(session: Session, lease: Lease) -> Session:
         found.append(RecordingSession(session, lease))
         return found[0]
 

@@ -32,10 +32,10 @@ from sealift.lab.bench.linkmodels import NAMES, form_for
 from sealift.lab.bench.linkserver import MAX_REQUEST_BYTES, PlainSession, open_sealed
 from sealift.lab.bench.linktls import connect_tls
 from sealift.lab.bench.report import Row
+from sealift.session.session import Session
 from sealift.train.serving.packets import (
     Answered,
     Ask,
-    Messages,
     receive_packet,
     send_packet,
 )
@@ -85,7 +85,7 @@ def ratios(found: list[Row]) -> dict[str, float]:
 def _measure(
     name: str,
     batch: int,
-    sessions: dict[str, Messages],
+    sessions: dict[str, Session],
     numbers: Iterator[int],
     *,
     budget_s: float,
@@ -120,9 +120,7 @@ def _measure(
     return row
 
 
-def _ask(
-    session: Messages, number: int, question: Question, answer_bytes: int
-) -> float:
+def _ask(session: Session, number: int, question: Question, answer_bytes: int) -> float:
     batch, payload = question
     began = time.perf_counter()
     send_packet(session, Ask(id=number, work="predict", rows=batch), payload)
@@ -148,7 +146,7 @@ def random_rows(schema: Schema, rows: int) -> bytes:
 
 
 @contextmanager
-def _served(name: str) -> Iterator[tuple[dict[str, Messages], Row]]:
+def _served(name: str) -> Iterator[tuple[dict[str, Session], Row]]:
     """Connections of each arm to one server of the model; which arm there is not."""
     seed = secrets.token_bytes(32)
     key = SigningKey(SecretKey(seed)).public_key
@@ -158,7 +156,7 @@ def _served(name: str) -> Iterator[tuple[dict[str, Messages], Row]]:
         _write_weights(name, weights)
         words = [name, str(weights), seed.hex()]
         port = stack.enter_context(_process("linkserver", words))
-        sessions: dict[str, Messages] = {}
+        sessions: dict[str, Session] = {}
         for arm in ("plain", "sealed"):
             transport = TcpTransport.dial("127.0.0.1", port)
             stack.callback(transport.close)
@@ -174,7 +172,7 @@ def _served(name: str) -> Iterator[tuple[dict[str, Messages], Row]]:
 
 
 def _add_tls(
-    sessions: dict[str, Messages],
+    sessions: dict[str, Session],
     stack: ExitStack,
     folder: Path,
     port: int,
@@ -188,7 +186,7 @@ def _add_tls(
     return {}
 
 
-def _tls(stack: ExitStack, folder: Path, port: int, key: PublicKey) -> Messages:
+def _tls(stack: ExitStack, folder: Path, port: int, key: PublicKey) -> Session:
     certificate = make_certificate(folder)
     words = [str(certificate), str(port), key.to_text()]
     front = stack.enter_context(_process("linktls", words))

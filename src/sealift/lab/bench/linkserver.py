@@ -13,7 +13,6 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.channel.transports.transport import Transport
@@ -38,8 +37,8 @@ AGREEMENT = Digest.of(b"no agreement: a measurement")
 MAX_REQUEST_BYTES = 64 << 20
 
 
-class PlainSession:
-    """A session's messages as they are, over the same transport."""
+class PlainSession(Session):
+    """Stands in for a session: its messages as they are, over the same transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -104,7 +103,7 @@ class BenchServer:
         """One connection, in its own thread."""
         transport = TcpTransport(sock)
         sealed = transport.receive(60.0) == b"sealed"
-        session: Any = (
+        session: Session = (
             accept_sealed(transport, self._key) if sealed else PlainSession(transport)
         )
         caller = Caller(

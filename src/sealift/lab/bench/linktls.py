@@ -26,8 +26,8 @@ from sealift.session.session import Session
 LENGTH_BYTES: Final = 4
 
 
-class TlsMessages:
-    """Messages over a TLS connection, each behind its length."""
+class TlsMessages(Session):
+    """Stands in for a session: messages over TLS, each behind its length."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
@@ -90,7 +90,7 @@ def _accept(
             threading.Thread(target=_forward, args=ways, daemon=True).start()
 
 
-def _forward(source: TlsMessages | Session, target: TlsMessages | Session) -> None:
+def _forward(source: Session, target: Session) -> None:
     with suppress(SealiftError, OSError, ValueError):
         while True:
             target.send(source.receive(None))

@@ -18,9 +18,9 @@ from sealift.events import Sink, emit
 from sealift.ids import Buffer
 from sealift.lab.demo.holding import attend
 from sealift.lab.demo.passing import PassingSession, copy_key
+from sealift.session.session import Session
 from sealift.travel.frame import Placement, build_frame, parse_frame
 from sealift.travel.lease import Lease, SignedLease
-from sealift.travel.paths import VisitSession
 
 REPLAY: Final = "replay"
 BEYOND_LEASE: Final = "beyond-lease"
@@ -40,7 +40,7 @@ class HostileSession(PassingSession):
 
     def __init__(
         self,
-        session: VisitSession,
+        session: Session,
         lease: Lease,
         *,
         attack: str,
@@ -90,7 +90,7 @@ class Attacker:
         self._left = list(TRIES)
         self._last: HostileSession | None = None
 
-    def __call__(self, session: VisitSession, signed: SignedLease) -> VisitSession:
+    def __call__(self, session: Session, signed: SignedLease) -> Session:
         """The session that the holder gets to see."""
         attack = self._left.pop(0) if self._left else ""
         previous = self._last.visit_key if self._last else None

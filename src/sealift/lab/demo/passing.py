@@ -1,16 +1,18 @@
-"""A session that stands before another one and passes everything on: what attacks change."""
+"""A session that stands before another one and passes everything on: what attacks change.
+
+Of a session it has what a visit uses; the rest belongs to the one behind it.
+"""
 
 from __future__ import annotations
 
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Buffer
-from sealift.session.session import Incoming
+from sealift.session.session import Incoming, Session
 from sealift.travel.lease import Lease
-from sealift.travel.paths import VisitSession
 
 
-class PassingSession:
+class PassingSession(Session):
     """Everything goes through as it is; an attack overrides one method.
 
     Args:
@@ -18,13 +20,13 @@ class PassingSession:
         lease: Of this visit.
     """
 
-    def __init__(self, session: VisitSession, lease: Lease) -> None:
+    def __init__(self, session: Session, lease: Lease) -> None:
         self.session = session
         self.lease = lease
         self.visit_key: SecretKey | None = None
         self.keys: list[SecretKey] = []
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: Buffer) -> None:
         """A sealed message."""
         self.session.send(message)
 

@@ -14,9 +14,9 @@ from sealift.events import Sink
 from sealift.ids import Buffer
 from sealift.lab.demo.holding import attend
 from sealift.lab.demo.passing import PassingSession
+from sealift.session.session import Session
 from sealift.travel.attendance import Between
 from sealift.travel.lease import SignedLease
-from sealift.travel.paths import VisitSession
 
 PACE_S: Final = 0.25
 
@@ -33,7 +33,7 @@ class SlowSession(PassingSession):
 def slow_line(_sink: Sink) -> Between:
     """What makes every session of a holder slow."""
 
-    def between(session: VisitSession, signed: SignedLease) -> VisitSession:
+    def between(session: Session, signed: SignedLease) -> Session:
         return SlowSession(session, signed.lease)
 
     return between

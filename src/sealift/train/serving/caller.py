@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.data.rowcheck import demand_rows
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.release.visible import visible
+from sealift.session.session import Session
 from sealift.train.modelform import ModelForm
 from sealift.train.serving.backlog import BusyError, Question
 from sealift.train.serving.desk import Desk
@@ -28,7 +29,6 @@ from sealift.train.serving.packets import (
     Ask,
     Cancel,
     Header,
-    Messages,
     Packet,
     Refused,
     Welcome,
@@ -46,14 +46,6 @@ _TOLD: Final = frozenset({
     "busy", "bad-request", "request-too-large", "bad-packet", "request-timeout",
     "server-stopping", "tokens-not-taken",
 })  # fmt: skip
-
-
-class CallerSession(Messages, Protocol):
-    """The part of ``session.Session`` that a caller needs."""
-
-    def close(self) -> None:
-        """Send the final record and close."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +79,7 @@ class Caller:
 
     def __init__(
         self,
-        session: CallerSession,
+        session: Session,
         client: object,
         desk: Desk,
         form: ModelForm,

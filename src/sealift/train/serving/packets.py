@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer, Digest
 from sealift.release.audit import SignedTreeHead
 from sealift.session.halves import MAX_MESSAGE_BYTES
+from sealift.session.session import Session
 
 VERSION: Final = 1
 MAX_HEADER_BYTES: Final = 64 << 10
@@ -118,18 +119,6 @@ _CODES: Final = {name: bytes([code]) for code, name in enumerate(_KINDS)}
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 
 
-class Messages(Protocol):
-    """The part of ``session.Session`` that packets need."""
-
-    def send(self, message: Buffer) -> None:
-        """Send one message of up to 1 MiB."""
-        ...
-
-    def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Packet:
     """A header and its payload."""
@@ -139,7 +128,7 @@ class Packet:
 
 
 def send_packet(
-    session: Messages, header: Header, payload: Buffer = b"", *, pad: bool = False
+    session: Session, header: Header, payload: Buffer = b"", *, pad: bool = False
 ) -> None:
     """Send one packet; nothing else may be sent meanwhile.
 
@@ -159,7 +148,7 @@ def send_packet(
 
 
 def receive_packet(
-    session: Messages,
+    session: Session,
     timeout_s: float | None,
     *,
     max_payload: Callable[[Header], int],
@@ -203,7 +192,7 @@ def too_large(found_bytes: int, most_bytes: int) -> MalformedError:
 
 
 def _collect(
-    session: Messages,
+    session: Session,
     body: memoryview,
     payload_bytes: int,
     padding: int,
@@ -224,7 +213,7 @@ def _collect(
             raise _bad("an empty part")
 
 
-def _receive_part(session: Messages, timeout_s: float | None) -> bytes:
+def _receive_part(session: Session, timeout_s: float | None) -> bytes:
     """After half a packet the next message would be taken for a header."""
     try:
         return session.receive(timeout_s)
