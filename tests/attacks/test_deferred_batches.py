@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from sealift.channel.hostdevice import HostDevice
-from sealift.data import SealedDataLoader, SealedDataset, deferral, memories, stepgate
-from sealift.data.allof import AllOf
-from sealift.data.devicewindows import DeviceWindows
+from sealift.data import SealedDataLoader, SealedDataset
+from sealift.data.loader import deferral, memories, stepgate
+from sealift.data.loader.allof import AllOf
+from sealift.data.loader.devicewindows import DeviceWindows
 from sealift.errors import (
     AuthenticationError,
     SealiftError,

@@ -25,6 +25,8 @@ from typing import Any
 import pytest
 
 from sealift.attest.level import Level
+from sealift.data.schedule import sharedbuffer
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
 from sealift.train.faults import Fault
@@ -36,8 +38,6 @@ from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import BEST, WITHOUT_NAMESPACES, Workshop
-from sealift.travel import sharedbuffer
-from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,
     NAME_BYTES,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.train.joint import JointTraining
 from sealift.train.serving.hosted import HostedModel, HostLimits
@@ -23,7 +24,6 @@ from sealift.train.worker import taskprocess
 from sealift.train.worker.area import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.served import FORM, rows
 from tests.unit.train.joints import cargo
 

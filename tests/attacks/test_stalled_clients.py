@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from sealift.channel.transports.tcp import TcpListener
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError
 from sealift.train.modelform import Fields
 from sealift.train.serving.backlog import Limits

@@ -20,8 +20,8 @@ from sealift.crypto.identity import (
     save_identity,
 )
 from sealift.crypto.keys import SecretKey
-from sealift.data.schemafile import parse_schema
-from sealift.data.seal import seal_table
+from sealift.data.schema.document import parse_schema
+from sealift.data.seal.seal import seal_table
 from sealift.release.signed import load_signed
 from tests.cli.test_text import SOURCE
 

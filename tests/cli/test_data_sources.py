@@ -11,7 +11,7 @@ import pytest
 
 from sealift.cli import data
 from sealift.crypto.identity import create_identity, save_identity
-from sealift.data.schemafile import load_schema
+from sealift.data.schema.document import load_schema
 from sealift.errors import SealiftError
 
 KEYS = ("--vault", "v.db", "--key", "north.key", "--passphrase-file", "passphrase")

@@ -15,9 +15,9 @@ from sealift.channel.rawfile import RawSealedFile
 from sealift.cli.join import check_keys
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
-from sealift.data.schema import Field, Schema
-from sealift.data.schemafile import schema_to_plain
-from sealift.data.seal import seal_table
+from sealift.data.schema.document import schema_to_plain
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import seal_table
 from sealift.errors import MalformedError
 from sealift.release.vault import Vault
 from sealift.travel.holder import HeldResource

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sealift.cli.predictfiles import read_columns, to_line, write_columns
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 
 SCHEMA = Schema(

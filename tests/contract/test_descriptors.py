@@ -20,14 +20,14 @@ import pytest
 from sealift.attest.attesters.tpm.link import DeviceLink
 from sealift.channel.bytesource import FileSource
 from sealift.cli import join
-from sealift.data.arena import WindowArena
-from sealift.data.torchloader import SealedDataLoader
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.torchloader import SealedDataLoader
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
 from sealift.train.checkpoints import StateFolder
 from sealift.train.worker.area import Area
 from sealift.train.worker.text import TextTap
 from sealift.travel.pool import CPUPool
-from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.descriptors import ROUNDS, descriptors, left_open
 from tests.sim.linkworld import LinkWorld
 from tests.sim.sealed_shards import Shards, seal_shards

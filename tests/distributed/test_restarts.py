@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from sealift.channel.sealedfile import SealedFileReader
-from sealift.data.card import read_card
-from sealift.data.loader import batch_from_rows
+from sealift.data.loader.recipebatches import batch_from_rows
+from sealift.data.schema.card import read_card
 from sealift.lab.demo.homes import World
 from sealift.release.vault import Vault
 from sealift.train.streams import enter_stream

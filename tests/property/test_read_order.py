@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sealift.data.order import (
+from sealift.data.schedule.order import (
     EpochOrder,
     Layout,
     OrderOptions,

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sealift import codec
-from sealift.data.loader import batch_from_rows, check_rows
-from sealift.data.rows import pack, unpack
-from sealift.data.schema import DTYPES, MAX_EXACT_INTEGER, Field, Schema
-from sealift.data.schemafile import schema_from_plain, schema_to_plain
-from sealift.data.table import open_table
+from sealift.data.loader.recipebatches import batch_from_rows, check_rows
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.rows import pack, unpack
+from sealift.data.schema.schema import DTYPES, MAX_EXACT_INTEGER, Field, Schema
+from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError, SealiftError
 
 names = st.text(string.ascii_lowercase + string.digits + "_", min_size=1, max_size=8)

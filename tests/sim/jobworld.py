@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.identity import Identity, load_identity
-from sealift.data.card import read_card
+from sealift.data.schema.card import read_card
 from sealift.lab.demo.homes import World
 from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.world import make_world

@@ -25,9 +25,10 @@ from sealift.cli.datavault import OwnersVault
 from sealift.cli.main import main
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.data import SealedDataset, seal
-from sealift.data.schemafile import load_schema
-from sealift.data.staging import Staging
+from sealift.data import SealedDataset
+from sealift.data.schema.document import load_schema
+from sealift.data.seal import seal
+from sealift.data.seal.staging import Staging
 from sealift.errors import SealiftError
 from sealift.release import vault
 from sealift.release.stores import keep_keys

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard
-from sealift.data.dataset import SealedDataset
-from sealift.data.rows import Array
-from sealift.data.schema import Field, Schema
-from sealift.data.seal import seal_table
+from sealift.data.schema.card import ResourceCard
+from sealift.data.schema.rows import Array
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import seal_table
+from sealift.data.shards.dataset import SealedDataset
 
 ID_SCHEMA = Schema(
     (

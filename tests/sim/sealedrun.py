@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from sealift.cli.main import main
-from sealift.data.card import read_card
+from sealift.data.schema.card import read_card
 from sealift.lab.demo.world import World
 from sealift.release.vault import Vault
 from sealift.train.serving.sealedmodel import ModelSource

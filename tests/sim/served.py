@@ -17,7 +17,7 @@ from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.sign import SigningKey
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.release.agreement import (

@@ -298,7 +298,7 @@ def _load(path: Path) -> SignedAgreement:
     """From TOML, without signatures, or from JSON, with signatures that fit."""
     if path.suffix != ".toml":
         return verify_signatures(load_signed(path))
-    from sealift.data.card import read_card
+    from sealift.data.schema.card import read_card
     from sealift.release.document import compile_document
 
     return compile_document(path, lambda card: read_card(card).resource)

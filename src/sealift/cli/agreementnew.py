@@ -16,7 +16,7 @@ from sealift.channel.outputfile import open_output
 from sealift.cli.ask import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
-from sealift.data.card import ResourceCard, read_card
+from sealift.data.schema.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
 from sealift.release.bundle import measure_bundle, read_bundle
 from sealift.release.files import read_whole

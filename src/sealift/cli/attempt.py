@@ -14,14 +14,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealift.data.card import schema_of
-from sealift.data.schemafile import load_schema
+from sealift.data.schema.card import schema_of
+from sealift.data.schema.document import load_schema
 from sealift.errors import JobError, MalformedError, SealiftError, UsageError
 from sealift.release.bundle import differing_files, read_bundle
 from sealift.release.signed import load_signed
 
 if TYPE_CHECKING:
-    from sealift.data.schema import Schema
+    from sealift.data.schema.schema import Schema
     from sealift.release.agreement import Agreement
     from sealift.train.rehearsal import Rehearsal
 

@@ -26,8 +26,8 @@ from sealift.release.files import make_folder
 from sealift.release.stores import opened_vault
 
 if TYPE_CHECKING:
-    from sealift.data.card import ResourceCard
-    from sealift.data.schema import Schema
+    from sealift.data.schema.card import ResourceCard
+    from sealift.data.schema.schema import Schema
     from sealift.data.sources.source import SourceOptions
 
 
@@ -117,7 +117,7 @@ def _add_inspect(verbs: Any) -> None:
 
 
 def _seal(args: argparse.Namespace) -> None:
-    from sealift.data.seal import (
+    from sealift.data.seal.seal import (
         check_cell_rows,
         record_bytes_for,
         seal_shards,
@@ -166,8 +166,8 @@ def _finished(
     given: Schema | None,
 ) -> tuple[ResourceCard, ...]:
     """What an earlier run had sealed when it was stopped, if it is what is asked for."""
-    from sealift.data.card import read_card
-    from sealift.data.staging import finish_interrupted, sealed_paths
+    from sealift.data.schema.card import read_card
+    from sealift.data.seal.staging import finish_interrupted, sealed_paths
 
     if not finish_interrupted(args.out, args.name, vault.kept):
         return ()
@@ -193,7 +193,7 @@ def _finished(
 
 def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> None:
     """What was sealed; where --shards was said, as a list (JSON) or one by one."""
-    from sealift.data.staging import sealed_paths
+    from sealift.data.seal.staging import sealed_paths
 
     every = []
     if args.schema is None:
@@ -213,15 +213,15 @@ def _show_sealed(args: argparse.Namespace, cards: Sequence[ResourceCard]) -> Non
 
 
 def _load_schema(path: Path) -> Schema:
-    from sealift.data.schemafile import load_schema
+    from sealift.data.schema.document import load_schema
 
     return load_schema(path)
 
 
 def _said_schema(args: argparse.Namespace, options: SourceOptions) -> Schema:
     """The schema that the source says itself, which is shown: sealing may take long."""
-    from sealift.data.schemafile import schema_to_toml
-    from sealift.data.table import infer_schema
+    from sealift.data.schema.document import schema_to_toml
+    from sealift.data.sources.table import infer_schema
 
     schema = infer_schema(args.source, options)
     _say(f"no --schema: {args.source} itself says")
@@ -250,7 +250,7 @@ def _image_size(text: str) -> tuple[int, int]:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from sealift.data.inspect import inspect_file
+    from sealift.data.shards.inspect import inspect_file
 
     facts: dict[str, Any] = asdict(inspect_file(args.file))
     card = _card_of(args)
@@ -266,7 +266,7 @@ def _inspect(args: argparse.Namespace) -> None:
 
 def _verify(args: argparse.Namespace, card: ResourceCard | None) -> str:
     """What was verified, in words."""
-    from sealift.data.inspect import verify_table
+    from sealift.data.shards.inspect import verify_table
 
     if (args.vault is None) != (args.key is None):
         raise UsageError("--vault and --key are given together")
@@ -280,7 +280,7 @@ def _verify(args: argparse.Namespace, card: ResourceCard | None) -> str:
 
 
 def _card_of(args: argparse.Namespace) -> ResourceCard | None:
-    from sealift.data.card import CARD_SUFFIX, read_card
+    from sealift.data.schema.card import CARD_SUFFIX, read_card
 
     if args.card is not None:
         return read_card(args.card)

@@ -25,7 +25,7 @@ from sealift.cli.roles import (
     set_up_role,
 )
 from sealift.cli.telling import tell_running
-from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
+from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card, schema_of
 from sealift.errors import (
     AuthenticationError,
     JobError,
@@ -224,8 +224,8 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
             ``schema-mismatch``, with other columns than the agreement says.
         UnavailableError: if the vault cannot be opened, or has no such key.
     """
-    from sealift.data.sameschema import demand_sealed_as
-    from sealift.data.shard import Shard
+    from sealift.data.shards.sameschema import demand_sealed_as
+    from sealift.data.shards.shard import Shard
 
     with opened_vault(vault, setup.identity) as keys:
         for name, each in held.items():

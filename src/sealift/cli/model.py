@@ -19,7 +19,7 @@ from sealift.release.files import make_folder, read_whole
 from sealift.release.signed import load_verified
 
 if TYPE_CHECKING:
-    from sealift.data.card import ResourceCard
+    from sealift.data.schema.card import ResourceCard
     from sealift.train.modelform import ModelForm
 
 MAX_MODEL_BYTES = 1 << 40
@@ -95,8 +95,8 @@ def _finished(
     args: argparse.Namespace, vault: OwnersVault, form: ModelForm
 ) -> ResourceCard | None:
     """What an earlier run had sealed when it was stopped, if it is what is asked for."""
-    from sealift.data.card import read_card
-    from sealift.data.staging import finish_interrupted, sealed_paths
+    from sealift.data.schema.card import read_card
+    from sealift.data.seal.staging import finish_interrupted, sealed_paths
 
     if not finish_interrupted(args.out, args.name, vault.kept):
         return None
@@ -128,7 +128,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
 
 
 def _show(args: argparse.Namespace, card: ResourceCard) -> None:
-    from sealift.data.staging import sealed_paths
+    from sealift.data.seal.staging import sealed_paths
 
     paths = sealed_paths(args.out, args.name)
     facts: dict[str, Any] = {"sealed": str(paths.sealed), "card": str(paths.card)}

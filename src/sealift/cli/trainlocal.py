@@ -19,7 +19,12 @@ from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.crypto.identity import load_identity
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, ResourceCard, read_card
+from sealift.data.schema.card import (
+    CARD_SUFFIX,
+    SEALED_SUFFIX,
+    ResourceCard,
+    read_card,
+)
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event
 from sealift.release.bundle import load_bundle

@@ -1,7 +1,7 @@
 """Sealed tables for PyTorch users: schema, sealing at home, reading, batches.
 
-``schema`` and ``schemafile`` need the standard library only; most of the rest needs
-numpy; ``loader``, ``batchmemory``, ``collate``, ``memories`` and ``torchloader`` need torch.
+``schema.schema`` and ``schema.document`` need the standard library only; most of the rest
+needs numpy, ``loader`` torch.
 The names below are loaded when they are first used.
 """
 
@@ -11,14 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sealift.data.dataset import SealedDataset as SealedDataset
-    from sealift.data.ownerkeys import owner_keys as owner_keys
-    from sealift.data.torchloader import SealedDataLoader as SealedDataLoader
+    from sealift.data.loader.torchloader import SealedDataLoader as SealedDataLoader
+    from sealift.data.shards.dataset import SealedDataset as SealedDataset
+    from sealift.data.shards.ownerkeys import owner_keys as owner_keys
 
 _HOME_OF: Final = {
-    "SealedDataLoader": "sealift.data.torchloader",
-    "SealedDataset": "sealift.data.dataset",
-    "owner_keys": "sealift.data.ownerkeys",
+    "SealedDataLoader": "sealift.data.loader.torchloader",
+    "SealedDataset": "sealift.data.shards.dataset",
+    "owner_keys": "sealift.data.shards.ownerkeys",
 }
 
 __all__ = ["SealedDataLoader", "SealedDataset", "owner_keys"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.data.schema import DTYPES
+from sealift.data.schema.schema import DTYPES
 from sealift.errors import MalformedError, PolicyError, UsageError
 
 ALIGNMENT_BYTES: Final = 64

@@ -177,7 +177,7 @@ class Receiver:
         """Every field of the batch in the device's memory."""
         import torch  # whoever asks for tensors waits for it
 
-        from sealift.data.memories import device_tensor
+        from sealift.data.loader.memories import device_tensor
 
         flat = device_tensor(self._memory, torch.device("cuda", self._ordinal))
         for field, start in self.form.places():

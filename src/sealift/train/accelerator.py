@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from sealift.codec import decode
+from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.hearing import obey
@@ -39,7 +40,6 @@ from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench, check_cargo_rows, columns_of
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.dock import Dock
 from sealift.travel.hosting import Hosting, Room
 from sealift.travel.hostsetup import GroupResult, HostSetup, LoadedCargo, StartOverError

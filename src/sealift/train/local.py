@@ -15,9 +15,15 @@ from dataclasses import dataclass, field
 from sealift.channel.commitment import verify_leaves
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import SEALED_SUFFIX, ResourceCard, commitment_of, schema_of
-from sealift.data.sameschema import demand_sealed_as
-from sealift.data.shard import Shard
+from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schema.card import (
+    SEALED_SUFFIX,
+    ResourceCard,
+    commitment_of,
+    schema_of,
+)
+from sealift.data.shards.sameschema import demand_sealed_as
+from sealift.data.shards.shard import Shard
 from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
@@ -30,7 +36,6 @@ from sealift.train.tensors import pack_tensors
 from sealift.train.totals import Statistic, check_totals, let_out_totals
 from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import TravelSettings
-from sealift.travel.sharedbuffer import SharedBuffer
 from sealift.travel.sizing import plan_here
 
 MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
-from sealift.data.schema import Schema
-from sealift.data.schemafile import schema_from_plain, schema_to_plain
+from sealift.data.schema.document import schema_from_plain, schema_to_plain
+from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import check_name
 from sealift.release.agreement import MAX_DIGITS, Resource

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
+from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.release.agreement import Resource
 from sealift.train.handout import Handout
 from sealift.train.keyring import Keyring
@@ -13,7 +14,6 @@ from sealift.train.progress import JobCheckpoints, JobProgress
 from sealift.train.receipts import RunTerms
 from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench
-from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
 from sealift.travel.messages import JobReady
 from sealift.travel.rules import VisitRules

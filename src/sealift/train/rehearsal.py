@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sealift.data.loader import check_rows
-from sealift.data.schema import Schema
+from sealift.data.loader.recipebatches import check_rows
+from sealift.data.schema.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.sums import sum_table
 from sealift.train.synthetic import synthetic_rows

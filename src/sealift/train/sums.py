@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from sealift.codec import MAX_INTEGER
-from sealift.data.loader import batch_from_rows
-from sealift.data.schema import Schema
+from sealift.data.loader.recipebatches import batch_from_rows
+from sealift.data.schema.schema import Schema
 from sealift.train.faults import unfit
 from sealift.train.recipe import Recipe
 from sealift.train.statistics import MAX_SUMS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.train.streams import stream_seed
 
 DEFAULT_SPAN = 3.0  # floats without bounds lie within +-3, as standardised values do

@@ -109,7 +109,7 @@ class SliceTask:
 
 
 class SharedRows(Protocol):
-    """Rows that another process can map to read; ``travel.sharedbuffer`` has them."""
+    """Rows that another process can map to read; ``data.schedule.sharedbuffer`` has them."""
 
     @property
     def view(self) -> memoryview:

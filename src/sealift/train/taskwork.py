@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sealift.data.loader import check_rows
-from sealift.data.schema import Schema
-from sealift.data.schemafile import schema_from_plain
+from sealift.data.loader.recipebatches import check_rows
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.schema import Schema
 from sealift.train.bundleimport import Notice, unnoticed
 from sealift.train.containment import Guard
 from sealift.train.recipe import Recipe

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from sealift.channel.quarantine import scrub as overwrite
+from sealift.data.schedule.sharedbuffer import SharedBuffer, lock_memory
 from sealift.errors import UnavailableError
 from sealift.ids import Handle
-from sealift.travel.sharedbuffer import SharedBuffer, lock_memory
 
 _LIVE: weakref.WeakSet[CPUPool] = weakref.WeakSet()
 

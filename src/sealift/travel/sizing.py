@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import UnavailableError
 from sealift.release.agreement import Resource
-from sealift.travel.capacity import free_memory_bytes
 from sealift.travel.schedule import Group, group_size, plan_job
 from sealift.travel.settings import TravelSettings
 

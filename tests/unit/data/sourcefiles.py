@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from sealift.data.rows import Array, unpack
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import Array, unpack
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.table import open_table
+from sealift.data.sources.table import open_table
 
 Arrays = dict[str, Array]
 ROWS = 11

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 
 SCHEMA = Schema(
     (

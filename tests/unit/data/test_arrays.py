@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sealift.data.schema import Field, Schema
-from sealift.data.table import open_table
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError, UnavailableError
 
 ONE = Schema((Field("x", "float32", (4,)),))

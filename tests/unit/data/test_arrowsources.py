@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.table import infer_schema
+from sealift.data.sources.table import infer_schema
 from sealift.errors import MalformedError
 from tests.unit.data.sourcefiles import (
     SCHEMA,

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.data.rows import unpack
-from sealift.data.schema import Field, Schema
-from sealift.data.table import open_table
+from sealift.data.schema.rows import unpack
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError
 
 PAIR = Schema((Field("x", "float32", (2,)), Field("n", "int8"), Field("b", "bool")))

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader
 from sealift.channel.quarantine import Slot
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard
-from sealift.data.dataset import SealedDataset
-from sealift.data.inspect import inspect_file, verify_table
-from sealift.data.rows import pack
-from sealift.data.schema import Field, Schema
-from sealift.data.seal import seal_table
+from sealift.data.schema.card import ResourceCard
+from sealift.data.schema.rows import pack
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import seal_table
+from sealift.data.shards.dataset import SealedDataset
+from sealift.data.shards.inspect import inspect_file, verify_table
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,

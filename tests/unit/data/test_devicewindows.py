@@ -17,10 +17,11 @@ from sealift.channel.hostdevice import HostDevice
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.channel.select import select_device
 from sealift.crypto.keys import SecretKey
-from sealift.data import SealedDataLoader, SealedDataset, memories
-from sealift.data.devicewindows import DeviceWindows
-from sealift.data.rows import pack
-from sealift.data.schema import Field, Schema
+from sealift.data import SealedDataLoader, SealedDataset
+from sealift.data.loader import memories
+from sealift.data.loader.devicewindows import DeviceWindows
+from sealift.data.schema.rows import pack
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sealift.data.schemafile import load_schema
-from sealift.data.table import open_table
+from sealift.data.schema.document import load_schema
+from sealift.data.sources.table import open_table
 from sealift.errors import UnavailableError, UsageError
 from sealift.lab.demo.tasks.digittables import CLASSES_OF, digits_parts, write_digits
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from PIL import Image, ImageFile
 
-from sealift.data.schema import Field
+from sealift.data.schema.schema import Field
 from sealift.data.sources.source import SourceOptions
-from sealift.data.table import infer_schema
+from sealift.data.sources.table import infer_schema
 from sealift.errors import MalformedError
 from tests.unit.data.sourcefiles import (
     pictures,

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.data.loader import (
+from sealift.data.loader.recipebatches import (
     Columns,
     batch_from_rows,
     batch_order,
     check_rows,
     split_order,
 )
-from sealift.data.rows import pack
-from sealift.data.schema import DTYPES, Field, Schema
+from sealift.data.schema.rows import pack
+from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.errors import MalformedError, UsageError
 from tests.unit.data.tables import SCHEMA, Arrays, make_arrays
 
@@ -105,7 +105,7 @@ def place(name: str) -> int:
 def test_check_names_the_field_and_nothing_else(
     start: int, raw: bytes, field: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sealift.data.loader.CHECK_BLOCK_BYTES", 500)
+    monkeypatch.setattr("sealift.data.loader.recipebatches.CHECK_BLOCK_BYTES", 500)
     buffer = buffer_of(make_arrays(100))
     buffer[77, start : start + len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
     with pytest.raises(MalformedError) as caught:

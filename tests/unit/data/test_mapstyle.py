@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import SourceOptions
-from sealift.data.table import infer_schema
+from sealift.data.sources.table import infer_schema
 from sealift.errors import MalformedError, SealiftError, UsageError
 from tests.unit.data.sourcefiles import (
     ROWS,

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.data.schemafile import load_schema
-from sealift.data.table import open_table
+from sealift.data.schema.document import load_schema
+from sealift.data.sources.table import open_table
 from sealift.errors import UnavailableError
 from sealift.lab.demo.tasks.texttables import (
     PACKAGES_OF,

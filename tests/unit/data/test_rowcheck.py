@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.data.loader import check_rows
-from sealift.data.rowcheck import demand_rows
-from sealift.data.schemafile import schema_from_plain
+from sealift.data.loader.recipebatches import check_rows
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.rowcheck import demand_rows
 from sealift.errors import MalformedError
 
 SCHEMA = schema_from_plain(

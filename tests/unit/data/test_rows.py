@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sealift.data.rows import pack, row_dtype, unpack
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import pack, row_dtype, unpack
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 from tests.unit.data.tables import SCHEMA, make_arrays
 

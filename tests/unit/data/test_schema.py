@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.data.schema import DTYPES, Field, Schema, aligned
+from sealift.data.schema.schema import DTYPES, Field, Schema, aligned
 from sealift.errors import MalformedError
 
 

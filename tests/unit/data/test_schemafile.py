@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from sealift import codec
-from sealift.data.schema import Field, Schema
-from sealift.data.schemafile import (
+from sealift.data.schema.document import (
     load_schema,
     parse_schema,
     schema_from_plain,
     schema_to_plain,
 )
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError
 
 GOOD = """
@@ -117,7 +117,7 @@ def test_plain_form_has_no_defaults() -> None:
 
 def test_cards_and_schemas_need_no_numpy() -> None:
     program = (
-        "import sys, sealift.data.card;"
+        "import sys, sealift.data.schema.card;"
         "sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -12,10 +12,10 @@ import pytest
 from sealift.channel.commitment import key_commitment
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard, read_card
-from sealift.data.rows import unpack
-from sealift.data.schema import Field, Schema
-from sealift.data.seal import record_bytes_for, seal_table
+from sealift.data.schema.card import ResourceCard, read_card
+from sealift.data.schema.rows import unpack
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import record_bytes_for, seal_table
 from sealift.errors import (
     MalformedError,
     RefusedError,

@@ -14,11 +14,11 @@ from sealift.channel.record import make_header, verify_description
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataset
-from sealift.data.card import ResourceCard
-from sealift.data.inspect import verify_table
-from sealift.data.schema import Field, Schema
-from sealift.data.schemafile import schema_to_plain
-from sealift.data.seal import seal_table
+from sealift.data.schema.card import ResourceCard
+from sealift.data.schema.document import schema_to_plain
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import seal_table
+from sealift.data.shards.inspect import verify_table
 from sealift.errors import AuthenticationError, MalformedError
 
 AGE, PULSE = Field("age", "float32"), Field("pulse", "float32")

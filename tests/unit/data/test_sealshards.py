@@ -13,9 +13,9 @@ import pytest
 from sealift.channel import outputfile
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataset
-from sealift.data.card import ResourceCard
-from sealift.data.rows import Array
-from sealift.data.seal import seal_shards, shard_names
+from sealift.data.schema.card import ResourceCard
+from sealift.data.schema.rows import Array
+from sealift.data.seal.seal import seal_shards, shard_names
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim.sealed_shards import ID_SCHEMA, arrays_of
 
@@ -59,7 +59,7 @@ def test_rows_that_come_in_several_blocks(
     tmp_path: Path, arrays: dict[str, Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sealift.data.table.Table.blocks.__kwdefaults__", {"block_bytes": 100}
+        "sealift.data.sources.table.Table.blocks.__kwdefaults__", {"block_bytes": 100}
     )
     keys = seal(tmp_path, arrays, 7)
     with SealedDataset(tmp_path / "part-*.sealed", keys) as dataset:

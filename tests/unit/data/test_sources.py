@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from sealift.crypto.keys import SecretKey
-from sealift.data.schema import Field, Schema
-from sealift.data.schemafile import parse_schema, schema_to_toml
-from sealift.data.seal import seal_table
+from sealift.data.schema.document import parse_schema, schema_to_toml
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import seal_table
 from sealift.data.sources import SOURCES
 from sealift.data.sources.source import SourceOptions
-from sealift.data.table import infer_schema
+from sealift.data.sources.table import infer_schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.unit.data.sourcefiles import (
     SCHEMA,

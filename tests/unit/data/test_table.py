@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.data.rows import unpack
-from sealift.data.schema import Field, Schema
-from sealift.data.table import open_table
+from sealift.data.schema.rows import unpack
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.unit.data.tables import SCHEMA, SUFFIXES, make_arrays, write_table
 

@@ -17,8 +17,8 @@ import pytest
 
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset, urls
-from sealift.data.schema import Field, Schema
-from sealift.data.seal import seal_table
+from sealift.data.schema.schema import Field, Schema
+from sealift.data.seal.seal import seal_table
 from sealift.data.urls import expand, open_place
 from sealift.errors import (
     MalformedError,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sealift.data import windows as windows_module
-from sealift.data.arena import WindowArena
-from sealift.data.opening import Extent, OpenerPool
-from sealift.data.order import Run, Window
-from sealift.data.windows import HostWindows, WindowStream
+from sealift.data.loader import windows as windows_module
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.opening import Extent, OpenerPool
+from sealift.data.loader.windows import HostWindows, WindowStream
+from sealift.data.schedule.order import Run, Window
 from sealift.errors import IntegrityError
 
 ROW = 1 << 20

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, _utils
 
 from sealift.crypto.keys import TOKEN
 from sealift.data import SealedDataLoader
-from sealift.data.arena import WindowArena
-from sealift.data.opening import Extent
-from sealift.data.worker.process import SpawnedOpener
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.opening import Extent
+from sealift.data.loader.worker.process import SpawnedOpener
 from sealift.errors import AuthenticationError, PeerError, UsageError
 from tests.sim.sealed_shards import Shards, seal_shards
 
@@ -159,8 +159,8 @@ ORPHANED = """
 import os, signal, sys
 from pathlib import Path
 from sealift.crypto.keys import SecretKey
-from sealift.data.arena import WindowArena
-from sealift.data.worker.process import SpawnedOpener
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.worker.process import SpawnedOpener
 opener = SpawnedOpener([], WindowArena(1, 64, shared=True))
 print(opener.process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

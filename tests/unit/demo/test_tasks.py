@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sealift.data.loader import batch_from_rows, check_rows
-from sealift.data.schemafile import load_schema
-from sealift.data.table import open_table
+from sealift.data.loader.recipebatches import batch_from_rows, check_rows
+from sealift.data.schema.document import load_schema
+from sealift.data.sources.table import open_table
 from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.tasks.catalogue import TASKS
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from sealift.data.schemafile import schema_from_plain
+from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schema.document import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
 from sealift.train.joint import Cargo, JointTraining
 from sealift.train.tasks import LoopSettings
-from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.inplace import InPlace
 from tests.unit.train.recipes import PLAIN, SETTINGS, rows
 

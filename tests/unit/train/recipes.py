@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sealift.data.schema import Schema
-from sealift.data.schemafile import parse_schema
+from sealift.data.schema.document import parse_schema
+from sealift.data.schema.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.synthetic import synthetic_rows
 from sealift.train.tasks import LoopSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift import codec
-from sealift.data.card import read_card
+from sealift.data.schema.card import read_card
 from sealift.errors import MalformedError, PolicyError
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.train.joint import mean_over_rows

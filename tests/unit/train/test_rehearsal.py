@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
-from sealift.data.loader import check_rows
-from sealift.data.schema import DTYPES
-from sealift.data.schemafile import schema_from_plain
+from sealift.data.loader.recipebatches import check_rows
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.schema import DTYPES
 from sealift.train.rehearsal import rehearse
 from sealift.train.synthetic import synthetic_rows
 from tests.unit.train.recipes import LIGHTNING, SETTINGS, load, rows, schema

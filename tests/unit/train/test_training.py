@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sealift.data.loader import check_rows
+from sealift.data.loader.recipebatches import check_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
 from sealift.train.statedigest import state_digest

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sealift.data.rows import (
+from sealift.data.schema.rows import (
     Columns,
     Locate,
     bad_table,
@@ -21,7 +21,7 @@ from sealift.data.rows import (
     check_lengths,
     check_names,
 )
-from sealift.data.schema import DTYPES, Field, Schema
+from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.data.sources.source import SourceOptions, unclear
 from sealift.errors import MalformedError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sealift.data.rows import Array, bad_table, numpy_dtype
-from sealift.data.schema import DTYPES, Field
+from sealift.data.schema.rows import Array, bad_table, numpy_dtype
+from sealift.data.schema.schema import DTYPES, Field
 from sealift.data.sources.source import unclear
 from sealift.errors import MalformedError
 

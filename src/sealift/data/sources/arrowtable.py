@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sealift.data.rows import Array, Columns, Locate, bad_table, check_names
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import Array, Columns, Locate, bad_table, check_names
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrowcolumns import field_of_type, to_array
 from sealift.data.sources.extras import require
 from sealift.data.sources.source import SourceOptions

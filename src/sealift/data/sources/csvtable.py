@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from sealift.data.rows import Array, Columns, Locate, bad_table, numpy_dtype
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import Array, Columns, Locate, bad_table, numpy_dtype
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.source import (
     Source,
     SourceOptions,

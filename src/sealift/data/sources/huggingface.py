@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sealift.data.rows import Array, bad_table
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import Array, bad_table
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arrowcolumns import field_of_type, made_field
 from sealift.data.sources.arrowtable import (
     ArrowTable,

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from sealift.data.rows import Columns, Locate, bad_table, check_names
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import Columns, Locate, bad_table, check_names
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.images import ImageForm, decode, first_form, form_of
 from sealift.data.sources.source import Source, SourceOptions, unclear
 from sealift.errors import UsageError

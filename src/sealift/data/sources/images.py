@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from sealift.data.rows import Array
-from sealift.data.schema import Field
+from sealift.data.schema.rows import Array
+from sealift.data.schema.schema import Field
 from sealift.data.sources.extras import require
 from sealift.data.sources.source import SourceOptions, unclear
 from sealift.errors import MalformedError, UsageError

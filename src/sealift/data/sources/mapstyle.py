@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sealift.data.rows import (
+from sealift.data.schema.rows import (
     Array,
     Columns,
     Locate,
@@ -25,7 +25,7 @@ from sealift.data.rows import (
     check_names,
     numpy_dtype,
 )
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.data.sources.arraytable import field_of
 from sealift.data.sources.arrowcolumns import as_integer
 from sealift.data.sources.source import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sealift.data.rows import Array, Columns, bad_table
-from sealift.data.schema import Schema
+from sealift.data.schema.rows import Array, Columns, bad_table
+from sealift.data.schema.schema import Schema
 from sealift.data.sources.arraytable import (
     ArrayTable,
     Layout,

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.lib import format as npy_format
 
-from sealift.data.rows import Array, bad_table
+from sealift.data.schema.rows import Array, bad_table
 from sealift.data.sources.arraytable import Layout
 
 MAX_NPY_HEADER_BYTES: Final = 10_000  # numpy's own limit

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from sealift.data.rows import Columns, bad_table
-from sealift.data.schema import Schema
+from sealift.data.schema.rows import Columns, bad_table
+from sealift.data.schema.schema import Schema
 from sealift.data.sources.arraytable import (
     ArrayTable,
     Layout,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sealift.data.rows import bad_table
-from sealift.data.schema import Schema
+from sealift.data.schema.rows import bad_table
+from sealift.data.schema.schema import Schema
 from sealift.data.sources.arrowtable import (
     ArrowTable,
     check_columns,

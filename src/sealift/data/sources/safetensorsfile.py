@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from sealift.data.rows import Columns, bad_table
-from sealift.data.schema import Schema
+from sealift.data.schema.rows import Columns, bad_table
+from sealift.data.schema.schema import Schema
 from sealift.data.sources.arraytable import (
     ArrayTable,
     Layout,

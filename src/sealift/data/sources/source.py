@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sealift.data.rows import Columns, Locate
-from sealift.data.schema import Schema
+from sealift.data.schema.rows import Columns, Locate
+from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, UsageError
 
 

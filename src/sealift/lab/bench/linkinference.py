@@ -25,7 +25,7 @@ from typing import Any, Final
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.data.schema import Schema
+from sealift.data.schema.schema import Schema
 from sealift.errors import UnavailableError
 from sealift.lab.bench.certificate import make_certificate
 from sealift.lab.bench.linkmodels import NAMES, form_for

@@ -18,6 +18,7 @@ from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.lab.bench.linkmodels import MAX_ROWS, bundle_for, form_for
@@ -31,7 +32,6 @@ from sealift.train.serving.hosted import HostedModel, HostLimits
 from sealift.train.serving.packets import VERSION, Welcome
 from sealift.train.serving.tally import Tally
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.sharedbuffer import SharedBuffer
 
 AGREEMENT = Digest.of(b"no agreement: a measurement")
 MAX_REQUEST_BYTES = 64 << 20

@@ -32,10 +32,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sealift.channel.hostdevice import HostDevice
 from sealift.crypto.keys import SecretKey
-from sealift.data.dataset import SealedDataset
-from sealift.data.seal import seal_table
-from sealift.data.table import infer_schema
-from sealift.data.torchloader import SealedDataLoader
+from sealift.data.loader.torchloader import SealedDataLoader
+from sealift.data.seal.seal import seal_table
+from sealift.data.shards.dataset import SealedDataset
+from sealift.data.sources.table import infer_schema
 from sealift.lab.bench.report import BenchReport, start_report
 
 BATCH: Final = 256

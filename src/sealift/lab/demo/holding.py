@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sealift.channel.rawfile import RawSealedFile
 from sealift.crypto.identity import Identity, load_identity
-from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.errors import SealiftError
 from sealift.events import Sink
 from sealift.ids import Role

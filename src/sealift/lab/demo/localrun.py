@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sealift.channel.sealedfile import SealedFileReader
-from sealift.data.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
+from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.events import Event
 from sealift.lab.demo.checks import unlock
 from sealift.lab.demo.homes import World

@@ -24,9 +24,9 @@ from sealift.attest.references.tpm import TpmReferences
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity, save_identity
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import read_card
-from sealift.data.schemafile import load_schema
-from sealift.data.seal import seal_table
+from sealift.data.schema.card import read_card
+from sealift.data.schema.document import load_schema
+from sealift.data.seal.seal import seal_table
 from sealift.lab.demo.folder import clear
 from sealift.lab.demo.homes import Home, World
 from sealift.lab.demo.hostterms import add_host_terms

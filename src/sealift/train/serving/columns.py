@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.data.rows import numpy_dtype, pack, row_dtype
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.rows import numpy_dtype, pack, row_dtype
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 from sealift.ids import Buffer
 from sealift.train.modelform import ModelForm

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.quarantine import scrub
+from sealift.data.schedule.capacity import free_memory_bytes
+from sealift.data.schedule.sharedbuffer import SharedBuffer, overwritten
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
@@ -40,8 +42,6 @@ from sealift.train.worker.taskprocess import FAREWELL_S, Equipment, garbled, kil
 from sealift.train.worker.text import TextTap
 from sealift.train.worker.wire import TIMED_OUT, read_framed, write_framed
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.capacity import free_memory_bytes
-from sealift.travel.sharedbuffer import SharedBuffer, overwritten
 
 LOAD_S: Final = 120.0
 MAX_RESTARTS: Final = 20

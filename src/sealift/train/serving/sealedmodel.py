@@ -19,8 +19,14 @@ from sealift.channel.outputfile import open_output
 from sealift.channel.quarantine import scrub
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import CARD_SUFFIX, ResourceCard, commitment_of, read_card
-from sealift.data.staging import Kept, SealedPaths, Staging, sealed_paths, staged
+from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schema.card import (
+    CARD_SUFFIX,
+    ResourceCard,
+    commitment_of,
+    read_card,
+)
+from sealift.data.seal.staging import Kept, SealedPaths, Staging, sealed_paths, staged
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
@@ -31,7 +37,6 @@ from sealift.ids import check_name
 from sealift.release.agreement import Resource
 from sealift.train.modelform import ModelForm
 from sealift.train.tensors import parse_tensors
-from sealift.travel.sharedbuffer import SharedBuffer
 
 RECORD_BYTES: Final = 1 << 20
 Keep = Callable[[ResourceCard], None]

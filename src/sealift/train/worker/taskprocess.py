@@ -13,6 +13,8 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from sealift.data.schedule.capacity import free_memory_bytes
+from sealift.data.schedule.sharedbuffer import SharedBuffer, overwritten
 from sealift.errors import JobError, MalformedError, PeerError
 from sealift.train.faults import Fault, explain
 from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
@@ -36,8 +38,6 @@ from sealift.train.worker.wire import (
     read_framed,
     write_framed,
 )
-from sealift.travel.capacity import free_memory_bytes
-from sealift.travel.sharedbuffer import SharedBuffer, overwritten
 
 FAREWELL_S: Final = 5.0
 

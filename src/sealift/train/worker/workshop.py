@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TextIO
 
 from sealift.attest.attester import Measure, unmeasured
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.sandbox.confine import Confinement
@@ -36,7 +37,6 @@ from sealift.train.worker.taskprocess import (
     killed,
 )
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
-from sealift.travel.sharedbuffer import SharedBuffer
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"

@@ -9,7 +9,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, MalformedError
 from sealift.train.modelform import Fields, form_from_plain, load_form
 from sealift.train.serving.letout import let_out_rows

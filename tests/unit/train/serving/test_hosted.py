@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import JobError, SealiftError, UnavailableError
 from sealift.train.recipe import Recipe
 from sealift.train.serving.hosted import (
@@ -20,7 +21,6 @@ from sealift.train.serving.hosted import (
 )
 from sealift.train.worker.servedmodel import ServedModel
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.served import FORM, rows
 
 pytestmark = pytest.mark.timeout(120)

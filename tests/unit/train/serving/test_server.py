@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
+from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import (
     IntegrityError,
     JobError,
@@ -27,7 +28,6 @@ from sealift.train import leasekeeping
 from sealift.train.serving import sealedmodel
 from sealift.train.serving.client import connect
 from sealift.train.serving.sealedmodel import ModelSource, seal_model_file
-from sealift.travel.sharedbuffer import SharedBuffer
 from tests.sim.served import FORM, Served, rows
 from tests.sim.startedserver import Started
 

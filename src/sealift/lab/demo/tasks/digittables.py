@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sealift.data.rows import Array
+from sealift.data.schema.rows import Array
 from sealift.errors import UnavailableError, UsageError
 
 CLASSES_OF: Final[dict[str, tuple[int, ...]]] = {

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from sealift.data.rows import Array
+from sealift.data.schema.rows import Array
 from sealift.errors import UnavailableError
 
 PACKAGES_OF: Final[dict[str, tuple[str, ...]]] = {

@@ -31,7 +31,7 @@ from sealift.channel.outputfile import (
     demand_free,
     write_failed,
 )
-from sealift.data.card import (
+from sealift.data.schema.card import (
     CARD_SUFFIX,
     MAX_CARD_BYTES,
     SEALED_SUFFIX,

@@ -32,12 +32,12 @@ from sealift.channel.header import sealed_bytes
 from sealift.channel.quarantine import scrub
 from sealift.crypto.hash import keyed_hash
 from sealift.crypto.keys import SecretKey
-from sealift.data.allof import AllOf
-from sealift.data.opening import OPEN_SHARDS
-from sealift.data.order import Indices, Window
-from sealift.data.shard import ShardReader
-from sealift.data.shardset import ShardSet
-from sealift.data.windows import Pending
+from sealift.data.loader.allof import AllOf
+from sealift.data.loader.opening import OPEN_SHARDS
+from sealift.data.loader.windows import Pending
+from sealift.data.schedule.order import Indices, Window
+from sealift.data.shards.shard import ShardReader
+from sealift.data.shards.shardset import ShardSet
 from sealift.errors import AuthenticationError, SealiftError, UsageError
 
 SLOTS: Final = 2

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sealift.data.rows import bad_table, pack
-from sealift.data.schema import Schema
+from sealift.data.schema.rows import bad_table, pack
+from sealift.data.schema.schema import Schema
 from sealift.data.sources import source_of
 from sealift.data.sources.source import (
     NO_OPTIONS,

@@ -1,4 +1,4 @@
-"""`python -m sealift.data.worker SOCKET MEMORY`: open records until the pipe closes.
+"""`python -m sealift.data.loader.worker SOCKET MEMORY`: open records until the pipe closes.
 
 Both numbers are descriptors that the loader left open for this process. It ends when
 the loader closes its end, or is gone; Ctrl-C is the loader's business.
@@ -15,11 +15,9 @@ from typing import Final
 
 from sealift import codec
 from sealift.crypto.keys import KEY_BYTES, SecretKey
-from sealift.data.arena import map_arena
-from sealift.data.card import parse_card
-from sealift.data.opening import ShardOpener
-from sealift.data.shard import Shard, leaves_of
-from sealift.data.worker.wire import (
+from sealift.data.loader.arena import map_arena
+from sealift.data.loader.opening import ShardOpener
+from sealift.data.loader.worker.wire import (
     MAX_FRAME_BYTES,
     AssignedShard,
     Assignment,
@@ -28,6 +26,8 @@ from sealift.data.worker.wire import (
     send_frame,
     unpack_extents,
 )
+from sealift.data.schema.card import parse_card
+from sealift.data.shards.shard import Shard, leaves_of
 from sealift.errors import SealiftError
 
 _WATCH_S: Final = 1.0

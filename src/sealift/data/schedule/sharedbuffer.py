@@ -19,9 +19,9 @@ from io import FileIO
 from typing import Final, Self
 
 from sealift.channel.quarantine import scrub
+from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import no_room
 from sealift.ids import Buffer
-from sealift.travel.capacity import free_memory_bytes
 
 _F_SEAL_FUTURE_WRITE: Final = 0x10  # linux/fcntl.h, since Linux 5.1
 _SEALS: Final = (

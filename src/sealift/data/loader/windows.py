@@ -12,10 +12,16 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from sealift.data.arena import WindowArena
-from sealift.data.opening import Extent, OpenerPool, extents_of, grouped
-from sealift.data.order import EpochOrder, Indices, OrderOptions, ShardLayout, Window
-from sealift.data.shardset import ShardSet
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.opening import Extent, OpenerPool, extents_of, grouped
+from sealift.data.schedule.order import (
+    EpochOrder,
+    Indices,
+    OrderOptions,
+    ShardLayout,
+    Window,
+)
+from sealift.data.shards.shardset import ShardSet
 
 
 class Pending(Protocol):

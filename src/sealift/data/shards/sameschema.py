@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from sealift.channel.header import StreamHeader
 from sealift.channel.record import verify_description
-from sealift.data.schema import Schema
-from sealift.data.shard import Shard
+from sealift.data.schema.schema import Schema
+from sealift.data.shards.shard import Shard
 from sealift.errors import AuthenticationError, MalformedError, SealiftError
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sealift.crypto.hash import labelled
-from sealift.data.schema import ALIGNMENT_BYTES, Field, Schema
+from sealift.data.schema.schema import ALIGNMENT_BYTES, Field, Schema
 from sealift.errors import MalformedError, UsageError
 
 CHECK_BLOCK_BYTES: Final = 4 << 20  # bounds the temporary tensors of a check

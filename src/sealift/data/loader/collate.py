@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sealift.channel.device import Verdicts
-from sealift.data.batchmemory import BatchMemory
-from sealift.data.loader import column_views
-from sealift.data.schema import Schema
+from sealift.data.loader.batchmemory import BatchMemory
+from sealift.data.loader.recipebatches import column_views
+from sealift.data.schema.schema import Schema
 
 Columns = Mapping[str, Tensor]
 

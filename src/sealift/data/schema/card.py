@@ -18,8 +18,8 @@ from typing import Final, Literal
 from sealift import codec
 from sealift.channel.commitment import ContentCommitment
 from sealift.channel.header import check_record_bytes, count_records
-from sealift.data.schema import Schema
-from sealift.data.schemafile import schema_from_plain
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
 from sealift.ids import check_name
 from sealift.release.agreement import Resource

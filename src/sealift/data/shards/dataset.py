@@ -19,12 +19,12 @@ from typing import Final, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.data.card import ResourceCard
-from sealift.data.order import EpochOrder, OrderOptions
-from sealift.data.rows import Array, unpack
-from sealift.data.schema import Schema
-from sealift.data.shard import ShardReader
-from sealift.data.shardset import Keys, Place, ShardOptions, open_shards
+from sealift.data.schedule.order import EpochOrder, OrderOptions
+from sealift.data.schema.card import ResourceCard
+from sealift.data.schema.rows import Array, unpack
+from sealift.data.schema.schema import Schema
+from sealift.data.shards.shard import ShardReader
+from sealift.data.shards.shardset import Keys, Place, ShardOptions, open_shards
 from sealift.data.urls import StorageOptions
 from sealift.errors import UsageError
 from sealift.release.agreement import Resource

@@ -13,9 +13,9 @@ from pathlib import Path
 from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard
-from sealift.data.sameschema import demand_sealed_as
-from sealift.data.shard import (
+from sealift.data.schema.card import ResourceCard
+from sealift.data.shards.sameschema import demand_sealed_as
+from sealift.data.shards.shard import (
     Shard,
     ShardRefusedError,
     check_card_fits,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift import codec
-from sealift.data.opening import Extent
-from sealift.data.shard import ShardRefusedError
+from sealift.data.loader.opening import Extent
+from sealift.data.shards.shard import ShardRefusedError
 from sealift.errors import (
     IntegrityError,
     MalformedError,

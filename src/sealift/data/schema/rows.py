@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sealift.data.schema import Field, Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 
 Array = NDArray[Any]

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sealift.channel.device import Verdicts
 from sealift.channel.verdict import Gate, check_deferrable, not_deferred
-from sealift.data.allof import AllOf
-from sealift.data.schema import Field
-from sealift.data.stepgate import StepGate, overwrite
+from sealift.data.loader.allof import AllOf
+from sealift.data.loader.stepgate import StepGate, overwrite
+from sealift.data.schema.schema import Field
 from sealift.errors import AuthenticationError, UsageError
 
 Verdicting = Literal["strict", "deferred"]

@@ -18,16 +18,22 @@ import torch
 from torch import Tensor
 
 from sealift.channel.verdict import Gate
-from sealift.data.batchmemory import BatchMemory
-from sealift.data.batchplan import BatchPlan, demand_count, place_among_ranks
-from sealift.data.collate import Batch, Columns
-from sealift.data.dataset import SealedDataset
-from sealift.data.deferral import Deferral, Verdicting, check_deferral
-from sealift.data.loaderstate import LoaderState, parse_state
-from sealift.data.memories import Engine, MemoryOptions, Rows, WorkerKind, make_rows
-from sealift.data.order import EpochOrder, OrderOptions
-from sealift.data.stepgate import StepGate
-from sealift.data.windows import WindowStream
+from sealift.data.loader.batchmemory import BatchMemory
+from sealift.data.loader.batchplan import BatchPlan, demand_count, place_among_ranks
+from sealift.data.loader.collate import Batch, Columns
+from sealift.data.loader.deferral import Deferral, Verdicting, check_deferral
+from sealift.data.loader.loaderstate import LoaderState, parse_state
+from sealift.data.loader.memories import (
+    Engine,
+    MemoryOptions,
+    Rows,
+    WorkerKind,
+    make_rows,
+)
+from sealift.data.loader.stepgate import StepGate
+from sealift.data.loader.windows import WindowStream
+from sealift.data.schedule.order import EpochOrder, OrderOptions
+from sealift.data.shards.dataset import SealedDataset
 from sealift.errors import SealiftError, UsageError
 
 WINDOW_BYTES: Final = 64 << 20

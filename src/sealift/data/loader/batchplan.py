@@ -12,8 +12,8 @@ from functools import cached_property
 
 import torch
 
-from sealift.data.order import EpochOrder, Layout, OrderOptions
-from sealift.data.schema import Field, Schema
+from sealift.data.schedule.order import EpochOrder, Layout, OrderOptions
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import UsageError
 
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sealift.data.arena import overwrite_memory, use_huge_pages
+from sealift.data.loader.arena import overwrite_memory, use_huge_pages
 
 SMALL_BYTES: Final = 1 << 20  # below, malloc uses its own again without new pages
 IDLE_BYTES: Final = 256 << 20  # of all sizes together

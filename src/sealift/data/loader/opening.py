@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from sealift.channel.commitment import VerifiedLeaves
-from sealift.data.order import Run
-from sealift.data.shard import Shard, ShardReader
+from sealift.data.schedule.order import Run
+from sealift.data.shards.shard import Shard, ShardReader
 
 OPEN_SHARDS: Final = 32  # open files per thread or process
 GROUP_BYTES: Final = 2 << 20  # what one call opens, at least

@@ -19,7 +19,7 @@ from sealift.channel.devicekeys import DeviceKeys
 from sealift.channel.quarantine import Slot, scrub
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard
+from sealift.data.schema.card import ResourceCard
 from sealift.data.urls import StorageOptions, name_of, open_place
 from sealift.errors import (
     AuthenticationError,

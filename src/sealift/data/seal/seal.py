@@ -28,12 +28,12 @@ from sealift.channel.outputfile import open_output
 from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
 from sealift.codec import MAX_INTEGER
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import ResourceCard
-from sealift.data.schema import Schema
-from sealift.data.schemafile import schema_to_plain, schema_to_toml
+from sealift.data.schema.card import ResourceCard
+from sealift.data.schema.document import schema_to_plain, schema_to_toml
+from sealift.data.schema.schema import Schema
+from sealift.data.seal.staging import Kept, Staging, sealed_paths, staged
 from sealift.data.sources.source import NO_OPTIONS, SourceOptions
-from sealift.data.staging import Kept, Staging, sealed_paths, staged
-from sealift.data.table import Table, open_table
+from sealift.data.sources.table import Table, open_table
 from sealift.errors import UsageError
 from sealift.events import Sink, discard, emit
 from sealift.ids import check_name

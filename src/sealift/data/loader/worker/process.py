@@ -18,10 +18,9 @@ from typing import Final
 
 from sealift import codec
 from sealift.crypto.keys import TOKEN
-from sealift.data.arena import WindowArena
-from sealift.data.opening import Extent
-from sealift.data.shard import Shard
-from sealift.data.worker.wire import (
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.opening import Extent
+from sealift.data.loader.worker.wire import (
     AssignedShard,
     Assignment,
     error_of,
@@ -29,6 +28,7 @@ from sealift.data.worker.wire import (
     receive_frame,
     send_frame,
 )
+from sealift.data.shards.shard import Shard
 from sealift.errors import MalformedError, PeerError, UnavailableError, UsageError
 
 _END_S: Final = 5.0
@@ -114,7 +114,7 @@ class SpawnedOpener:
 
 def _start(theirs: socket.socket, memory: int) -> subprocess.Popen[bytes]:
     # -P: else the folder that it starts in comes first, and its modules see the keys.
-    command = [sys.executable, "-P", "-m", "sealift.data.worker"]
+    command = [sys.executable, "-P", "-m", "sealift.data.loader.worker"]
     passed = [theirs.fileno(), memory]
     try:
         return subprocess.Popen(  # noqa: S603 - our own module

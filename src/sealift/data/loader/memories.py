@@ -16,20 +16,20 @@ from sealift.channel.device import DeviceEngine, DeviceMemory, Verdicts
 from sealift.channel.hostdevice import HostDevice, HostMemory
 from sealift.channel.select import select_device
 from sealift.channel.verdict import not_deferred
-from sealift.data.arena import WindowArena
-from sealift.data.collate import Columns, columns_of
-from sealift.data.dataset import SealedDataset
-from sealift.data.devicewindows import DeviceWindows
-from sealift.data.opening import Opener, OpenerPool, ShardOpener
-from sealift.data.order import OrderOptions
-from sealift.data.shardset import ShardSet
-from sealift.data.windows import (
+from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.collate import Columns, columns_of
+from sealift.data.loader.devicewindows import DeviceWindows
+from sealift.data.loader.opening import Opener, OpenerPool, ShardOpener
+from sealift.data.loader.windows import (
     HostWindows,
     WindowMemory,
     record_window_bytes,
     window_bytes,
 )
-from sealift.data.worker.process import SpawnedOpener
+from sealift.data.loader.worker.process import SpawnedOpener
+from sealift.data.schedule.order import OrderOptions
+from sealift.data.shards.dataset import SealedDataset
+from sealift.data.shards.shardset import ShardSet
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
 
 WorkerKind = Literal["thread", "process"]

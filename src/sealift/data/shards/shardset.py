@@ -19,7 +19,8 @@ from sealift.channel.commitment import VerifiedLeaves
 from sealift.channel.header import StreamHeader
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
-from sealift.data.card import (
+from sealift.data.schedule.order import Layout, ShardLayout
+from sealift.data.schema.card import (
     CARD_SUFFIX,
     MAX_CARD_BYTES,
     SEALED_SUFFIX,
@@ -27,11 +28,10 @@ from sealift.data.card import (
     parse_card,
     schema_of,
 )
-from sealift.data.order import Layout, ShardLayout
-from sealift.data.sameschema import check_same, demand_sealed_as
-from sealift.data.schema import Schema
-from sealift.data.shard import Shard, ShardReader, moved
-from sealift.data.staging import demand_all_placed
+from sealift.data.schema.schema import Schema
+from sealift.data.seal.staging import demand_all_placed
+from sealift.data.shards.sameschema import check_same, demand_sealed_as
+from sealift.data.shards.shard import Shard, ShardReader, moved
 from sealift.data.urls import (
     StorageOptions,
     exists,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sealift.data.schema import DTYPES, Field, Schema
+from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.errors import MalformedError
 from sealift.release.files import read_whole
 

@@ -1,0 +1,1 @@
+"""Seal a table at home, and put its files in place together or not at all."""
