@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sealift
-from sealift.lab.demo.homes import World
+from sealift.lab.worlds.folder import World
 from sealift.release.signed import SignedAgreement, load_signed, save_signed
 from sealift.train.sandbox.kernel import call, mount
 from tests.sim.jobrun import cargo_words, key_words

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.demo.homes import World
+from sealift.lab.worlds.folder import World
 from sealift.release.agreement import ReleaseRule
 from sealift.release.logcheck import read_entries
 from tests.sim.attestedworld import host_words, rehearse_attested_host

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.lab.demo.homes import World
+from sealift.lab.worlds.folder import World
 from tests.sim.jobrun import JobRun, Running, _stores, cargo_words, job_run, key_words
 from tests.sim.jobworld import Wishes, fresh_world
 

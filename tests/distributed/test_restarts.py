@@ -15,7 +15,7 @@ import torch
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.loader.recipebatches import batch_from_rows
 from sealift.data.schema.card import read_card
-from sealift.lab.demo.homes import World
+from sealift.lab.worlds.folder import World
 from sealift.release.vault import Vault
 from sealift.train.streams import enter_stream
 from tests.sim.jobrun import JobRun, Running, cargo_words, job_run, key_words

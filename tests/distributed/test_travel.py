@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.demo.homes import World
 from sealift.lab.demo.tasks.digits import ROW_BYTES
+from sealift.lab.worlds.folder import World
 from sealift.release.signed import load_signed, verify
 from sealift.train.handover import open_output
 from sealift.train.local import LocalRun

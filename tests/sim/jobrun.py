@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import sealift
-from sealift.lab.demo.homes import Home, World
+from sealift.lab.worlds.folder import Home, World
 from sealift.train.eventlines import RoleEvent, RoleResult, parse_line
 
 WAIT_S = 40.0

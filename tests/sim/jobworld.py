@@ -18,9 +18,8 @@ from pathlib import Path
 from sealift.channel.sealedfile import SealedFileReader
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
-from sealift.lab.demo.homes import World
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.world import make_world
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.release.bundle import load_bundle
 from sealift.release.document import compile_document
 from sealift.release.signed import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sealift.lab.demo.homes import World
+from sealift.lab.worlds.folder import World
 from tests.sim.jobworld import RECIPE, Wishes
 
 OWNERS = ("north", "east", "south")

@@ -22,8 +22,6 @@ from typing import Any, cast
 
 from sealift.attest.attesters.tpm.client import Command, TpmClient
 from sealift.crypto.certificate import Certificate, certificates_from_pem
-from sealift.ids import Digest
-from sealift.lab.demo.standinkernel import StandInKernel
 
 
 @dataclass(frozen=True)
@@ -169,26 +167,3 @@ def run_command(
 def shut_down(client: TpmClient) -> None:
     """What Linux says to a TPM before the power goes."""
     run_command(client, TestCommand.SHUTDOWN, parameters=bytes(2))
-
-
-@dataclass
-class MeasuringKernel:
-    """Stands in for IMA, and remembers what of it may run."""
-
-    client: TpmClient
-    ima_list: Path
-    files: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
-
-    def boot(self) -> None:
-        """Measure the aggregate of PCRs 0 to 9, which software TPMs leave at zero."""
-        self._kernel().boot()
-
-    def run(self, path: str, content: bytes, *, allow: bool = True) -> None:
-        """Execute a file."""
-        named = Digest.of(content)
-        if allow:
-            self.files[path] = (*self.files.get(path, ()), named)
-        self._kernel().measure(path, named.raw)
-
-    def _kernel(self) -> StandInKernel:
-        return StandInKernel(self.client, self.ima_list, ("sha256", "sha384"))

@@ -26,13 +26,12 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.tpm import TpmVerifier
-from sealift.crypto.certificate import Certificate
 from sealift.crypto.sign import SigningKey
-from tests.sim.swtpm import Maker, MeasuringKernel, SoftwareTpm, shut_down, software_tpm
+from sealift.lab.worlds.softwarehost import StandInKernel, software_references
+from tests.sim.swtpm import Maker, SoftwareTpm, shut_down, software_tpm
 
 BOUND = bytes(range(32))
 VERIFIER = TpmVerifier()
@@ -66,7 +65,7 @@ class TpmHost:
     folder: Path
     tpm: SoftwareTpm
     attester: TpmAttester
-    kernel: MeasuringKernel
+    kernel: StandInKernel
     owner: SigningKey = field(default_factory=SigningKey.generate)
 
     def sources(self, **changes: Any) -> TpmSources:
@@ -96,19 +95,8 @@ class TpmHost:
         return self.attester.collect(bound)
 
     def references(self, **changes: Any) -> ReferenceValues:
-        certificate = Certificate(self.attester.enrolment_request().certificates[0])
-        root = TpmRoot(
-            name="test maker",
-            key=self.tpm.maker.root.spki_digest,
-            operator="software",
-        )
-        tpm = TpmReferences(
-            roots=(root,),
-            endorsement_keys=(certificate.spki_digest,),
-            pcrs={str(number): (bytes(32),) for number in range(10)},
-            ima=ImaReferences(allow=dict(self.kernel.files), must=(AGENT,)),
-            revocation="none",
-        )
+        root = self.tpm.maker.root
+        tpm = software_references(self.attester, self.kernel, root, AGENT)
         return ReferenceValues(
             enrollers=(self.owner.public_key,), tpm=replace(tpm, **changes)
         )
@@ -134,7 +122,7 @@ def tpm_host(
     (folder / "ima").write_bytes(b"")
     with software_tpm(number, by) as tpm:
         attester = TpmAttester(sources(folder, tpm))
-        kernel = MeasuringKernel(attester.client, folder / "ima")
+        kernel = StandInKernel(attester.client, folder / "ima", ("sha256", "sha384"))
         owner = owner or SigningKey.generate()
         host = TpmHost(folder, tpm, attester, kernel, owner)
         try:

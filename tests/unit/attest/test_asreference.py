@@ -276,7 +276,7 @@ def test_a_host(host: TpmHost) -> None:
     pinned = {"0", "2", "4", "7", "8", "9", "12", "13"}
     assert set(values.tpm.pcrs) == pinned
     assert values.tpm.ima is not None
-    assert set(host.kernel.files) <= set(values.tpm.ima.allow)
+    assert set(host.kernel.allowed) <= set(values.tpm.ima.allow)
     assert values.tpm.ima.must == ("/usr/bin/python3.11", "/usr/lib/agent")
     assert not values.enrollers  # a throw-away key vouched for it, and nobody kept it
     agreed = as_agreed(host, values)
@@ -297,7 +297,7 @@ def test_a_host_that_is_not_enrolled_yet(host: TpmHost) -> None:
 @pytest.mark.swtpm
 def test_only_what_the_quote_covers_is_allowed(host: TpmHost) -> None:
     evidence = host.evidence()
-    count = len(host.kernel.files)
+    count = len(host.kernel.allowed)
     host.kernel.run("/usr/bin/later", b"after the quote")
     longer = (host.folder / "ima").read_bytes()
     shown = changed(evidence, lambda body: replace(body, ima_list=longer))
@@ -305,7 +305,7 @@ def test_only_what_the_quote_covers_is_allowed(host: TpmHost) -> None:
     assert values.tpm is not None
     assert values.tpm.ima is not None
     assert "/usr/bin/later" not in values.tpm.ima.allow
-    assert len(host.kernel.files) == count + 1
+    assert len(host.kernel.allowed) == count + 1
 
 
 @pytest.mark.swtpm

@@ -17,7 +17,7 @@ from sealift.attest.runtimelog import LABEL, MODULE, RuntimeEvent, replay
 from sealift.attest.tpm import TpmBody, parse_body
 from sealift.crypto.hash import digest
 from sealift.errors import MalformedError
-from sealift.lab.demo.standinkernel import binary_entry
+from sealift.lab.worlds.softwarehost import binary_entry
 from tests.sim.tpmhost import AGENT, TpmHost, changed, examine, failed, tpm_host
 
 pytestmark = pytest.mark.swtpm

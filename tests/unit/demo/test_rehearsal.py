@@ -10,11 +10,11 @@ import pytest
 from sealift.attest.level import Level
 from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
 from sealift.ids import Digest
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.secondact import BOUND_S, Revocation, Watched
 from sealift.lab.demo.words import rehearses, say_banner, say_loudly
 from sealift.lab.demo.world import make_world, second_act
+from sealift.lab.worlds.folder import OWNERS
 from sealift.release.signed import load_verified
 from sealift.release.standing import HEARTBEAT_MISSING
 from sealift.train.eventlines import RoleEvent

@@ -15,7 +15,6 @@ import pytest
 from sealift.attest.level import Level
 from sealift.lab.demo.hostile import REPLAY
 from sealift.lab.demo.outcome import Outcome, Verdict
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.lab.demo.report.markup import Markup, element, join
 from sealift.lab.demo.report.page import render
@@ -23,6 +22,7 @@ from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Sample
 from sealift.lab.demo.words import LEVEL_IN_WORDS
 from sealift.lab.demo.world import ONE_BUFFER, Travel
+from sealift.lab.worlds.folder import OWNERS
 from sealift.train.totals import Statistic
 
 BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")

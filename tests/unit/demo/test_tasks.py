@@ -12,10 +12,10 @@ import torch
 from sealift.data.loader.recipebatches import batch_from_rows, check_rows
 from sealift.data.schema.document import load_schema
 from sealift.data.sources.table import open_table
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.tasks.catalogue import TASKS
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task
 from sealift.lab.demo.world import Travel, make_world
+from sealift.lab.worlds.folder import OWNERS
 from sealift.release.signed import load_signed, verify
 from sealift.train.recipe import Recipe
 from sealift.train.settings import read_job

@@ -27,7 +27,7 @@ from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
-from sealift.lab.demo.playedhost import RehearsedHost, rehearsed_host
+from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
 from sealift.release.agreement import (
     Agreement,
     OutputRule,
@@ -106,8 +106,8 @@ class Office:
         self.key = SecretKey(self.material)
         self.refused = ""
         (folder / "host").mkdir(parents=True)
-        self.host: RehearsedHost = self._stack.enter_context(
-            rehearsed_host(folder / "host", PROGRAMS)
+        self.host: SoftwareHost = self._stack.enter_context(
+            software_host(folder / "host", PROGRAMS)
         )
         self.signed = self.sign(SignedAgreement(self._draft()))
         self.agreement = equip(

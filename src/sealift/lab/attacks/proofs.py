@@ -98,7 +98,7 @@ def falls_later(stage: Stage) -> str:
     office = stage.office
     with office.session(office.endpoint(office.host.attester)) as session:
         office.collect(session)
-        office.host.kernel.run(UNLISTED, b"what nobody agreed to", allowed=False)
+        office.host.kernel.run(UNLISTED, b"what nobody agreed to", allow=False)
         with suppress(SealiftError):
             prove_lease(session)
     stage.renew_office()
@@ -110,7 +110,7 @@ def goes_on(stage: Stage) -> bool:
     office = stage.office
     with office.session(office.endpoint(office.host.attester)) as session:
         office.collect(session)
-        office.host.kernel.run("/usr/bin/agent", b"agent", allowed=False)
+        office.host.kernel.run("/usr/bin/agent", b"agent", allow=False)
         return prove_lease(session).good
 
 

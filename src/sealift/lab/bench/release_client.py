@@ -23,7 +23,7 @@ from sealift.errors import PeerError
 from sealift.ids import Digest, Role
 from sealift.lab.bench.release_broker import BROKER, HEARTBEAT_S, OWNER, RESOURCE
 from sealift.lab.bench.travel_wire import Answer, pack, serve, unpack
-from sealift.lab.demo.playedhost import RehearsedHost, rehearsed_host
+from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
 from sealift.release.agreement import KeyLease
 from sealift.release.collect import collect_release
 from sealift.release.lease import prove_lease
@@ -77,7 +77,7 @@ class ClientEnd:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._key = SigningKey.generate()
-        self._host: RehearsedHost | None = None
+        self._host: SoftwareHost | None = None
 
     def start(self) -> Answer:
         """The key that the agreement must name."""
@@ -88,7 +88,7 @@ class ClientEnd:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tpm-"))
         listed = min(entries - 1, MAX_PROGRAMS)
         programs = map(program, range(listed))
-        self._host = self._stack.enter_context(rehearsed_host(Path(folder), programs))
+        self._host = self._stack.enter_context(software_host(Path(folder), programs))
         self.grow(entries - 1 - listed)
         return {"references": pack(encode(self._host.references()))}
 
@@ -96,7 +96,7 @@ class ClientEnd:
         """The last program runs again, which the kernel measures each time."""
         assert self._host is not None
         for _ in range(entries):
-            self._host.kernel.run(*program(0), allowed=False)
+            self._host.kernel.run(*program(0), allow=False)
         return {}
 
     def join(self, host: str, port: int, signed: str, name: str) -> Answer:

@@ -11,11 +11,10 @@ from typing import Final
 
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import IntegrityError, SealiftError
-from sealift.lab.demo.homes import Home, World
 from sealift.lab.demo.outcome import REFUSAL_OF, CheckedLog, Verdict
-from sealift.lab.demo.parties import MODEL_OWNER, OWNERS
 from sealift.lab.demo.progress import Progress
 from sealift.lab.demo.travelrun import TravelRun
+from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, Home, World
 from sealift.release.equip import equip
 from sealift.release.files import write_whole
 from sealift.release.heads import find_head

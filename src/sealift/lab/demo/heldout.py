@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import VisitSeen
+from sealift.lab.worlds.folder import OWNERS
 
 TOGETHER: Final = "together"
 MODELS: Final = (*OWNERS, TOGETHER)  # each owner's own model, and the joint one

@@ -13,10 +13,9 @@ from sealift.channel.sealedfile import SealedFileReader
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.events import Event
 from sealift.lab.demo.checks import unlock
-from sealift.lab.demo.homes import World
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import Progress
 from sealift.lab.demo.travelrun import TravelRun, Watch, count_visits
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.release.agreement import Agreement
 from sealift.release.bundle import load_bundle
 from sealift.release.files import write_whole

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from sealift.lab.demo.homes import Home, World
-from sealift.lab.demo.parties import HOST, OPERATOR, OWNERS
+from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
 from sealift.train.household import Household
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 

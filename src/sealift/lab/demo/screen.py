@@ -12,7 +12,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import Progress, VisitSeen
 from sealift.lab.demo.words import (
     ATTACK_IN_WORDS,
@@ -21,6 +20,7 @@ from sealift.lab.demo.words import (
     say_bytes,
     say_loudly,
 )
+from sealift.lab.worlds.folder import OWNERS
 from sealift.train.eventlines import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots

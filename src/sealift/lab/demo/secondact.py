@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.errors import JobError, PeerError
-from sealift.lab.demo.homes import World
 from sealift.lab.demo.hostterms import HEARTBEAT_S
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.roles import SLOW, start_orchestrator, start_others
 from sealift.lab.demo.travelrun import SILENCE_S, Stops
 from sealift.lab.guest.protocol import Act
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.release.audit import Entry
 from sealift.release.logcheck import read_entries
 from sealift.release.standing import HEARTBEAT_MISSING

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sealift.lab.demo.checks import check_run
-from sealift.lab.demo.folder import claimed, remove_secrets
-from sealift.lab.demo.homes import World
 from sealift.lab.demo.outcome import Outcome, Plan, Verdict
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import Progress
 from sealift.lab.demo.rehearsedhost import RehearsedHost
 from sealift.lab.demo.report.page import write_report
@@ -24,6 +21,8 @@ from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Sample, Task
 from sealift.lab.demo.travelrun import NO_STOPS, Stops, TravelRun, run_travel
 from sealift.lab.demo.world import ONE_BUFFER, Travel, make_world, second_act
+from sealift.lab.worlds.claimed import claimed, remove_secrets
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.train.eventlines import RoleEvent
 from sealift.travel.state import Clock
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.errors import JobError
-from sealift.lab.demo.homes import World
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import Progress
 from sealift.lab.demo.roles import HOSTILE, start_orchestrator, start_others
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.release.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household

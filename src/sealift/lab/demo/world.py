@@ -27,12 +27,19 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import read_card
 from sealift.data.schema.document import load_schema
 from sealift.data.seal.seal import seal_table
-from sealift.lab.demo.folder import clear
-from sealift.lab.demo.homes import Home, World
 from sealift.lab.demo.hostterms import add_host_terms
-from sealift.lab.demo.parties import HOST, MODEL_OWNER, OPERATOR, OWNERS, PARTIES
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Task
+from sealift.lab.worlds.claimed import clear
+from sealift.lab.worlds.folder import (
+    HOST,
+    MODEL_OWNER,
+    OPERATOR,
+    OWNERS,
+    PARTIES,
+    Home,
+    World,
+)
 from sealift.release.document import compile_document
 from sealift.release.files import write_failed, write_whole
 from sealift.release.signed import add_signature, save_signed

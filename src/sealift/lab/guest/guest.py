@@ -11,7 +11,6 @@ from sealift.attest.agent import (
     Keep,
     Measure,
 )
-from sealift.attest.attesters.tpm.software import Maker
 from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
@@ -21,6 +20,7 @@ from sealift.crypto.tpmcredential import Credential
 from sealift.lab.guest.image import GuestImage
 from sealift.lab.guest.machine import Machine
 from sealift.lab.guest.protocol import Act, Misbehave, Start
+from sealift.lab.worlds.softwaretpm import Maker
 
 
 class Guest:

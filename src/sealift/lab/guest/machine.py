@@ -18,16 +18,16 @@ from typing import Final
 
 from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
 from sealift.attest.attesters.tpm.leash import end_leashed, start_leashed
-from sealift.attest.attesters.tpm.software import (
+from sealift.errors import PeerError, UnavailableError
+from sealift.lab.guest.image import GuestImage
+from sealift.lab.guest.layout import COMMAND_LINE
+from sealift.lab.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
+from sealift.lab.worlds.softwaretpm import (
     Maker,
     manufacture,
     new_maker,
     tpm_command,
 )
-from sealift.errors import PeerError, UnavailableError
-from sealift.lab.guest.image import GuestImage
-from sealift.lab.guest.layout import COMMAND_LINE
-from sealift.lab.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
 
 BOOT_TIMEOUT_S: Final = 120.0
 REPLY_TIMEOUT_S: Final = 60.0

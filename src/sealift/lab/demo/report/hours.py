@@ -7,13 +7,13 @@ from statistics import median
 from typing import Final
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import PHASES, VisitSeen, timed_phases
 from sealift.lab.demo.report.charts import Part, legend, stack
 from sealift.lab.demo.report.markup import Markup, element, join, section, table
 from sealift.lab.demo.spending import CHECKPOINT, IDLE, Spending
 from sealift.lab.demo.words import say_bytes, say_s
 from sealift.lab.demo.world import ONE_BUFFER
+from sealift.lab.worlds.folder import OWNERS
 
 _OVERLAPPING: Final = element(
     "p",

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from sealift.lab.demo.heldout import MODELS, TOGETHER, after, epochs, mean
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import VisitSeen
 from sealift.lab.demo.report.charts import Bar, Curve, bars, plot
 from sealift.lab.demo.report.markup import Markup, element, join, section, table
 from sealift.lab.demo.tasks.task import Metric, Sample
 from sealift.lab.demo.words import say_s
+from sealift.lab.worlds.folder import OWNERS
 
 
 def learning(outcome: Outcome) -> Iterator[Markup]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sealift.attest.level import protects_nobody
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.report.markup import Markup, element
 from sealift.lab.demo.words import say_banner, say_bytes, say_list, say_sandbox
+from sealift.lab.worlds.folder import OWNERS
 
 
 def opening(outcome: Outcome) -> Iterator[Markup]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sealift.lab.demo.outcome import CheckedLog, Outcome
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import VisitSeen, timed_phases
 from sealift.lab.demo.report.markup import (
     Markup,
@@ -16,6 +15,7 @@ from sealift.lab.demo.report.markup import (
     table,
 )
 from sealift.lab.demo.words import say_bytes, say_s
+from sealift.lab.worlds.folder import OWNERS
 from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt
 

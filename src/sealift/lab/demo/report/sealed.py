@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.parties import MODEL_OWNER, OWNERS
 from sealift.lab.demo.progress import CheckpointSeen
 from sealift.lab.demo.report.markup import Child, Markup, element, join, section, table
 from sealift.lab.demo.words import say_bytes, say_list, say_s
+from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS
 from sealift.release.agreement import Agreement
 from sealift.release.audit import CheckpointEntry
 

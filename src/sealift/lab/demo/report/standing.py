@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from sealift.attest.level import protects_nobody
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.parties import MODEL_OWNER
 from sealift.lab.demo.report.markup import Markup, element, section, table, verdict_chip
 from sealift.lab.demo.words import (
     LEVEL_IN_WORDS,
@@ -17,6 +16,7 @@ from sealift.lab.demo.words import (
     say_bytes,
     say_sandbox,
 )
+from sealift.lab.worlds.folder import MODEL_OWNER
 from sealift.release.receipt import cargo_promise
 
 Ground = Literal["cryptography", "records", "evidence"]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.progress import PHASES, Span, VisitSeen
 from sealift.lab.demo.report.charts import Lane, Part, lanes, legend
 from sealift.lab.demo.report.markup import Markup, element, join, section
 from sealift.lab.demo.spending import CHECKPOINT, Spending
 from sealift.lab.demo.words import say_s
+from sealift.lab.worlds.folder import OWNERS
 
 CLOSER_LOOK: Final = 9  # visits
 MOST_DRAWN: Final = 900  # visits; of a longer run the first ones

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.tasks.digittables import CLASSES_OF, write_digits
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Schedule, Task, Words
+from sealift.lab.worlds.folder import OWNERS
 
 ROW_BYTES: Final = 264
 

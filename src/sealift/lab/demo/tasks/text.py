@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealift.lab.demo.parties import OWNERS
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Schedule, Task, Words
 from sealift.lab.demo.tasks.texttables import PACKAGES_OF, WINDOW, write_sources
 from sealift.lab.demo.tasks.writing import write_on
+from sealift.lab.worlds.folder import OWNERS
 
 TEXT: Final = Task(
     name="text",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from sealift.lab.demo.parties import PARTIES
+OWNERS: Final = ("north", "east", "south")  # bring data
+MODEL_OWNER: Final = "lab"  # brings the recipe, gets the model
+OPERATOR: Final = "cloud"  # runs the orchestrator
+HOST: Final = "gpu-host"  # runs the accelerator
+PARTIES: Final = (*OWNERS, MODEL_OWNER, OPERATOR, HOST)
 
 
 @dataclass(frozen=True, slots=True)

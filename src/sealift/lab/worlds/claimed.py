@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.errors import UsageError
-from sealift.lab.demo.homes import World
+from sealift.lab.worlds.folder import World
 from sealift.release.files import write_failed
 
 MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder

@@ -1,0 +1,211 @@
+"""A host as any machine can stand in for one: a software TPM, and a program for a kernel.
+
+``rehearsed_host`` runs one. Quotes, keys, enrolment and lists are what a real host shows;
+that the list names what really ran is this program's word, and the TPM's maker is our
+own, so it amounts to ``development`` and nothing else (rule H11).
+
+``python -m sealift.lab.worlds.softwarehost`` measures files into a software TPM by hand,
+as Linux's IMA would when they are executed: it writes a line for each file into a list,
+and extends register 10 with it. Whoever runs it can leave a file out, so it protects
+nobody; the guest that ``make guest`` builds has a real kernel.
+Source: the kernel's Documentation/security/IMA-templates.rst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sealift.attest.attesters.tpm.attester import TpmAttester, TpmSources
+from sealift.attest.attesters.tpm.client import TpmClient
+from sealift.attest.attesters.tpm.link import open_link
+from sealift.attest.attesters.tpm.registers import extend, read_registers
+from sealift.attest.formats.ima import template_data
+from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
+from sealift.attest.tpm import IMA_PCR
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.hash import HashName, digest
+from sealift.errors import SealiftError, UnavailableError
+from sealift.ids import Digest
+from sealift.lab.worlds.softwaretpm import (
+    Maker,
+    manufacture,
+    new_maker,
+    running_tpm,
+)
+
+_BOOT_PCRS: Final = range(10)
+
+
+def binary_entry(content: bytes, template: bytes = b"ima-ng") -> bytes:
+    """One entry of ``binary_runtime_measurements``."""
+    return (
+        IMA_PCR.to_bytes(4, "little")
+        + digest("sha1", content)
+        + len(template).to_bytes(4, "little")
+        + template
+        + len(content).to_bytes(4, "little")
+        + content
+    )
+
+
+@dataclass(slots=True)
+class StandInKernel:
+    """Extends register 10 and writes the list, as Linux does.
+
+    Attributes:
+        client: The TPM.
+        ima_list: The list.
+        banks: Of the TPM, each of which is extended.
+        allowed: What ran and may run, as reference values.
+    """
+
+    client: TpmClient
+    ima_list: Path
+    banks: Sequence[HashName] = ("sha256",)
+    allowed: dict[str, tuple[Digest, ...]] = field(default_factory=dict)
+
+    def boot(self) -> None:
+        """Begin a list: first what registers 0 to 9 amount to."""
+        self.ima_list.write_bytes(b"")
+        found = read_registers(self.client, "sha256", _BOOT_PCRS)
+        values = b"".join(found[number] for number in _BOOT_PCRS)
+        self.measure("boot_aggregate", digest("sha256", values))
+
+    def run(self, path: str, content: bytes, *, allow: bool = True) -> None:
+        """A file was executed."""
+        named = Digest.of(content)
+        if allow:
+            self.allowed[path] = (*self.allowed.get(path, ()), named)
+        self.measure(path, named.raw)
+
+    def measure(self, path: str, file_digest: bytes) -> None:
+        """The same for a file whose digest is known."""
+        content = template_data(
+            "ima-ng", b"sha256:\0" + file_digest, path.encode() + b"\0"
+        )
+        with self.ima_list.open("ab") as file:
+            file.write(binary_entry(content))
+        named = {bank: digest(bank, content) for bank in self.banks}
+        extend(self.client, IMA_PCR, named)
+
+
+def software_references(
+    attester: TpmAttester, kernel: StandInKernel, root: Certificate, must: str
+) -> TpmReferences:
+    """References that accept this host, and all that its kernel allowed so far.
+
+    Args:
+        root: Of its TPM's maker.
+        must: The program without which it is another host.
+    """
+    own = Certificate(attester.enrolment_request().certificates[0])
+    return TpmReferences(
+        roots=(TpmRoot(name="software", key=root.spki_digest, operator="software"),),
+        endorsement_keys=(own.spki_digest,),
+        pcrs={str(number): (bytes(32),) for number in _BOOT_PCRS},
+        ima=ImaReferences(allow=dict(kernel.allowed), must=(must,)),
+        revocation="none",  # its maker is a program and revokes nothing
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareHost:
+    """One running host.
+
+    Attributes:
+        maker: Vouches for its TPM.
+        kernel: Measures what it is told.
+    """
+
+    maker: Maker
+    attester: TpmAttester
+    kernel: StandInKernel
+
+    def references(self) -> TpmReferences:
+        """References that accept it; the first that it ran is what it must run."""
+        must = next(iter(self.kernel.allowed))
+        return software_references(self.attester, self.kernel, self.maker.root, must)
+
+
+@contextmanager
+def software_host(
+    folder: Path, programs: Iterable[tuple[str, bytes]]
+) -> Iterator[SoftwareHost]:
+    """A host that booted and ran ``programs``.
+
+    Args:
+        folder: Empty; for the TPM, its maker and the list. Its path must be short.
+        programs: Path and content of files that ran since.
+
+    Raises:
+        UnavailableError: ``guest-tpm``, without swtpm.
+    """
+    maker = new_maker(folder / "maker")
+    manufacture(maker, folder / "tpm")
+    list_file = folder / "ima"
+    list_file.write_bytes(b"")
+    with (
+        running_tpm(folder / "tpm", folder / "s") as place,
+        TpmAttester(
+            TpmSources(
+                tpm=place,
+                state=folder / "state",
+                event_log=None,
+                ima_list=list_file,
+                issuers=tuple(each.der for each in maker.issuers),
+            )
+        ) as attester,
+    ):
+        kernel = StandInKernel(attester.client, list_file)
+        kernel.boot()
+        for path, content in programs:
+            kernel.run(path, content)
+        yield SoftwareHost(maker, attester, kernel)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the files; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sealift.lab.worlds.softwarehost",
+        description="Measures files into a software TPM, as a kernel with IMA would "
+        "when they are executed. It protects nobody.",
+    )
+    parser.add_argument("--tpm", required=True, metavar="PLACE", help="unix:PATH")
+    parser.add_argument(
+        "--list", type=Path, required=True, metavar="FILE", help="begun if missing"
+    )
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    args = parser.parse_args(arguments)
+    try:
+        _measure_all(args.tpm, args.list, args.files)
+    except SealiftError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _measure_all(tpm: str, ima_list: Path, files: Sequence[Path]) -> None:
+    with closing(TpmClient(open_link(tpm))) as client:
+        client.begin()
+        kernel = StandInKernel(client, ima_list)
+        if not ima_list.exists():
+            kernel.boot()
+        for path in files:
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise UnavailableError(
+                    f"cannot read {path}", why=str(error.strerror), code="disk"
+                ) from None
+            kernel.run(str(path.absolute()), content)
+            sys.stdout.write(f"measured {path}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
