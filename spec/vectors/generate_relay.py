@@ -13,8 +13,8 @@ from typing import Any
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
-from sealift.session.envelope import Envelope, EnvelopeKind
-from sealift.session.registry import CHALLENGE_BYTES, prover
+from sealift.session.relay.envelope import Envelope, EnvelopeKind
+from sealift.session.relay.registry import CHALLENGE_BYTES, prover
 
 TARGET = Path(__file__).with_name("relay.json")
 

@@ -18,8 +18,8 @@ from sealift.channel.rawfile import RawSealedFile
 from sealift.channel.transports.localsocket import LocalListener
 from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
-from sealift.travel.alongside import Pathfinder
-from sealift.travel.dock import Dock
+from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.host import Dock
 from sealift.travel.holder import Provisioning
 from sealift.travel.messages import Failed, send_message
 from tests.sim.hands import Bring, Hand

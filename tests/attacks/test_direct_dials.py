@@ -14,9 +14,10 @@ import pytest
 from sealift.channel.transports.tcp import TcpListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError
-from sealift.travel import direct, dock
-from sealift.travel.alongside import Pathfinder
-from sealift.travel.direct import DirectOffer
+from sealift.session.direct import exchange as direct
+from sealift.session.direct import host as dock
+from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.exchange import DirectOffer
 from tests.sim.directpaths import PLACE, PORTS, alongside, docked, finder_of, paths_of
 from tests.sim.hands import WAIT_S
 from tests.sim.visit_world import VisitWorld

@@ -27,9 +27,14 @@ from sealift.errors import (
     PeerError,
     SealiftError,
 )
-from sealift.travel import direct
+from sealift.session.direct import exchange as direct
+from sealift.session.direct.exchange import (
+    DirectOffer,
+    Kind,
+    prove_accelerator,
+    prove_holder,
+)
 from sealift.travel.accelerator import HostedVisit
-from sealift.travel.direct import DirectOffer, Kind, prove_accelerator, prove_holder
 from sealift.travel.frame import frame_bytes
 from sealift.travel.messages import PathTaken, Ready, receive_message, send_message
 from tests.sim.directpaths import alongside, docked, finder_of, paths_of

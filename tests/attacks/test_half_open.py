@@ -17,10 +17,10 @@ from sealift.release.collect import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.frames import FrameKind, pack
-from sealift.session.link import Link
-from sealift.session.registry import Registry
-from sealift.session.relay import Relay
-from sealift.session.switchboard import MAX_OPENED_UNPROVEN
+from sealift.session.relay.client import Link
+from sealift.session.relay.registry import Registry
+from sealift.session.relay.server import Relay
+from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
 from sealift.travel import brokerage
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import ACCELERATOR, expect_broker, link_name

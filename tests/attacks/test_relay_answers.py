@@ -8,10 +8,10 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 
 from sealift.errors import PeerError, SealiftError
-from sealift.session import relay as relay_module
-from sealift.session.envelope import Envelope, EnvelopeKind, fresh_circuit
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay import server as relay_module
+from sealift.session.relay.client import Link
+from sealift.session.relay.envelope import Envelope, EnvelopeKind, fresh_circuit
+from sealift.session.relay.server import Relay
 from tests.attacks.test_relay_strangers import (
     CHUNK,
     REGISTRY,

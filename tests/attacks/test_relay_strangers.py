@@ -14,17 +14,17 @@ from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Digest
-from sealift.session import relay as relay_module
-from sealift.session.envelope import (
+from sealift.session.relay import server as relay_module
+from sealift.session.relay.client import Link
+from sealift.session.relay.connection import Account, RelayLine
+from sealift.session.relay.envelope import (
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
     fresh_circuit,
 )
-from sealift.session.link import Link
-from sealift.session.registry import Registry, prover
-from sealift.session.relay import Relay
-from sealift.session.relayline import Account, RelayLine
+from sealift.session.relay.registry import Registry, prover
+from sealift.session.relay.server import Relay
 
 AGREEMENT = Digest.of(b"an agreement")
 NORTH, SOUTH = SigningKey.generate(), SigningKey.generate()

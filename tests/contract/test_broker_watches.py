@@ -18,7 +18,7 @@ from sealift.release.agreement import KeyLease
 from sealift.release.brokerserver import Broker
 from sealift.release.statement import save_statement, sign_statement
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay import Relay
+from sealift.session.relay.server import Relay
 from sealift.travel import brokerage, watcher
 from sealift.travel.brokerage import Brokerage
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, make_consortium

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import PeerError
-from sealift.session.relay import Relay
+from sealift.session.relay.server import Relay
 
 SOURCE = Path(__file__).parents[2] / "src"
 ECHO = """
 import sys
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 with Link.dial(("127.0.0.1", int(sys.argv[1])), "echo") as link:
     circuit = link.accept(20)
     while True:

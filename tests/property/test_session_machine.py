@@ -17,13 +17,13 @@ from hypothesis.stateful import (
 )
 
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.session.envelope import (
+from sealift.session.relay.envelope import (
     Envelope,
     EnvelopeKind,
     credit,
     fresh_circuit,
 )
-from sealift.session.switchboard import Switchboard
+from sealift.session.relay.switchboard import Switchboard
 from tests.sim.attested import Cast, both
 
 CAST = Cast()

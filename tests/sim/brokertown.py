@@ -15,7 +15,7 @@ from sealift.ids import Role
 from sealift.release.collect import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.relay import Relay
+from sealift.session.relay.server import Relay
 from sealift.session.session import Session
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import expect_broker

@@ -10,9 +10,9 @@ from typing import Any
 from sealift.channel.transports.localsocket import LocalListener
 from sealift.channel.transports.tcp import TcpListener
 from sealift.events import Event
-from sealift.travel.alongside import Pathfinder
-from sealift.travel.direct import Kind
-from sealift.travel.dock import Dock
+from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.exchange import Kind
+from sealift.session.direct.host import Dock
 from sealift.travel.holder import Provisioning
 from tests.sim.hands import Bring, Hand
 from tests.sim.visit_world import VisitWorld

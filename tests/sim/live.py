@@ -29,8 +29,8 @@ from sealift.release.receipt import SignedReceipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.server import Relay
 from sealift.session.session import Session
 from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import Brokerage

@@ -18,7 +18,7 @@ from sealift.events import discard
 from sealift.ids import Role
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept
-from sealift.session.relay import Relay
+from sealift.session.relay.server import Relay
 from sealift.train.serving.client import Client, meet
 from sealift.train.serving.door import Door, DoorLimits
 from sealift.train.serving.server import Server

@@ -10,7 +10,7 @@ from typing import Self
 
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.errors import SealiftError
-from sealift.session.envelope import NO_CIRCUIT, Envelope, EnvelopeKind, refuse
+from sealift.session.relay.envelope import NO_CIRCUIT, Envelope, EnvelopeKind, refuse
 
 WAYS = ("garbage", "hangs up", "refuses", "registers and speaks garbage")
 

@@ -19,7 +19,7 @@ from sealift.ids import Role
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.train.accelerator import Accelerator
 from sealift.train.worker.workshop import Workshop
 from sealift.travel import accelerator as room

@@ -22,13 +22,13 @@ from sealift.errors import SealiftError
 from sealift.events import Event
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
+from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
 from sealift.travel.accelerator import HostedVisit
-from sealift.travel.dock import Dock
 from sealift.travel.holder import HeldResource
 from sealift.travel.hostsetup import (
     GroupResult,

@@ -18,8 +18,9 @@ from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up
 from sealift.cli.signals import on_second_signal
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
+from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.train.accelerator import Accelerator
 from sealift.train.checkpoints import StateFolder
 from sealift.train.enrolling import enrol_where_missing
@@ -28,7 +29,6 @@ from sealift.train.restarts import MOST, Restarts
 from sealift.train.sandbox import limits
 from sealift.train.statekeeping import StateKeeping
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.dock import Dock
 from sealift.travel.peers import ACCELERATOR
 from sealift.travel.pool import overwrite_live_pools
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, asks_to_overwrite

@@ -25,8 +25,8 @@ from sealift.release.ledger import Ledger
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.stores import opened_broker
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
-from sealift.session.registry import prover
+from sealift.session.relay.client import Link
+from sealift.session.relay.registry import prover
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import link_name
 

@@ -10,9 +10,9 @@ from sealift.channel.transports.localsocket import LocalListener
 from sealift.channel.transports.tcp import TcpListener
 from sealift.errors import UnavailableError
 from sealift.events import Sink
+from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.host import Dock
 from sealift.train.settings import parse_address
-from sealift.travel.alongside import Pathfinder
-from sealift.travel.dock import Dock
 
 
 def add_dock_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,8 +43,8 @@ from sealift.release.statement import ENDS
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.stores import opened_vault
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import DIAL_TIMEOUT_S, Link
-from sealift.session.registry import prover
+from sealift.session.relay.client import DIAL_TIMEOUT_S, Link
+from sealift.session.relay.registry import prover
 from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.holder import HeldResource
 from sealift.travel.messages import Finished

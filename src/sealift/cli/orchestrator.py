@@ -16,8 +16,8 @@ from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.server import Relay
 from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.doorkeeper import Doorkeeper

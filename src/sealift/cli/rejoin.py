@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from sealift.errors import MalformedError, PeerError, RefusedError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.session.link import DIAL_TIMEOUT_S
+from sealift.session.relay.client import DIAL_TIMEOUT_S
 
 T = TypeVar("T")
 Joined = Callable[[], None]

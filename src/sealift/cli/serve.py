@@ -22,7 +22,7 @@ from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay import Relay
+from sealift.session.relay.server import Relay
 from sealift.train.sandbox import limits
 from sealift.train.serving.door import Door, DoorLimits
 from sealift.train.serving.hosted import overwrite_live_rooms

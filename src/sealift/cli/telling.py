@@ -13,8 +13,8 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.link import Link
-from sealift.session.registry import prover
+from sealift.session.relay.client import Link
+from sealift.session.relay.registry import prover
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Said, receive_message, send_message
 from sealift.travel.peers import ACCELERATOR, expect_accelerator, teller_name

@@ -22,9 +22,10 @@ from sealift.release.hearing import obey
 from sealift.release.line import find_speaker
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement, require_timely
+from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.session.session import Session
 from sealift.train.faultnote import hidden_fault, seal_fault
 from sealift.train.faults import RecipeError
@@ -40,7 +41,6 @@ from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench, check_cargo_rows, columns_of
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.dock import Dock
 from sealift.travel.hosting import Hosting, Room
 from sealift.travel.hostsetup import GroupResult, HostSetup, LoadedCargo, StartOverError
 from sealift.travel.lease import LeaseTerms

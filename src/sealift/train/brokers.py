@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from sealift.release.shares import Shares
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock
 

@@ -14,7 +14,7 @@ from sealift.release.enrol import EnrollingHost, enrol
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.travel.peers import expect_broker, link_name
 
 

@@ -15,7 +15,7 @@ from sealift.release.hearing import hear_statements
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import LEFT
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.travel.hostsetup import ReleasedResource
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock

@@ -10,7 +10,7 @@ from sealift.events import Sink
 from sealift.release.checkpointledger import CheckpointLedger
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.train.brokers import BrokerSessions
 from sealift.train.checkpoint import Checkpoint, JobBinding
 from sealift.train.checkpoints import Checkpoints, StateFolder

@@ -27,11 +27,11 @@ from sealift.release.heads import HeadStore, log_owner
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statementdesk import StatementDesk
+from sealift.session.direct.dial import Pathfinder
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.establish import connect
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.session.session import Session
-from sealift.travel.alongside import Pathfinder
 from sealift.travel.holder import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,

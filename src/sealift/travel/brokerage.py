@@ -21,10 +21,10 @@ from sealift.release.collect import request_sighting
 from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting
 from sealift.release.signed import VerifiedAgreement
-from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
-from sealift.session.link import Link
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.client import Link
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import (
     FAREWELL_S,

@@ -14,10 +14,10 @@ from typing import Final
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.release.signed import VerifiedAgreement
-from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
-from sealift.session.link import Link
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.client import Link
 from sealift.travel.peers import (
     ACCELERATOR,
     expect_accelerator,

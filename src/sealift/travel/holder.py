@@ -22,8 +22,8 @@ from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
+from sealift.session.direct.dial import Pathfinder
 from sealift.session.session import Session
-from sealift.travel.alongside import Pathfinder
 from sealift.travel.frame import (
     HEADER_BYTES,
     Placement,

@@ -11,8 +11,8 @@ from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
+from sealift.session.direct.host import Dock
 from sealift.session.session import Session
-from sealift.travel.dock import Dock
 from sealift.travel.lease import Lease, LeaseTerms
 from sealift.travel.load import Columns, Loaded
 from sealift.travel.messages import OfferVisit, VisitPhase

@@ -27,9 +27,9 @@ from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
+from sealift.session.direct.exchange import PathName
+from sealift.session.direct.host import Berth, Dock
 from sealift.session.session import Session
-from sealift.travel.direct import PathName
-from sealift.travel.dock import Berth, Dock
 from sealift.travel.frame import frame_bytes, parse_frame
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (

@@ -6,7 +6,7 @@ from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import HANDSHAKE_TIMEOUT_S, connect
-from sealift.session.link import DIAL_TIMEOUT_S, Link
+from sealift.session.relay.client import DIAL_TIMEOUT_S, Link
 from sealift.session.session import Session
 from sealift.travel.peers import expect_broker, link_name
 

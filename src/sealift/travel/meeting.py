@@ -17,10 +17,10 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
-from sealift.session.circuit import Circuit
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
-from sealift.session.link import Link
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.client import Link
 from sealift.session.session import Session
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (

@@ -20,8 +20,8 @@ from sealift.release.agreement import Purpose
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
 from sealift.release.statement import SignedStatement
+from sealift.session.direct.exchange import DirectOffer, PathName
 from sealift.session.session import Session
-from sealift.travel.direct import DirectOffer, PathName
 from sealift.travel.lease import SignedLease
 
 MAX_MESSAGE_BYTES: Final = 1 << 20

@@ -21,7 +21,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.release.standing import Standing, shortest_lease
 from sealift.release.statement import ENDS
 from sealift.release.statementdesk import StatementDesk
-from sealift.session.circuit import Circuit
+from sealift.session.relay.circuit import Circuit
 from sealift.session.session import Session
 from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.state import Clock

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from sealift.errors import PeerError
-from sealift.session.circuit import Circuit
-from sealift.session.envelope import (
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.envelope import (
     FRAME_COST_BYTES,
     WINDOW_BYTES,
     Envelope,

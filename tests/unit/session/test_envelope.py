@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sealift.errors import MalformedError
-from sealift.session.envelope import FRAME_COST_BYTES, Envelope, EnvelopeKind
+from sealift.session.relay.envelope import FRAME_COST_BYTES, Envelope, EnvelopeKind
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,19 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
 from sealift.ids import Digest
-from sealift.session.circuit import Circuit
-from sealift.session.envelope import (
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.client import MAX_BACKLOG, Link
+from sealift.session.relay.envelope import (
     MAX_REGISTRATION_BYTES,
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
     fresh_circuit,
 )
-from sealift.session.link import MAX_BACKLOG, Link
-from sealift.session.registry import Registry, prover
-from sealift.session.relay import Relay
+from sealift.session.relay.registry import Registry, prover
+from sealift.session.relay.server import Relay
+from sealift.session.relay.switchboard import MAX_OPENED
 from sealift.session.session import Session
-from sealift.session.switchboard import MAX_OPENED
 from tests.sim.attested import Cast, both
 
 

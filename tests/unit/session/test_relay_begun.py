@@ -6,8 +6,8 @@ import socket
 import time
 
 from sealift.channel.transports.tcp import LENGTH_BYTES
-from sealift.session.envelope import Envelope, EnvelopeKind
-from sealift.session.relay import Relay
+from sealift.session.relay.envelope import Envelope, EnvelopeKind
+from sealift.session.relay.server import Relay
 
 
 def registration(name: str) -> bytes:

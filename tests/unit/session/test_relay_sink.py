@@ -6,8 +6,8 @@ import pytest
 
 from sealift.errors import PeerError
 from sealift.events import Event
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.server import Relay
 
 DIAL_S = 2.0
 

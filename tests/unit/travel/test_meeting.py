@@ -12,8 +12,8 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError
 from sealift.release.statement import SignedStatement, sign_statement
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.server import Relay
 from sealift.session.session import Session
 from sealift.travel import meeting as room
 from sealift.travel.lease import Lease

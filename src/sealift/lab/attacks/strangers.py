@@ -16,9 +16,9 @@ from sealift.lab.attacks.rules import refusal
 from sealift.lab.attacks.stage import OWNERS, Stage
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
-from sealift.session.link import Link
-from sealift.session.registry import Registry, prover
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.registry import Registry, prover
+from sealift.session.relay.server import Relay
 from sealift.travel.peers import expect_accelerator
 
 WAIT_S: Final = 20.0

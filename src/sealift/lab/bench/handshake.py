@@ -25,8 +25,8 @@ from sealift.ids import Digest, Role
 from sealift.lab.bench.report import BenchReport, start_report
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.server import Relay
 
 BAR_MS: Final = 10.0
 REPEATS: Final = 200

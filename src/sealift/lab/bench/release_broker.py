@@ -27,7 +27,7 @@ from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import connect
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.peers import (

@@ -30,7 +30,7 @@ from sealift.release.lease import prove_lease
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.session.session import Session
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.leasekeeping import LeaseKeeper

@@ -22,11 +22,11 @@ from sealift.lab.bench.travel_shipping import ShippingDock, receive_model, send_
 from sealift.lab.bench.travel_wire import Answer, pack, serve, unpack
 from sealift.release.receipt import ScrubSummary
 from sealift.release.signed import SignedAgreement, verify
+from sealift.session.direct.host import Berth, Dock
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
-from sealift.travel.dock import Berth, Dock
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.hostsetup import VisitAccount
 from sealift.travel.lease import Lease, SignedLease

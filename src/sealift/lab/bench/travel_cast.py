@@ -33,7 +33,7 @@ from sealift.release.agreement import (
 )
 from sealift.release.bundle import measure_bundle
 from sealift.release.signed import SignedAgreement, add_signature
-from sealift.session.relay import Relay
+from sealift.session.relay.server import Relay
 from sealift.travel.lease import Lease, sign_lease
 
 LEASE_S: Final = 3600.0

@@ -31,11 +31,11 @@ from sealift.release.signed import (
     add_signature,
     verify,
 )
+from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.exchange import DirectOffer
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.link import Link
-from sealift.travel.alongside import Pathfinder
-from sealift.travel.direct import DirectOffer
+from sealift.session.relay.client import Link
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import SignedLease

@@ -25,8 +25,8 @@ from sealift.release.files import read_whole
 from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.session.endpoint import Endpoint
-from sealift.session.link import Link
-from sealift.session.registry import prover
+from sealift.session.relay.client import Link
+from sealift.session.relay.registry import prover
 from sealift.train.eventlines import EventLines
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance, Between, Receipts

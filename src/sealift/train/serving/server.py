@@ -28,7 +28,7 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.establish import accept
-from sealift.session.link import Link
+from sealift.session.relay.client import Link
 from sealift.session.session import Session
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.keyring import Keyring

@@ -11,8 +11,8 @@ import pytest
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.session.frames import raise_abort, unpack
-from sealift.session.link import Link
-from sealift.session.relay import Relay
+from sealift.session.relay.client import Link
+from sealift.session.relay.server import Relay
 from sealift.train.serving.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
 from sealift.train.serving.tally import Tally
 

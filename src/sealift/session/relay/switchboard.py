@@ -16,7 +16,7 @@ from typing import Final
 
 from sealift.errors import AuthenticationError, MalformedError, PeerError
 from sealift.ids import Buffer
-from sealift.session.envelope import (
+from sealift.session.relay.envelope import (
     FRAME_COST_BYTES,
     WINDOW_BYTES,
     Envelope,
@@ -25,7 +25,7 @@ from sealift.session.envelope import (
     refuse,
     relay_error,
 )
-from sealift.session.registry import CHALLENGE_BYTES, Registry
+from sealift.session.relay.registry import CHALLENGE_BYTES, Registry
 
 MAX_OPENED: Final = 32  # circuits that one connection may have opened
 MAX_OPENED_UNPROVEN: Final = 8  # that of a stranger

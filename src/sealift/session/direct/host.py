@@ -23,7 +23,12 @@ from sealift.channel.transports.transport import Deadline, SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.travel.direct import TOKEN_BYTES, DirectOffer, Kind, prove_accelerator
+from sealift.session.direct.exchange import (
+    TOKEN_BYTES,
+    DirectOffer,
+    Kind,
+    prove_accelerator,
+)
 
 MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
 MAX_UNPROVEN_EACH: Final = 4  # of them from one address

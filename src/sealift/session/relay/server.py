@@ -32,11 +32,11 @@ from sealift.channel.transports.transport import (
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
-from sealift.session.envelope import NO_CIRCUIT, refuse, relay_error
-from sealift.session.link import Link
-from sealift.session.registry import Registry
-from sealift.session.relayline import READ_BYTES, Account, Accounts, RelayLine
-from sealift.session.switchboard import Delivery, Switchboard
+from sealift.session.relay.client import Link
+from sealift.session.relay.connection import READ_BYTES, Account, Accounts, RelayLine
+from sealift.session.relay.envelope import NO_CIRCUIT, refuse, relay_error
+from sealift.session.relay.registry import Registry
+from sealift.session.relay.switchboard import Delivery, Switchboard
 
 REGISTER_TIMEOUT_S: Final = 10.0
 ACCEPT_PAUSE_S: Final = 0.05

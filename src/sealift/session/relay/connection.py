@@ -18,7 +18,7 @@ from sealift.channel.transports.transport import (
     peer_closed,
 )
 from sealift.ids import Buffer
-from sealift.session.envelope import FRAME_COST_BYTES, MAX_REGISTRATION_BYTES
+from sealift.session.relay.envelope import FRAME_COST_BYTES, MAX_REGISTRATION_BYTES
 
 READ_BYTES: Final = 64 << 10  # at once; longer frames are read into their own memory
 _PIECES: Final = 64  # of the outbox in one call; the system takes 1024

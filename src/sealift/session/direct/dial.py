@@ -21,7 +21,7 @@ from sealift.channel.transports.tcp import TcpTransport, connect_socket
 from sealift.channel.transports.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.travel.direct import PROOF_S, DirectOffer, PathName, prove_holder
+from sealift.session.direct.exchange import PROOF_S, DirectOffer, PathName, prove_holder
 
 DIAL_S: Final = 2.0
 MAX_OFFERS: Final = 4

@@ -15,8 +15,8 @@ from typing import Final
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.channel.transports.transport import Deadline, Transport, peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.session.circuit import Circuit
-from sealift.session.envelope import (
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.envelope import (
     MAX_ENVELOPE_BYTES,
     Envelope,
     EnvelopeKind,
@@ -24,7 +24,7 @@ from sealift.session.envelope import (
     fresh_circuit,
     relay_error,
 )
-from sealift.session.registry import Prove
+from sealift.session.relay.registry import Prove
 
 DIAL_TIMEOUT_S: Final = 10.0
 MAX_BACKLOG: Final = 64

@@ -21,7 +21,7 @@ from sealift.channel.transports.transport import (
 )
 from sealift.errors import PeerError
 from sealift.ids import Buffer
-from sealift.session.envelope import (
+from sealift.session.relay.envelope import (
     FRAME_COST_BYTES,
     WINDOW_BYTES,
     Envelope,

@@ -1,0 +1,1 @@
+"""Direct paths: the frames of a session, without the relay between its ends."""
