@@ -20,7 +20,7 @@ Words, with a `name` in them.
 | core: keys | `crypto.keys` `errors` | keys |
 | on demand | `attest.verifiers` | kinds |
 | core: broker | `release.stores` `release.vault` `agreement.*` | doors |
-| elsewhere | `data.loader.worker` | a worker |
+| elsewhere | `data.worker` | a worker |
 
 ## Where do I find
 
@@ -217,8 +217,8 @@ TABLES = {
     "a module that is not there": ("`crypto.keys`", "`crypto.keys` `crypto.gone`"),
     "a package that is not there": ("`agreement.*`", "`agreement.*` `gone.*`"),
     "a reader that reads nothing": (
-        "`data.loader.worker`",
-        "`data.loader.worker` `cli.main`",
+        "`data.worker`",
+        "`data.worker` `cli.main`",
     ),
     "a place without demand": ("`attest.verifiers`", "`attest.verifiers` `errors`"),
     "a module left out": ("`release.vault` ", ""),

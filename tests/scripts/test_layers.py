@@ -41,8 +41,8 @@ MODULES = [
     "travel.holder",
     "data.seal",
     "train.loop",
-    "bench.report",
-    "demo.show",
+    "lab.bench.report",
+    "lab.demo.show",
     "link.door",
     "health.answers",
     "health.reporting",
@@ -61,6 +61,11 @@ PLANTED = {
     "upwards": (
         "crypto.aead",
         "import sealift.channel.record",
+        "Imports point downwards",
+    ),
+    "session below release": (
+        "session.handshake",
+        "import sealift.release.broker",
         "Imports point downwards",
     ),
     "siblings": (
