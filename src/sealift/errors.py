@@ -16,13 +16,18 @@
     └─ JobError              recipe error, NaN, divergence                      exit 7
 
 An error is one line: what happened, why, and what to do. ``code`` is its stable
-name, which ``sealift explain`` describes. A bug of ours is not in this tree.
+name; what it means and what to do stands once, in ``errors.toml``, which ``sealift
+explain`` shows. A bug of ours is not in this tree.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import ClassVar
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Final
+
+CATALOGUE: Final = Path(__file__).with_suffix(".toml")
 
 
 class SealiftError(Exception):
@@ -31,7 +36,7 @@ class SealiftError(Exception):
     Args:
         what: What happened, lower case, without a full stop.
         why: The cause, if it is known and may be told.
-        fix: What the reader can do about it.
+        fix: What the reader can do about it, if this place knows more than the catalogue.
         code: Stable kebab-case name; the class default when left out.
     """
 
@@ -43,15 +48,23 @@ class SealiftError(Exception):
     ) -> None:
         self.what = what
         self.why = why
-        self.fix = fix
         self.code = code or self.default_code
+        self.fix = fix
         super().__init__(what)
+
+    @property
+    def fix(self) -> str:
+        """What the reader can do about it: said at the place, or by the catalogue."""
+        return self._fix or remedy(self.code)
+
+    @fix.setter
+    def fix(self, fix: str) -> None:
+        self._fix = fix
 
     def __str__(self) -> str:
         line = f"{self.what}: {self.why}" if self.why else self.what
-        if self.fix:
-            line = f"{line}. {self.fix}"
-        return _one_line(line)
+        fix = self.fix
+        return _one_line(f"{line}. {fix}" if fix else line)
 
 
 class Stopping(BaseException):
@@ -92,10 +105,7 @@ class AuthenticationError(RefusedError):
     default_code = "authentication"
 
     def __init__(self) -> None:
-        super().__init__(
-            "authentication failed",
-            fix="The bytes were changed, or the key is not the one they were made with",
-        )
+        super().__init__("authentication failed")
 
 
 class EvidenceError(RefusedError):
@@ -166,6 +176,29 @@ class JobError(SealiftError):
     default_code = "job"
 
 
+@cache
+def catalogue() -> dict[str, dict[str, str]]:
+    """By code: ``what`` it means, and ``fix`` or ``do``, what to do about it.
+
+    Read once, on first need. A process that is to lose its files reads it before.
+
+    Raises:
+        OSError: this package's own file cannot be read.
+    """
+    import tomllib
+
+    return tomllib.loads(CATALOGUE.read_text("utf-8"))
+
+
+def remedy(code: str) -> str:
+    """The first sentence of the catalogue's ``fix``, if there is one and it can be read."""
+    try:
+        entry = catalogue().get(code, {})
+    except (OSError, MemoryError):  # no descriptor is left, say: never a second error
+        return ""
+    return entry.get("fix", "").partition(". ")[0].removesuffix(".")
+
+
 def _one_line(text: str) -> str:
     """Errors quote what others sent: no line breaks, no terminal control codes."""
     line = " ".join(text.split())
@@ -184,7 +217,7 @@ def no_descriptors(why: str) -> UnavailableError:
     """This process, or this machine, has as many files open as it may."""
     return UnavailableError(
         "too many files are open",
-        why=why,
+        why=why,  # and the catalogue may be one too many
         fix="Raise the limit (ulimit -n), or close what holds files open",
         code="no-descriptors",
     )

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.cli.explain import explanations
 from sealift.cli.main import main
 from sealift.crypto.identity import create_identity, save_identity
+from sealift.errors import catalogue
 from tests.sim.terminals import FENCE
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
@@ -142,7 +142,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     line = LAST_WORDS.fullmatch(error)
     assert line is not None, error
     assert process.returncode == 1
-    assert line[2] in explanations()
+    assert line[2] in catalogue()
     return said, line[2]
 
 
@@ -175,7 +175,7 @@ def test_every_name_of_the_page_is_explained() -> None:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     names = set(re.findall(r"`([a-z-]+)`", "".join(rows)))
     assert len(names) > 10
-    assert names <= explanations().keys()
+    assert names <= catalogue().keys()
 
 
 def wait_for(process: subprocess.Popen[str], word: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,9 @@ EXPECTED = {  # class: (exit code, default code)
 }
 
 
+FREE_SPACE = "Free some space and run it again; nothing half-written was left"
+
+
 def test_exit_and_default_codes() -> None:
     found = {n: (k.exit_code, k.default_code) for n, k in CLASSES.items()}
     assert found == EXPECTED
@@ -68,6 +72,8 @@ def test_docstring_draws_the_classes() -> None:
         (UsageError("no job", why="none given"), "no job: none given"),
         (UsageError("no job", fix="Name one"), "no job. Name one"),
         (UsageError("a", why="b", fix="C"), "a: b. C"),
+        (UsageError("a", code="disk-full"), f"a. {FREE_SPACE}"),
+        (UsageError("a", why="b", fix="C", code="disk-full"), "a: b. C"),
         (UsageError("a\n  b", why="c\r\nd\te"), "a b: c d e"),
         (UsageError("red \x1b[31m", why="bell\x07"), "red ?[31m: bell?"),
         (MalformedError("bad", field="a.b"), "bad (at field a.b)"),
@@ -78,6 +84,16 @@ def test_docstring_draws_the_classes() -> None:
 )
 def test_one_printable_line(error: SealiftError, line: str) -> None:
     assert str(error) == line
+
+
+def test_a_line_without_its_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor is left, say: the remedy is missing, and nothing else."""
+    monkeypatch.setattr(errors, "CATALOGUE", Path("/nowhere/errors.toml"))
+    errors.catalogue.cache_clear()
+    error = UsageError("a", why="b", code="disk-full")
+    assert str(error) == "a: b"
+    monkeypatch.undo()
+    assert str(error) == f"a: b. {FREE_SPACE}"
 
 
 def test_own_code_wins_over_the_default() -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from sealift.errors import UsageError
+from sealift.errors import UsageError, catalogue
 
 WIDTH = 80
 
@@ -29,31 +26,24 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the explanation; the exit code."""
     if args.name is None:
-        for name in sorted(explanations()):
+        for name in sorted(catalogue()):
             print(name)
         return 0
     name = args.name.strip("[]")
-    entry = explanations().get(name)
+    entry = catalogue().get(name)
     if entry is None:
         raise UsageError(
             f"there is no error of the name {name[:60]!r}",
             fix=_suggestion(name),
             code="no-explanation",
         )
-    for part in (entry["what"], entry["do"]):
+    for part in entry.values():
         print(textwrap.fill(part, WIDTH))
     return 0
 
 
-@cache
-def explanations() -> dict[str, dict[str, str]]:
-    """What each name means (``what``) and what to do (``do``)."""
-    text = files("sealift.cli").joinpath("explanations.toml").read_text("utf-8")
-    return tomllib.loads(text)
-
-
 def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, explanations(), n=1)
+    close = difflib.get_close_matches(name, catalogue(), n=1)
     if close:
         return f"Did you mean {close[0]}?"
     return "`sealift explain` lists all names"

@@ -16,7 +16,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sealift.errors import UnavailableError, UsageError
+from sealift.errors import UnavailableError, UsageError, catalogue
 from sealift.health.answers import answer
 from sealift.health.status import FILE, PARTIAL, read_status
 from sealift.train.sandbox import landlock
@@ -100,6 +100,7 @@ def serve(folder: Path, listening: socket.socket, clock: Callable[[], float]) ->
     """Show a role's status until a signal comes."""
     config = configure(make_application(folder, clock))
     config.load()  # reads its modules, which it cannot do afterwards
+    catalogue()  # and what errors say
 
     async def confined() -> None:
         give_up_access(folder)

@@ -19,6 +19,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from sealift.errors import catalogue
 from sealift.train.importgate import close_gate, installed_places
 from sealift.train.sandbox import landlock, limits
 from sealift.train.sandbox.confine import Confinement, confine_worker
@@ -62,6 +63,7 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when it is over
         limits.hide_memory()
         warm_up()
+        catalogue()  # a worker's errors say their remedy without another file
         pin_libraries()
         self._installed = installed_places()
         confinement = best_of(self._wanted, self._places)
