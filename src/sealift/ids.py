@@ -40,9 +40,7 @@ def check_name(text: str, *, what: str = "name") -> str:
     """
     if not _NAME.fullmatch(text):
         raise MalformedError(
-            f"{what} {text[:80]!r} is not a valid name",
-            fix="Use 1 to 63 of a-z, 0-9 and '-', not at either end",
-            code="bad-name",
+            f"{what} {text[:80]!r} is not a valid name", code="bad-name"
         )
     return text
 

@@ -112,7 +112,6 @@ def _derive(evidence: Evidence, trusted: Trusted) -> ReferenceValues:
             f"evidence of kind {evidence.kind} gives no reference values",
             why="only the agreement names keys of development evidence, and Azure's "
             "guests are measured by two sources that parties pin by hand",
-            fix="Name what it must show in the agreement",
             code="references-kind",
         )
     return derive(evidence.body, trusted)
@@ -158,7 +157,6 @@ def _of_tpm(raw: bytes, trusted: Trusted) -> ReferenceValues:
         raise UsageError(
             "nobody said who runs this TPM",
             why="its certificate does not tell a chip from a cloud's program",
-            fix="Give --operator hardware, virtual or software",
             code="references-operator",
         )
     body = tpm.parse_body(raw)
@@ -189,7 +187,6 @@ def _ima(allowed: dict[str, tuple[Digest, ...]], trusted: Trusted) -> ImaReferen
             "the host's list names no interpreter, policy or agent",
             why="without a program that must have run, a host that measures nothing "
             "would be accepted",
-            fix="Name what every host must have run: --must PATH",
             code="references-must",
         )
     return ImaReferences(allow=allowed, must=must)
@@ -211,8 +208,6 @@ def _endorsed(body: tpm.TpmBody, trusted: Trusted) -> tuple[Digest, Certificate]
         raise EvidenceError(
             "nobody is known who vouches for this TPM",
             why=f"its certificate was issued by {top.issuer}, which is not here",
-            fix="Give its maker's certificates: --tpm-issuers, or tpm/issuer/ in "
-            "the collateral",
             code="references-no-root",
         )
     return chain[0].spki_digest, top
@@ -285,7 +280,6 @@ def _signer(
     raise EvidenceError(
         f"there is no {name} certificate",
         why="it says which product and firmware the report is of",
-        fix="Fetch it from AMD's key distribution service into the collateral",
         code="snp-key-missing",
     )
 

@@ -28,7 +28,6 @@ class Check:
         found: What the evidence shows, as text.
         code: Empty if it passed, else the stable name of the refusal.
         refusal: The class of error that a failure leads to.
-        fix: What the reader can do about a failure.
     """
 
     subject: str
@@ -36,7 +35,6 @@ class Check:
     found: str
     code: str = ""
     refusal: Refusal = "policy"
-    fix: str = ""
 
     @property
     def passed(self) -> bool:
@@ -52,7 +50,6 @@ def check(
     found: str,
     code: str,
     refusal: Refusal = "policy",
-    fix: str = "",
 ) -> Check:
     """A check that passed if ``holds``, and fails under the name ``code`` if not."""
     return Check(
@@ -61,7 +58,6 @@ def check(
         found=found,
         code="" if holds else code,
         refusal=refusal,
-        fix="" if holds else fix,
     )
 
 
@@ -75,7 +71,6 @@ def check_among(
         expected=" or ".join(each.hex() for each in allowed) or "no value is allowed",
         found=found.hex(),
         code=code,
-        fix="Compare with the reference values that the parties signed",
     )
 
 
@@ -92,7 +87,6 @@ def check_bound(found: bytes, bound: bytes | None, subject: str) -> Check:
         found=found.hex(),
         code="evidence-unbound",
         refusal="evidence",
-        fix="Collect fresh evidence in this handshake",
     )
 
 
@@ -113,7 +107,6 @@ def check_code_bundle(found: Digest | None, expected: Digest | None) -> Check:
         expected=expected.to_text() if expected else "any",
         found=found.to_text() if found else "none measured",
         code="code-bundle-differs",
-        fix="Start it with the agreed bundle, or agree on the other one",
     )
 
 
@@ -131,7 +124,6 @@ def check_collateral_age(collateral: Collateral, *, max_age_s: int, at_s: int) -
         found=f"{at_s - collateral.as_of_s} s",
         code=code,
         refusal="stale",
-        fix="Fetch it again on a machine with network" if code else "",
     )
 
 
@@ -156,7 +148,6 @@ def _refusal(first: Check, more: int) -> RefusedError:
     return kinds[first.refusal](
         f"evidence refused: {first.subject}",
         why=f"expected {_short(first.expected)}, found {_short(first.found)}{also}",
-        fix=first.fix,
         code=first.code,
     )
 

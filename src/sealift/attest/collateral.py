@@ -43,7 +43,6 @@ class Collateral:
             raise EvidenceError(
                 f"the collateral has no {name}",
                 why="this evidence cannot be judged without it",
-                fix="Fetch it on a machine with network, and give the bundle",
                 code="collateral-missing",
             )
         return self.items[name]
@@ -80,7 +79,6 @@ def require_recent(collateral: Collateral, *, at_s: int, max_age_s: int) -> None
             "the collateral is not of this time",
             why=f"it is {(at_s - collateral.as_of_s) / DAY_S:.1f} days old, "
             f"{max_age_s / DAY_S:.1f} are allowed",
-            fix="Fetch it again on a machine with network",
             code="collateral-stale",
         )
 

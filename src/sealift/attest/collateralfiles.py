@@ -68,7 +68,6 @@ def to_items(raw: bytes, stem: str = "") -> dict[str, bytes]:
         "no collateral that is known here",
         why="neither lists of Intel's, nor certificates, revocation lists, OCSP answers "
         "or manifests",
-        fix="Give it a name: --item NAME=FILE",
         code="collateral-unknown",
     )
 
@@ -144,7 +143,6 @@ def _read_rim(raw: bytes, stem: str) -> dict[str, bytes]:
         raise MalformedError(
             "a manifest whose id is not known",
             why="a file is named by its id: NV_GPU_DRIVER_GH100_550.144.03.xml",
-            fix="Rename it, or give --item nvidia/rim/ID=FILE",
             code="collateral-unknown",
         )
     return {f"nvidia/rim/{stem}": raw}

@@ -119,7 +119,6 @@ def find_enrolment(
     raise EvidenceError(
         "the attestation key is not enrolled",
         why="nobody whom the agreement names found it beside this endorsement key",
-        fix="Enrol the host with a broker of the agreement",
         code="tpm-not-enrolled",
     )
 
@@ -173,7 +172,6 @@ def check_answer(secret: SecretKey, answer: bytes) -> None:
         raise EvidenceError(
             "the host could not open the credential",
             why="its attestation key is not in the TPM of that endorsement key",
-            fix="Enrol from the machine whose TPM it is",
             code="tpm-not-activated",
         ) from None
 
@@ -185,6 +183,5 @@ def _require_signature(signed: SignedEnrolment) -> None:
         raise EvidenceError(
             "an enrolment is not genuine",
             why=f"{signed.enroller} did not sign it so",
-            fix="Enrol the host again",
             code="tpm-not-enrolled",
         ) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from sealift.attest.check import Check, check
 from sealift.attest.runtimelog import (
@@ -25,7 +25,6 @@ from sealift.ids import Digest
 
 MultiGpu = Literal["none", "ppcie", "nvle"]
 Environment = Literal["production", "simulation", "unavailable"]
-_FIX: Final = "Restart the machine, so that measured code binds the GPUs once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,6 @@ def read_binding(
         expected="measured once",
         found=f"measured {len(places)} times",
         code="gpu-binding-count",
-        fix=_FIX,
     )
     early = check(
         not places or not code or max(places) < min(code),
@@ -112,7 +110,6 @@ def read_binding(
         if not code
         else f"bound at {places}, code from {min(code)}",
         code="gpu-binding-late",
-        fix=_FIX,
     )
     if len(places) != 1:
         return None, (once, early)
@@ -133,7 +130,6 @@ def check_binding(
             expected=_say_devices(binding.devices),
             found=_say_devices(present),
             code="gpu-binding-devices",
-            fix="Show the evidence of every device that was bound, and of no other",
         ),
         check(
             binding.protects,
@@ -142,7 +138,6 @@ def check_binding(
             "debug tools off",
             found=binding.say_state(),
             code="gpu-not-protected",
-            fix="Turn confidential mode on and debug tools off, and restart",
         ),
     )
 

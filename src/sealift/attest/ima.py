@@ -120,9 +120,7 @@ def _bank(quoted: bytes, state: ImaState) -> HashName:
     bank = _BANKS.get(len(quoted))
     if bank is None or len(state.register) != len(quoted):
         raise MalformedError(
-            f"PCR 10 of {len(quoted)} bytes cannot be replayed",
-            fix="Quote the sha256 or the sha384 bank, the same one every time",
-            code="ima-bank",
+            f"PCR 10 of {len(quoted)} bytes cannot be replayed", code="ima-bank"
         )
     return bank
 
@@ -151,7 +149,6 @@ def _no_replay(
         found="SHA-1 digests with zeros behind" if padded else "never that value",
         code="ima-padded-sha1" if padded else "ima-replay-differs",
         refusal="evidence",
-        fix="Send every entry of this boot, in order; kernels below 5.8 cannot be judged",
     )
 
 
@@ -163,7 +160,6 @@ def _lag(ahead: int, allowed: int) -> Check:
         found=str(ahead),
         code="ima-lag",
         refusal="stale",
-        fix="Quote again after reading the list, or raise max_lag",
     )
 
 
@@ -190,7 +186,6 @@ def _boot_aggregate(
         expected=expected,
         found=f"{first.algorithm}:{first.digest.hex()}" if first else "no entry",
         code="ima-boot-aggregate",
-        fix="Quote PCR 0 to 9 in the bank of ima_hash, or list boot_aggregate",
     )
 
 
@@ -239,7 +234,6 @@ def _must_have(met: frozenset[str], references: ImaReferences) -> Check:
         expected=", ".join(references.must) or "some: the references name none",
         found=f"not {', '.join(missing)}" if missing else "all that are named",
         code="ima-must-have",
-        fix="Measure them on the host; `attest reference` fills the list (--must)",
     )
 
 
@@ -316,5 +310,4 @@ def _refused(number: int, entry: Entry, code: str, why: str) -> Check:
         expected="a file that the references allow",
         found=f"{ascii(entry.path)[1:-1]} {entry.algorithm}:{entry.digest.hex()}, {why}",
         code=code,
-        fix="Have the parties agree on this file, or keep it from running there",
     )

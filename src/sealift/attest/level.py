@@ -84,7 +84,6 @@ def parse_accept(levels: Iterable[str]) -> tuple[Level, ...]:
             "accept names development beside another level",
             why="development protects from nobody, so the other levels would be void",
             field="accept",
-            fix='Write accept = ["development"], or leave development out',
             code="development-not-alone",
         )
     return accepted

@@ -143,7 +143,6 @@ def find_verifier(evidence: Evidence, verifiers: Mapping[str, Verifier]) -> Veri
         raise EvidenceError(
             "evidence of an unknown kind",
             why=f"no verifier reads {evidence.media_type}",
-            fix="Install the extra that verifies it, or use another kind",
             code="evidence-unknown-kind",
         )
     return verifier
@@ -156,7 +155,6 @@ def _require_level(possible: frozenset[Level], accepted: tuple[Level, ...]) -> N
         raise PolicyError(
             "development evidence refused",
             why=f"the agreement accepts {', '.join(accepted)}",
-            fix='Only accept = ["development"] asks for it, and it protects from nobody',
             code="development-refused",
         )
     raise PolicyError(
@@ -172,7 +170,6 @@ def _require_rehearsal(claims: Claims, rehearse: Level | None) -> None:
         raise PolicyError(
             f"the evidence does not rehearse {rehearse}",
             why=f"it rehearses {claims.rehearsing or 'nothing'}",
-            fix="Show the evidence of that level, from its development stand-in",
             code="rehearsal-differs",
         )
 

@@ -58,6 +58,5 @@ def no_references(kind: str) -> PolicyError:
     return PolicyError(
         f"the agreement has no reference values for {kind}",
         why="without them nothing that it shows could be right",
-        fix="Collect them (sealift attest collect --as-reference) and sign a successor",
         code="references-missing",
     )

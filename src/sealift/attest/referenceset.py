@@ -123,7 +123,6 @@ def verify_set(
             f"the reference set {wanted.name} is an old one",
             why=f"its number is {found.number}, "
             f"number {max(wanted.number, seen)} was used or agreed on",
-            fix="Ask its signer for the latest file",
             code="references-rolled-back",
         )
     return found
@@ -179,6 +178,5 @@ def _foreign(wanted: SetName, why: str) -> EvidenceError:
     return EvidenceError(
         f"this is not the reference set {wanted.name} of the agreement",
         why=why,
-        fix="Ask its signer for the file",
         code="references-foreign",
     )

@@ -109,7 +109,6 @@ def check_modules(
             expected=str(files.get(module.path, "no such file in the bundle")),
             found=module.digest.to_text(),
             code="module-foreign",
-            fix="Restart the machine, and run the agreed bundle only",
         )
         for module in measured_modules(events)
     )
@@ -128,7 +127,6 @@ def measured_bundle(events: Iterable[RuntimeEvent]) -> Digest | None:
         raise EvidenceError(
             "the runtime log does not name one code bundle",
             why=f"it has {len(found)} such events, and one of 32 bytes is taken",
-            fix="Restart the machine, and measure the bundle once",
             code="code-bundle-twice",
         )
     return Digest(found[0]) if found else None

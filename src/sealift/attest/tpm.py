@@ -135,7 +135,6 @@ def check_same_boot(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> Ch
         found=_say(now),
         code="tpm-reset",
         refusal="stale",
-        fix="Start the job again: what was released before the reset is not renewed",
     )
 
 

@@ -222,9 +222,5 @@ def _octets(value: object) -> bytes:
 
 def _unknown(why: str) -> SealiftError:
     return MalformedError(
-        "no form of evidence that is known here",
-        why=why,
-        fix="Give a file of `sealift attest collect`, a TDX quote, an SNP report, "
-        "or evidence of NVIDIA's, Trustee's or dstack's tools",
-        code="bad-evidence-file",
+        "no form of evidence that is known here", why=why, code="bad-evidence-file"
     )

@@ -188,6 +188,5 @@ def _unreachable(url: str, why: str) -> UnavailableError:
     return UnavailableError(
         "a vendor's service gives no answer",
         why=f"{url}: {why}",
-        fix="Try again where there is network, or give a cache with --service NAME=URL",
         code="collateral-unreachable",
     )

@@ -127,10 +127,7 @@ def _without_waiting(name: str, flags: int) -> int:
 
 def _no_file(path: Path) -> UnavailableError:
     return UnavailableError(
-        f"cannot read {path}",
-        why="it is not a regular file",
-        fix="Check the path",
-        code="cannot-read",
+        f"cannot read {path}", why="it is not a regular file", code="cannot-read"
     )
 
 
@@ -138,6 +135,5 @@ def _unreadable(path: Path, error: OSError) -> UnavailableError:
     return UnavailableError(
         f"cannot read {path}",
         why=error.strerror or type(error).__name__,
-        fix="Check the path and its permissions",
         code="cannot-read",
     )

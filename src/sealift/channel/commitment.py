@@ -172,7 +172,5 @@ def _require_equal(computed: bytes, expected: bytes, what: str) -> None:
         verify_equal(computed, expected)
     except AuthenticationError:
         raise IntegrityError(
-            f"{what} is not the content that was committed to",
-            fix="Use the file that the agreement was made with, or make a successor",
-            code="content-mismatch",
+            f"{what} is not the content that was committed to", code="content-mismatch"
         ) from None

@@ -227,13 +227,7 @@ def _bad_place(why: str) -> UsageError:
 
 def device_lost(why: str) -> UnavailableError:
     """The device failed, or was unplugged, in the middle of work."""
-    return UnavailableError(
-        "the device stopped working",
-        why=why,
-        fix="Check the machine's log, then start the job again: it goes on from its "
-        "last checkpoint",
-        code="device-lost",
-    )
+    return UnavailableError("the device stopped working", why=why, code="device-lost")
 
 
 def device_out_of_memory(nbytes: int, why: str = "") -> UnavailableError:
@@ -241,6 +235,5 @@ def device_out_of_memory(nbytes: int, why: str = "") -> UnavailableError:
     return UnavailableError(
         f"the device has no room for {nbytes} bytes",
         why=why,
-        fix="Free some of its memory, or ask for smaller batches",
         code="device-out-of-memory",
     )

@@ -160,6 +160,5 @@ def _malformed(field: str, offset: int, *, why: str) -> MalformedError:
         field=field,
         offset=offset,
         why=why,
-        fix="Check that this is the right file, and whole",
         code="bad-stream-header",
     )

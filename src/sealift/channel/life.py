@@ -39,7 +39,5 @@ class Life:
 def dead_stream() -> UsageError:
     """What is told of a stream that is over."""
     return UsageError(
-        "this sealed stream is closed, or ended with an error",
-        fix="Start again under a fresh header",
-        code="dead-stream",
+        "this sealed stream is closed, or ended with an error", code="dead-stream"
     )

@@ -96,11 +96,7 @@ def demand_free(paths: Iterable[Path], folder: int) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-            raise UsageError(
-                f"{path} exists already",
-                fix="Choose another name, or remove it first",
-                code="output-exists",
-            )
+            raise UsageError(f"{path} exists already", code="output-exists")
 
 
 def write_failed(path: Path, error: OSError) -> SealiftError:
@@ -109,15 +105,11 @@ def write_failed(path: Path, error: OSError) -> SealiftError:
         return no_descriptors(error.strerror or str(error))
     if error.errno in _FULL:
         return UnavailableError(
-            f"cannot write {path}",
-            why="the disk is full",
-            fix="Free some space and run it again; nothing half-written was left",
-            code="disk-full",
+            f"cannot write {path}", why="the disk is full", code="disk-full"
         )
     return UnavailableError(
         f"cannot write {path}",
         why=error.strerror or type(error).__name__,
-        fix="Check the folder and its permissions",
         code="cannot-write",
     )
 

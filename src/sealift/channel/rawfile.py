@@ -150,6 +150,5 @@ class RawSealedFile:
             f"{self.name} is not a whole sealed file",
             offset=offset,
             why=why,
-            fix="Copy it again, or seal it again at its owner's",
             code="bad-sealed-file",
         )

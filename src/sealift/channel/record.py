@@ -242,7 +242,6 @@ def forked_stream() -> UsageError:
     return UsageError(
         "a sealed stream cannot be used in a forked process",
         why="two processes would use one nonce twice",
-        fix="Start a stream of its own in the child",
         code="forked-stream",
     )
 

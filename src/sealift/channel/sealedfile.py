@@ -268,6 +268,5 @@ def _wrong_length(expected: int, actual: str) -> MalformedError:
     return MalformedError(
         "the source has not the length it was said to have",
         why=f"expected {expected} bytes, got {actual}",
-        fix="Nothing was written; seal it again when the source does not change",
         code="source-length",
     )

@@ -86,6 +86,5 @@ def _malformed(field: str, *, why: str) -> MalformedError:
         "sealed stream trailer is malformed",
         field=field,
         why=why,
-        fix="The stream is not whole: fetch or seal it again",
         code="bad-stream-trailer",
     )

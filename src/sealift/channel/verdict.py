@@ -168,6 +168,5 @@ def not_deferred(why: str) -> UsageError:
     return UsageError(
         "this batch is not used before its verdict",
         why=why,
-        fix="Leave verdicts strict for it, which is the default",
         code="deferral-not-allowed",
     )

@@ -137,10 +137,7 @@ def _require_right(kind: StatementKind, signed: SignedAgreement, name: str) -> N
 
 def _no_right(name: str, why: str) -> PolicyError:
     return PolicyError(
-        f"{name} cannot say that of this agreement",
-        why=why,
-        fix="Leave it (sealift agreement leave): every party may",
-        code="no-right",
+        f"{name} cannot say that of this agreement", why=why, code="no-right"
     )
 
 

@@ -28,7 +28,7 @@ def ask_line(question: str, default: str = "") -> str:
         print(ascii_only(shown), end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:
-            raise UsageError("nobody answered", fix="Ask again", code="no-answer")
+            raise UsageError("nobody answered", code="no-answer")
         answer = line.strip() or default
         if answer:
             return answer

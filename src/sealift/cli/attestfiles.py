@@ -85,10 +85,7 @@ def load_evidence(args: argparse.Namespace) -> LoadedEvidence:
     except MalformedError as error:
         why = f"{ours}; {error}"
         raise MalformedError(
-            f"{args.file} is not a file of evidence",
-            why=why,
-            fix="Give a file that `sealift attest collect` wrote, or a vendor's tool",
-            code="bad-evidence-file",
+            f"{args.file} is not a file of evidence", why=why, code="bad-evidence-file"
         ) from None
     _say(f"{args.file} is {wrapped.form}: taken as {wrapped.evidence.kind} evidence")
     return LoadedEvidence(wrapped.evidence, wrapped.form)
@@ -139,9 +136,7 @@ def require_absent(path: Path) -> None:
         UsageError: ``exists``.
     """
     if path.exists():
-        raise UsageError(
-            f"{path} exists", fix="Name another file with -o", code="exists"
-        )
+        raise UsageError(f"{path} exists", code="exists")
 
 
 def _say(line: str) -> None:

@@ -74,7 +74,6 @@ def _demand_folder(path: Path) -> None:
         raise UnavailableError(
             f"cannot write {path}",
             why="its folder is not there, or closed to you",
-            fix="Make the folder, or choose another",
             code="cannot-write",
         )
 

@@ -142,9 +142,7 @@ def open_tee(args: argparse.Namespace, platform: Platform, state: Path) -> Attes
     if provider == SNP_PROVIDER:
         return SnpAttester(platform.reader)
     raise UnavailableError(
-        f"reports of {provider} are not known here",
-        fix="Update Sealift, or use another kind of evidence",
-        code="tsm-provider",
+        f"reports of {provider} are not known here", code="tsm-provider"
     )
 
 
@@ -184,7 +182,6 @@ def bind_devices(lead: Attester, platform: Platform) -> Callable[[], CompositeAt
         raise UnavailableError(
             "nothing here can bind GPUs to this machine",
             why="SEV-SNP has no register that a running guest could extend",
-            fix="Use a TDX guest, or a guest with a TPM of its own",
             code="gpu-unbound",
         )
     nvml = platform.nvml()
@@ -206,7 +203,6 @@ def measure_bundle_once(attester: LoggingAttester, bundle: Digest) -> None:
         raise UnavailableError(
             "this host ran other code since it was started",
             why=f"it measured {found.short}, the agreement names {bundle.short}",
-            fix="Restart the machine: what ran before cannot be taken back",
             code="other-bundle",
         )
 

@@ -103,7 +103,6 @@ def _development(host: _Host) -> Attester:
     if setup.identity.public_key not in agreement.references.development_attesters:
         raise PolicyError(
             "the agreement does not accept this host's attester key",
-            fix="Put it into references.development_attesters, or use the named host",
             code="attester-unknown",
         )
     return DevelopmentAttester(

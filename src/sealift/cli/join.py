@@ -120,7 +120,6 @@ def require_kept(lost: int, folder: Path) -> None:
         raise JobError(
             f"{lost} of the receipts were lost",
             why=f"{folder} could not be written",
-            fix="The events say of which visits",
             code="receipt-lost",
         )
 
@@ -236,7 +235,6 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
             except AuthenticationError:
                 raise MalformedError(
                     f"{name}{SEALED_SUFFIX} is not the file that its key is for",
-                    fix="Use the files that the agreement was made with",
                     code="other-resource",
                 ) from None
             if header.is_described:
@@ -267,7 +265,6 @@ def load_held(
             raise MalformedError(
                 f"{resource.name} is not sealed as the agreement says",
                 why="its card differs",
-                fix="Use the files that the agreement was made with",
                 code="other-resource",
             )
         source = RawSealedFile(folder / f"{resource.name}{SEALED_SUFFIX}")

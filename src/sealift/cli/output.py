@@ -75,9 +75,7 @@ def _open(args: argparse.Namespace) -> str:
     if args.output is None and not args.folder.is_file():
         raise UsageError("a model goes to a file", fix="Name it with -o")
     if args.output is not None and args.output.exists():
-        raise UsageError(
-            f"{args.output} exists", fix="Name another file with -o", code="exists"
-        )
+        raise UsageError(f"{args.output} exists", code="exists")
     at_s = parse_time(args.at)
     verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
     prompt = f"passphrase of {args.key.name}"

@@ -50,9 +50,7 @@ def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> s
         return os.environ.pop(VARIABLE)
     passphrase = ask_terminal(prompt)
     if twice and ask_terminal(f"{prompt}, once more") != passphrase:
-        raise UsageError(
-            "the two passphrases differ", fix="Try again", code="passphrases-differ"
-        )
+        raise UsageError("the two passphrases differ", code="passphrases-differ")
     return passphrase
 
 
@@ -64,8 +62,6 @@ def ask_terminal(prompt: str) -> str:
     """
     if not sys.stdin.isatty():
         raise UsageError(
-            "a passphrase is needed and there is no terminal to ask",
-            fix="Name a file that holds it with --passphrase-file",
-            code="no-terminal",
+            "a passphrase is needed and there is no terminal to ask", code="no-terminal"
         )
     return getpass.getpass(f"{prompt}: ")

@@ -51,10 +51,7 @@ def read_columns(path: Path | None, schema: Schema) -> Columns:
     except _UNREADABLE as error:
         why = str(error)[:200].rstrip(".") or type(error).__name__
         raise MalformedError(
-            f"{path.name} does not fit the model's inputs",
-            why=why,
-            fix="`sealift predict --describe` shows them",
-            code="bad-request",
+            f"{path.name} does not fit the model's inputs", why=why, code="bad-request"
         ) from None
 
 
@@ -83,12 +80,11 @@ def require_writable(path: Path | None) -> None:
     if path.suffix not in _WRITERS:
         raise _other_kind(path)
     if path.exists():
-        raise UsageError(f"{path} exists", fix="Name another file", code="exists")
+        raise UsageError(f"{path} exists", code="exists")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UnavailableError(
             f"cannot write {path}",
             why="its folder is not there, or may not be written to",
-            fix="Make the folder, or name another file",
             code="cannot-write",
         )
 

@@ -27,8 +27,6 @@ def run(args: argparse.Namespace) -> int:
     """Go on; the exit code."""
     if read_job(args.job).plan != "travel":
         raise UsageError(
-            "a job of plan local keeps no checkpoints",
-            fix="Run it again with `sealift train`",
-            code="nothing-to-resume",
+            "a job of plan local keeps no checkpoints", code="nothing-to-resume"
         )
     return train.run(args)

@@ -138,7 +138,6 @@ def _check_plan(job: JobTable, agreement: VerifiedAgreement) -> None:
         raise PolicyError(
             f"the agreement is about {'serving' if serves else 'training'}",
             why=f"the job's plan is {job.plan}",
-            fix="Name the agreement that the job is for",
             code="other-purpose",
         )
 
@@ -150,7 +149,6 @@ def _check_purpose(job: JobTable, agreement: VerifiedAgreement) -> None:
         raise UsageError(
             "the job would make nothing",
             why="it has no epochs, and no statistics may leave",
-            fix="Set training.prepare, and agree on output.statistics; or set epochs",
             code="nothing-to-make",
         )
 
@@ -165,9 +163,7 @@ def require_data_owner(setup: RoleSetup, role: str) -> None:
     require_party(setup, name, role)
     if name not in setup.agreement.agreement.holders:
         raise PolicyError(
-            f"{name} brings no data to this agreement",
-            fix=f"The {role} runs with the key of a data owner",
-            code="not-a-data-owner",
+            f"{name} brings no data to this agreement", code="not-a-data-owner"
         )
 
 

@@ -146,7 +146,6 @@ def _require_understood(certificate: Certificate) -> None:
         raise EvidenceError(
             f"the certificate of {certificate.subject} says what nobody here understands",
             why=f"extension {unknown[0]} is critical",
-            fix="Do not use this device with this version",
             code="chain-critical",
         )
 
@@ -171,6 +170,5 @@ def _require_unrevoked(
     if revocation_list.revokes(certificate):
         raise EvidenceError(
             f"the certificate of {certificate.subject} was revoked",
-            fix="Do not use this device",
             code="chain-revoked",
         )

@@ -272,8 +272,5 @@ def _read(path: Path) -> bytes:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UnavailableError(
-            f"cannot read {path}",
-            why=error.strerror or "",
-            fix="Check the path and its permissions",
-            code="cannot-read",
+            f"cannot read {path}", why=error.strerror or "", code="cannot-read"
         ) from None

@@ -30,7 +30,6 @@ _HASHES: Final[dict[str, HashName]] = {  # of names and keys: they identify, no 
     "sha384": "sha384",
     "sha512": "sha512",
 }
-_FIX: Final = "Fetch the collateral again"
 
 
 class StatusAnswer:
@@ -61,7 +60,6 @@ class StatusAnswer:
             raise EvidenceError(
                 f"an OCSP answer for {issuer.subject} is not genuine",
                 why="neither it nor its delegate signed it",
-                fix=_FIX,
                 code="ocsp-not-genuine",
             )
         if not self.this_update_s <= at_s <= self.next_update_s:
@@ -69,7 +67,6 @@ class StatusAnswer:
                 f"an OCSP answer for {issuer.subject} is not of this time",
                 why=f"it holds from {say_time(self.this_update_s)} "
                 f"to {say_time(self.next_update_s)}",
-                fix=_FIX,
                 code="ocsp-expired",
             )
 
@@ -142,7 +139,6 @@ class Revocations:
                     raise EvidenceError(
                         f"the certificate of {certificate.subject} was revoked",
                         why="its issuer does not answer that it is good",
-                        fix="Do not use this device",
                         code="chain-revoked",
                     )
 

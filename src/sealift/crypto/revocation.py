@@ -49,7 +49,6 @@ class RevocationList:
         if not self._is_signed_by(issuer):
             raise EvidenceError(
                 f"the revocation list of {issuer.subject} is not genuine",
-                fix="Fetch the collateral again",
                 code="crl-not-genuine",
             )
         if not self.this_update_s <= at_s <= self.next_update_s:
@@ -57,7 +56,6 @@ class RevocationList:
                 f"the revocation list of {issuer.subject} is not of this time",
                 why=f"it holds from {say_time(self.this_update_s)} "
                 f"to {say_time(self.next_update_s)}",
-                fix="Fetch the collateral again",
                 code="crl-expired",
             )
 

@@ -123,10 +123,7 @@ def require_own_folder(folder: Path) -> None:
         why = f"it holds {len(found)} other names"
     if found:
         raise UsageError(
-            f"{folder} is not a folder of a status alone",
-            why=why,
-            fix="Give the role a folder of its own with --status, and show that one",
-            code="status-folder",
+            f"{folder} is not a folder of a status alone", why=why, code="status-folder"
         )
 
 
@@ -145,6 +142,5 @@ def give_up_access(folder: Path) -> None:
         raise UnavailableError(
             "this process could read the role's keys",
             why="it runs as the same user, or as root, and the kernel has no Landlock",
-            fix="Run `sealift health` as another user",
             code="health-unconfined",
         )

@@ -89,7 +89,6 @@ class BatchForm:
                 raise PolicyError(
                     "the two ends do not mean the same batches",
                     why=f"{str(theirs)[:80]} crosses, {ours} is expected",
-                    fix="Give offer() and accept() the same form",
                     code="form-differs",
                 )
 
@@ -108,7 +107,6 @@ def form_of(spec: Spec) -> BatchForm:
     if form.batch_bytes > MAX_BATCH_BYTES:
         raise UsageError(
             f"a batch of {form.batch_bytes} bytes is above {MAX_BATCH_BYTES}",
-            fix="Send fewer rows at a time",
             code="batch-too-large",
         )
     return form
@@ -137,7 +135,6 @@ def batch_differs(found: str, wanted: str) -> UsageError:
     return UsageError(
         f"this batch is not of the link's form: {found}",
         why=f"the form says {wanted}",
-        fix="Every batch has the names, types and shapes that the link was made with",
         code="batch-differs",
     )
 
@@ -167,9 +164,4 @@ def _aligned(nbytes: int) -> int:
 
 
 def _bad(why: str) -> UsageError:
-    return UsageError(
-        "this is no form of a batch",
-        why=why,
-        fix='Write {"x": ("float32", (32, 8)), ...}: type and shape of whole batches',
-        code="bad-batch-form",
-    )
+    return UsageError("this is no form of a batch", why=why, code="bad-batch-form")

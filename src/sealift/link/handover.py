@@ -108,7 +108,6 @@ class Connection:
                 "another process is between the two ends of the link",
                 why=f"the socket leads to process {seen or 'that has no number here'}, "
                 f"the session to {process}",
-                fix="Let both use the path directly, in one PID namespace",
                 code="somebody-between",
             )
 
@@ -255,7 +254,6 @@ def _require_version(found: int) -> None:
         raise PolicyError(
             "the other end of the link speaks another version",
             why=f"{found}; this is {VERSION}",
-            fix="Use one version of Sealift at both ends",
             code="link-version",
         )
 

@@ -20,7 +20,6 @@ class OneCall:
         if not self._lock.acquire(blocking=False):
             raise UsageError(
                 "this end of the link is in the midst of another call",
-                fix="Let one thread send, or receive, and what feeds it do neither",
                 code="link-in-use",
             )
 

@@ -160,7 +160,6 @@ def require_possible(agreement: VerifiedAgreement, *, development: bool) -> None
         raise PolicyError(
             "development evidence refused",
             why="it protects nobody: whoever runs the device's process can read batches",
-            fix="Only development=True asks for it",
             code="development-refused",
         )
 
@@ -222,7 +221,6 @@ def _development_attester(
     if identity.public_key not in document.references.development_attesters:
         raise PolicyError(
             f"the agreement does not accept {identity.name}'s attester key",
-            fix="Put it into references.development_attesters, or use the named one",
             code="attester-unknown",
         )
     return DevelopmentAttester(
@@ -235,9 +233,7 @@ def _development_attester(
 
 def _no_data(name: str) -> PolicyError:
     return PolicyError(
-        f"{name} brings no data to this agreement",
-        fix="Use the identity, or the name, of a data owner",
-        code="not-a-data-owner",
+        f"{name} brings no data to this agreement", code="not-a-data-owner"
     )
 
 

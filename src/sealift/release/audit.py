@@ -182,9 +182,7 @@ def verify_head(signed: SignedTreeHead) -> TreeHead:
         signed.log.verify(Label.TREE_HEAD, encode(signed.head), signed.signature)
     except AuthenticationError:
         raise IntegrityError(
-            "a tree head is not signed by its log's owner",
-            fix="Ask the owner's broker for its head again",
-            code="head-unsigned",
+            "a tree head is not signed by its log's owner", code="head-unsigned"
         ) from None
     return signed.head
 

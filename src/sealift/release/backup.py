@@ -138,10 +138,7 @@ def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
     found = connection.execute("PRAGMA integrity_check").fetchone()[0]
     if found != "ok":
         raise IntegrityError(
-            f"{path} is damaged",
-            why=str(found).splitlines()[0],
-            fix="Use another copy",
-            code="vault-damaged",
+            f"{path} is damaged", why=str(found).splitlines()[0], code="vault-damaged"
         )
 
 
@@ -164,7 +161,6 @@ def _require_one_time(folder: Path, uses: dict[str, int], revoked: int) -> None:
             raise IntegrityError(
                 f"{folder / VAULT} and {folder / LOG} are not of one time",
                 why="the log speaks of uses or revocations that the vault forgot",
-                fix="Use a vault and a log that were copied together",
                 code="copies-differ",
             )
 
@@ -173,9 +169,7 @@ def _make_new(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        raise UsageError(
-            f"{folder} exists already", fix="Name a new folder", code="output-exists"
-        ) from None
+        raise UsageError(f"{folder} exists already", code="output-exists") from None
     except FileNotFoundError as error:
         raise unreadable(folder.parent, error) from None
     except OSError as error:

@@ -65,7 +65,6 @@ def load_bundle(folder: Path, agreed: CodeBundle) -> dict[str, bytes]:
         raise IntegrityError(
             "the code is not the agreed code",
             why=f"{differing[0]} differs",
-            fix="Use the agreed bundle, or agree on this one",
             code="code-bundle-differs",
         )
     return files

@@ -222,7 +222,6 @@ def rolled_back(number: int, who: str) -> StaleError:
     return StaleError(
         f"{who} does not know checkpoint {number}",
         why="its files are older than that, or another copy",
-        fix="Put its vault and log of today back; an earlier checkpoint is never opened",
         code="checkpoint-rolled-back",
     )
 
@@ -231,7 +230,6 @@ def _forked(number: int) -> IntegrityError:
     return IntegrityError(
         f"two checkpoints have the number {number}",
         why="runs of this job with different owners went on side by side",
-        fix="Give the job another name",
         code="checkpoint-forked",
     )
 
@@ -240,7 +238,6 @@ def _missing(mark: CheckpointMark, owner: str) -> PeerError:
     return PeerError(
         f"checkpoint {mark.number} needs the broker of {owner}",
         why="it holds a share of the key and released nothing to us",
-        fix="Start it, then start the job again",
         code="checkpoint-broker-missing",
     )
 

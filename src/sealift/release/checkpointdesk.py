@@ -281,7 +281,6 @@ def _superseded() -> PolicyError:
     return PolicyError(
         "this accelerator does not work on the job any more",
         why="a newer one took it over",
-        fix="Stop this one; two accelerators cannot write one job's checkpoints",
         code="instance-superseded",
     )
 
@@ -290,6 +289,5 @@ def _wrong_number(mark: CheckpointMark, why: str) -> StaleError:
     return StaleError(
         f"checkpoint {mark.number} is not the next one here",
         why=why,
-        fix="Start the job again; it goes on from the last checkpoint that counts",
         code="checkpoint-number",
     )

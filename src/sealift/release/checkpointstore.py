@@ -186,7 +186,6 @@ class CheckpointStore:
         if row is None or not row[1]:
             raise UnavailableError(
                 f"the vault holds no share of checkpoint {mark.number} of {key.job}",
-                fix="Only the latest checkpoint of a job that has not finished opens",
                 code="no-share",
             )
         context = self._context(key, mark)

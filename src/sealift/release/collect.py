@@ -76,7 +76,7 @@ def collect_release(
     expected = _expected_info(request, session, wanted, verified)
     answer = ask_broker(session, BrokerRequest(release=request), timeout_s)
     if clock() - asked_at > EXPIRY_S:
-        raise StaleError("the release came too late", fix="Ask again", code="expired")
+        raise StaleError("the release came too late", code="expired")
     release = require_answer(answer.release, answer)
     return _open(release, session, expected, owner, wanted), release.head
 
@@ -258,6 +258,5 @@ class BrokerRefusedError(PolicyError):
         super().__init__(
             "the broker refused",
             why=f"{line} [{visible(refusal.rule)[:60]}]",
-            fix="Its owner's log names the rule",
         )
         self.rule = refusal.rule

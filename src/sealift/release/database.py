@@ -150,9 +150,7 @@ def _appearing(path: Path) -> Iterator[Path]:
         yield partial
         os.link(partial, path)
     except FileExistsError:
-        raise UsageError(
-            f"{path} exists already", fix="Choose another name", code="output-exists"
-        ) from None
+        raise UsageError(f"{path} exists already", code="output-exists") from None
     except OSError as error:
         raise write_failed(path, error) from None
     finally:
@@ -211,20 +209,14 @@ def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_FULL" or (name.startswith(_FAILED) and _is_full(path.parent)):
         return UnavailableError(
-            f"cannot write {path}",
-            why="the disk is full",
-            fix="Free some space and try again; nothing was written",
-            code="disk-full",
+            f"cannot write {path}", why="the disk is full", code="disk-full"
         )
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED"):
-        return UnavailableError(
-            f"{path} is in use", fix="Stop the other process first", code="in-use"
-        )
+        return UnavailableError(f"{path} is in use", code="in-use")
     if name in ("SQLITE_READONLY_RECOVERY", "SQLITE_READONLY_CANTINIT"):
         return UnavailableError(
             f"{path} was left in the middle of a write",
             why="its process was killed",
-            fix="Start its broker once: that completes or undoes the write",
             code="interrupted-write",
         )
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
@@ -269,7 +261,5 @@ def _is_full(folder: Path) -> bool:
 
 def _not_ours(path: Path) -> MalformedError:
     return MalformedError(
-        f"{path} is not a database of this kind, or it is damaged",
-        fix="Check the path, or restore the file from a copy",
-        code="bad-database",
+        f"{path} is not a database of this kind, or it is damaged", code="bad-database"
     )

@@ -99,7 +99,6 @@ def require_use(count: int, limit: int, resource: str) -> None:
         raise PolicyError(
             f"the key of {resource} was released {limit} times, as often as it may be",
             why="its owner's rule counts every release, those of resumed jobs too",
-            fix="Its owner may sign a successor that allows more",
             code="uses-exhausted",
         )
 
@@ -131,7 +130,6 @@ def require_same_host(lease: str, attester: str) -> None:
         raise PolicyError(
             "the lease was opened by evidence of another host",
             why="an instance is one process, and does not move",
-            fix="Start the accelerator again: that is another instance",
             code="attester-differs",
         )
 
@@ -155,9 +153,7 @@ def _signed(state: State) -> None:
 def _in_force(state: State) -> None:
     if state.in_force != state.verified.digest:
         raise StaleError(
-            "a successor of this agreement is in force",
-            fix="Start the job again under the successor",
-            code="agreement-superseded",
+            "a successor of this agreement is in force", code="agreement-superseded"
         )
 
 
@@ -205,7 +201,6 @@ def _own(resources: tuple[Resource, ...], state: State) -> None:
     if not resources:
         raise PolicyError(
             f"{state.owner.name} brings nothing to this agreement",
-            fix="Use the identity, or the name, of a data owner",
             code="not-a-data-owner",
         )
     for resource in resources:
@@ -249,7 +244,6 @@ def _level(ask: Ask, state: State) -> None:
                 f"{resource.owner} lets {resource.name} go at other levels",
                 why=f"the evidence proves {level or 'none'}; "
                 f"the owner's rule accepts {', '.join(accepted) or 'none'}",
-                fix="Run the job at a level that every owner accepts",
                 code="owner-level-refused",
             )
 
@@ -272,7 +266,6 @@ def _fresh_evidence(ask: Ask, state: State) -> None:
                 f"the evidence is too old for {resource.name}",
                 why=f"it may have been judged {state.evidence_age_s:.1f} s ago; "
                 f"the owner's rule allows {longest_s:g} s",
-                fix="Renew the session first, or begin another one",
                 code="evidence-old",
             )
 
@@ -287,18 +280,13 @@ def _uses(ask: Ask, state: State) -> None:
             raise PolicyError(
                 f"this instance did not get the key of {resource.name}",
                 why="what was made of the rows goes to nobody whom they may not reach",
-                fix="Collect every key of the owner first",
                 code="share-before-keys",
             )
 
 
 def _challenge(ask: Ask, state: State) -> None:
     if not state.fresh:
-        raise StaleError(
-            "this challenge was used before",
-            fix="Ask with a fresh one",
-            code="challenge-replayed",
-        )
+        raise StaleError("this challenge was used before", code="challenge-replayed")
 
 
 _NO_VAULT: Final = "the process has no vault: it sends under the agreement it was given"

@@ -146,8 +146,6 @@ def _parse(path: Path) -> _Document:
         raise MalformedError(
             f"{path} is not an agreement: {error.what}",
             why=error.why,
-            fix=error.fix
-            or "Correct the field; `sealift agreement new` writes them all",
             field=error.field,
             code="bad-agreement",
         ) from None

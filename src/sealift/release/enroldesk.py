@@ -102,9 +102,7 @@ class EnrolDesk:
             enrolment, secret = self._open.pop(session, (None, None))
         if enrolment is None or secret is None:
             raise EvidenceError(
-                "this session has no open challenge",
-                fix="Begin the enrolment again",
-                code="tpm-not-activated",
+                "this session has no open challenge", code="tpm-not-activated"
             )
         try:
             check_answer(secret, answer)
@@ -122,9 +120,7 @@ class EnrolDesk:
             raise no_references("TPM evidence")
         if self._signer.public_key not in appraiser.references.enrollers:
             raise PolicyError(
-                "this owner enrols no hosts under the agreement",
-                fix="Name the owner's key in references.enrollers and sign a successor",
-                code="not-an-enroller",
+                "this owner enrols no hosts under the agreement", code="not-an-enroller"
             )
         _, root = verify_endorsement(
             request.certificates,
@@ -137,7 +133,6 @@ class EnrolDesk:
             raise PolicyError(
                 "the host is none of those that were agreed on",
                 why=endorsement_key.to_text(),
-                fix="Run on an agreed machine, or agree on this one",
                 code="tpm-other-host",
             )
         return root.key

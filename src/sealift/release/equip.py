@@ -84,7 +84,6 @@ def _require_newest(collateral: Collateral, ledger: Ledger) -> None:
         raise StaleError(
             "the collateral is older than one that was used before",
             why="older collateral may hide that hardware was revoked since",
-            fix="Use the bundle of last time, or fetch it again",
             code="collateral-rolled-back",
         )
     ledger.remember(_COLLATERAL, collateral.as_of_s)
@@ -97,7 +96,6 @@ def _find(found: tuple[SignedReferenceSet, ...], wanted: SetName) -> SignedRefer
     raise UnavailableError(
         f"the reference set {wanted.name} is not here",
         why="the agreement names it, and nothing can be judged without it",
-        fix="Ask its signer for the file and give it with --references",
         code="references-absent",
     )
 

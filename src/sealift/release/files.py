@@ -146,8 +146,5 @@ def unreadable(path: Path, error: OSError) -> SealiftError:
     if is_out_of_descriptors(error):
         return no_descriptors(error.strerror or str(error))
     return UnavailableError(
-        f"cannot read {path}",
-        why=error.strerror or str(error),
-        fix="Check the path and its permissions",
-        code="cannot-read",
+        f"cannot read {path}", why=error.strerror or str(error), code="cannot-read"
     )

@@ -149,7 +149,6 @@ def open_release(
         raise StaleError(
             "the key was released for something else",
             why="another agreement, resource, session or challenge",
-            fix="Ask again",
             code="release-foreign",
         )
     raw = encode(expected)
@@ -171,9 +170,7 @@ def verify_owner(label: Label, message: bytes, signature: bytes, owner: Party) -
         owner.sign.verify(label, message, signature)
     except AuthenticationError:
         raise RefusedError(
-            f"what was released is not signed by {owner.name}",
-            fix="Somebody between may have replaced it; ask the owner's broker",
-            code="release-unsigned",
+            f"what was released is not signed by {owner.name}", code="release-unsigned"
         ) from None
 
 
@@ -185,9 +182,7 @@ def _verify_logged(release: KeyRelease, info: Digest, owner: Party) -> None:
     entry = decode(LogEntry, release.entry)
     if (entry.kind, entry.info) != ("release", info):
         raise IntegrityError(
-            "the log entry is about something else",
-            fix="The owner's broker does not log what it does; do not use it",
-            code="release-unlogged",
+            "the log entry is about something else", code="release-unlogged"
         )
 
 

@@ -42,7 +42,6 @@ def _no_proof(log: PublicKey, first: int, second: int) -> tuple[bytes, ...]:
     raise PolicyError(
         "a tree head without proof that its log only grew",
         why=f"from {first} to {second} entries",
-        fix="Ask the owner's broker for the consistency proof",
         code="head-unproven",
     )
 
@@ -171,7 +170,6 @@ def find_head(path: Path, log: PublicKey) -> SignedTreeHead:
         raise PolicyError(
             f"{path} holds no head of this log",
             why=f"the log's owner is {log}",
-            fix="Use the file in which you keep heads",
             code="no-head",
         )
     return kept[log.to_text()]
@@ -182,10 +180,7 @@ def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
         return decode(SignedTreeHead, raw)
     except MalformedError as error:
         raise MalformedError(
-            f"{path} holds no tree heads",
-            why=error.what,
-            fix="Use the file in which you keep heads, not a log",
-            code="bad-heads",
+            f"{path} holds no tree heads", why=error.what, code="bad-heads"
         ) from None
 
 

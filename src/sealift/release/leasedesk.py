@@ -219,7 +219,6 @@ class SessionVisit:
             raise PolicyError(
                 "the session was not renewed since the last answer",
                 why="a lease is renewed by fresh evidence",
-                fix="Renew the session first",
                 code="not-renewed",
             )
         return self.judged_after_s

@@ -129,7 +129,6 @@ def require_follows(after: Agreement, before: Agreement) -> None:
         raise StaleError(
             "the agreement does not follow the one before",
             why=f"{after.name} {after.number} after {before.name} {before.number}",
-            fix="Name the digest of the agreement in force as predecessor",
             code="agreement-line",
         )
 
@@ -169,7 +168,6 @@ def _require_first(link: SignedLink) -> None:
         raise StaleError(
             "the agreement comes without the line before it",
             why=f"it is number {agreement.number}",
-            fix="Use the file as `sealift agreement sign` wrote it: it carries the line",
             code="agreement-line",
         )
     _require_everybody(link, frozenset())
@@ -182,7 +180,6 @@ def _require_everybody(link: SignedLink, excused: frozenset[str]) -> None:
         raise PolicyError(
             "the agreement is not signed by everybody",
             why=f"{', '.join(missing)} missing",
-            fix="Every party runs `sealift agreement sign`; no key is released before",
             code="agreement-unsigned",
         )
 
@@ -213,7 +210,6 @@ def _require_board(before: Agreement, link: SignedLink, left: frozenset[str]) ->
             "too few members of the board signed",
             why=f"{', '.join(agreed) or 'nobody'} did; the agreement before asks for "
             f"{board.threshold} of {', '.join(board.members)}",
-            fix="Have more members run `sealift agreement sign`",
             code="board-unsigned",
         )
 
@@ -226,10 +222,7 @@ def _require_own_part(
     if part is None:
         if party.name not in left:
             raise PolicyError(
-                f"{party.name} was left out without having left",
-                fix=f"Have {party.name} run `sealift agreement leave`, and put its "
-                "statement beside the agreement",
-                code="party-removed",
+                f"{party.name} was left out without having left", code="party-removed"
             )
         return
     if part == own_part(before, party.name):
@@ -257,7 +250,6 @@ def _require_former_key(party: Party, link: SignedLink) -> None:
         raise PolicyError(
             f"the key of {party.name} changed without a signature by the one before",
             why="others could have put a key of theirs in its place",
-            fix="Sign with --former-key as well, or begin another line",
             code="key-change-unsigned",
         )
     message = encode(link.agreement)
@@ -271,7 +263,6 @@ def _verify(name: str, key: PublicKey, message: bytes, signature: bytes) -> None
         raise IntegrityError(
             f"the signature of {name} does not fit this agreement",
             why="it was altered after it was signed, or another key signed it",
-            fix="Ask for the original file, or have it signed again",
             code="agreement-altered",
         ) from None
 
@@ -289,7 +280,6 @@ def find_speaker(signed: SignedStatement, links: Sequence[SignedLink]) -> Party:
         raise StaleError(
             f"a statement that {signer.name} signed with a former key",
             why="an agreement of the line names another one, which speaks for it now",
-            fix=f"Have {signer.name} say it again with its key of now",
             code="former-key",
         )
     return signer
@@ -376,7 +366,6 @@ def _refuse_vetoed(
             raise PolicyError(
                 f"{each.party} vetoed {agreement.name}, number {agreement.number}",
                 why="what was vetoed once binds nobody, and nothing can follow it",
-                fix="Agree on another successor of the one before",
                 code="agreement-vetoed",
             )
 
@@ -388,6 +377,5 @@ def _refuse_cancelled(agreement: Agreement, about: Sequence[Statement]) -> None:
         raise PolicyError(
             f"the line {agreement.name} was cancelled",
             why=f"by {', '.join(sorted(said & set(board.members)))}",
-            fix="Begin another line, under another name",
             code="agreement-cancelled",
         )

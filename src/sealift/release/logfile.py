@@ -73,7 +73,6 @@ def rolled_back(size: int, covered: int) -> IntegrityError:
     return IntegrityError(
         "the log was rolled back",
         why=f"it has {size} entries, a head from outside covers {covered}",
-        fix="Ask its owner for the whole log",
         code="log-rolled-back",
     )
 
@@ -81,8 +80,5 @@ def rolled_back(size: int, covered: int) -> IntegrityError:
 def damaged(path: Path, why: str) -> IntegrityError:
     """The error for a log that does not hold together."""
     return IntegrityError(
-        f"the log {path} does not hold together",
-        why=why,
-        fix="Restore it from a copy; a broker does not serve from a damaged log",
-        code="log-damaged",
+        f"the log {path} does not hold together", why=why, code="log-damaged"
     )

@@ -205,7 +205,6 @@ def load_receipt(path: Path) -> SignedReceipt:
             why=error.why,
             field=error.field,
             offset=error.offset,
-            fix="Use the file as the holder wrote it",
             code="bad-receipt",
         ) from None
 
@@ -231,7 +230,6 @@ def verify_receipt(
         raise RefusedError(
             "the receipt's signature does not fit",
             why="the receipt was altered, or another key signed it",
-            fix="Use the file that the holder kept",
             code="receipt-altered",
         ) from None
     if verified is not None:

@@ -99,7 +99,6 @@ def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
             "too few owners said which agreement they saw last",
             why=f"{', '.join(sorted(owners)) or 'nobody'} did, "
             f"{rule.quorum} of {len(agreement.holders)} must",
-            fix="Start their brokers, or wait for them",
             code="quorum-missing",
         )
 
@@ -112,7 +111,6 @@ def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
             raise StaleError(
                 f"{each.owner} saw another agreement of number {each.number}",
                 why=f"{each.digest.short}, this one is {agreement.digest.short}",
-                fix="Keep both documents: together they show who signed both",
                 code="agreement-forked",
             )
 
@@ -121,7 +119,5 @@ def _rolled_back(agreement: Agreement, who: str, number: int) -> StaleError:
     return StaleError(
         f"{who} saw a later agreement of {agreement.name}",
         why=f"number {number}, and this one is number {agreement.number}",
-        fix="Use the later one; if this machine was restored from a backup, bring its "
-        "vault up to date first",
         code="agreement-rolled-back",
     )

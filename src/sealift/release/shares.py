@@ -132,9 +132,7 @@ class Shares:
         fetch = Fetch(mark, challenge)
         answer = self._ask(CheckpointRequest(job=self._job, fetch=fetch))
         if self._clock() - asked_at > EXPIRY_S:
-            raise StaleError(
-                "the release came too late", fix="Ask again", code="expired"
-            )
+            raise StaleError("the release came too late", code="expired")
         release = require_answer(answer.share, answer)
         share = self._open(release, self._expected(fetch))
         return share, release.logged.head
@@ -155,7 +153,6 @@ class Shares:
             raise StaleError(
                 "the share was released for something else",
                 why="another job, checkpoint, session or challenge",
-                fix="Ask again",
                 code="release-foreign",
             )
         message = signed_bytes(release.sealed, release.info)
@@ -195,6 +192,5 @@ class Shares:
 def _unlogged(owner: Party) -> IntegrityError:
     return IntegrityError(
         f"the log entry of {owner.name} is about something else",
-        fix="The owner's broker does not log what it does; do not use it",
         code="checkpoint-unlogged",
     )

@@ -167,7 +167,6 @@ class VerifiedAgreement:
             raise PolicyError(
                 f"{name} has left {self.agreement.name}",
                 why="nothing of it is released any more",
-                fix="Agree on a successor without its resources",
                 code="owner-left",
             )
         if name not in self.backing.signers:
@@ -288,7 +287,6 @@ def load_signed(path: Path) -> SignedAgreement:
         raise MalformedError(
             f"{path} is not an agreement: {error.what}",
             why=error.why,
-            fix="Use the file as `sealift agreement sign` wrote it",
             field=error.field,
             offset=error.offset,
             code="bad-agreement-file",

@@ -132,7 +132,6 @@ def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
     raise IntegrityError(
         f"a statement that {said.party} did not sign",
         why=f"{said.kind} of {said.line}, number {said.number}",
-        fix="Ask that party for the file, or remove it",
         code="statement-altered",
     )
 
@@ -151,7 +150,6 @@ def require_timely(said: Statement, now_s: float) -> None:
         raise StaleError(
             f"a statement of {said.party} from the future",
             why=f"{said.kind} of {said.line}, {said.at_s - now_s:.0f} seconds from now",
-            fix="Set this machine's clock right, or ask for a statement made anew",
             code="statement-early",
         )
 

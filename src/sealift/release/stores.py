@@ -134,6 +134,5 @@ def _taken(path: Path, holder: bytes) -> UnavailableError:
     return UnavailableError(
         f"another broker works with {path}",
         why=f"its process is {holder.decode('ascii', 'replace') or 'just beginning'}",
-        fix="Stop that one first: two would break the log",
         code="broker-running",
     )

@@ -141,7 +141,6 @@ class Vault:
                 if _row(self._connection, resource):
                     raise UsageError(
                         f"the vault holds a key for {resource} already",
-                        fix="Seal under another name; keys are never overwritten",
                         code="key-exists",
                     )
             self._connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?)", rows)
@@ -191,7 +190,6 @@ class Vault:
             raise UnavailableError(
                 f"the key of {resource} is deleted, and still lies in {self._path}-wal",
                 why="another process reads the vault",
-                fix="Stop it, and say it again: then the file is emptied",
                 code="key-lingers",
             )
 
@@ -246,11 +244,7 @@ def _row(
 
 
 def _no_key(resource: str) -> UnavailableError:
-    return UnavailableError(
-        f"the vault holds no key for {resource}",
-        fix="Seal the resource with this vault, or restore the vault",
-        code="no-key",
-    )
+    return UnavailableError(f"the vault holds no key for {resource}", code="no-key")
 
 
 def bring_up(path: Path) -> None:
@@ -271,7 +265,6 @@ def require_known_form(connection: sqlite3.Connection, path: Path) -> int:
         raise MalformedError(
             f"{path} was written by a later version of Sealift",
             why=f"its form is {form}, this version knows {FORM}",
-            fix="Use that version, or a later one",
             code="vault-version",
         )
     return form
@@ -307,6 +300,5 @@ def _require_successor(
         raise StaleError(
             "the agreement does not follow the one before",
             why=f"number {number} of {after.name} is in force here",
-            fix="Name the digest of the agreement in force as predecessor",
             code="agreement-line",
         )

@@ -58,12 +58,10 @@ def unwrap(
             raise IntegrityError(
                 f"{path} is damaged",
                 why=f"it is {identity.name}'s, and a secret in it was overwritten",
-                fix="Restore the file from a copy (sealift broker restore)",
                 code="vault-damaged",
             ) from None
         raise RefusedError(
             f"{path} does not open with the identity {identity.name}",
-            fix="Use the identity that the vault was made with",
             code="vault-locked",
         ) from None
     return SecretKey(raw)

@@ -100,7 +100,6 @@ class _Party:
         if not secrets.compare_digest(params.predecessor, self._predecessor):
             raise PolicyError(
                 "the peer continues another session than we do",
-                fix="Start a fresh session",
                 code="predecessor-differs",
             )
         screen_params(self._policy, params, self._endpoint.agreement)
@@ -225,7 +224,6 @@ def _require_version(params: Params) -> None:
         raise PolicyError(
             f"the peer speaks version {params.version} of the handshake",
             why=f"this Sealift speaks {VERSION}",
-            fix="Use releases that speak the same version",
             code="handshake-version",
         )
 

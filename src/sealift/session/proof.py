@@ -103,7 +103,6 @@ def screen_params(policy: PeerPolicy, params: Params, agreement: Digest) -> None
         raise PolicyError(
             "the peer works under another agreement",
             why=f"it names {params.agreement.short}, we have {agreement.short}",
-            fix="Give both the same signed agreement and start them again",
             code="agreement-differs",
         )
     if params.role not in policy.roles:
@@ -122,7 +121,6 @@ def screen_params(policy: PeerPolicy, params: Params, agreement: Digest) -> None
         raise PolicyError(
             f"{params.name} is not the instance that was expected",
             why="a process makes a fresh instance key at every start",
-            fix="Ask for a lease or grant for the instance that runs now",
             code="instance-differs",
         )
 
@@ -141,9 +139,7 @@ def _require_identity(policy: PeerPolicy, params: Params) -> None:
     if params.identity is None:
         if policy.require_identity:
             raise PolicyError(
-                f"{params.name} shows no identity key",
-                fix="Start it with the identity that the agreement names",
-                code="identity-missing",
+                f"{params.name} shows no identity key", code="identity-missing"
             )
         return
     if policy.identities is None:
@@ -152,7 +148,6 @@ def _require_identity(policy: PeerPolicy, params: Params) -> None:
     if params.identity != expected:
         raise PolicyError(
             f"{params.name} does not have the identity key that the agreement names",
-            fix="Compare the party's card with the agreement",
             code="identity-differs",
         )
 
@@ -171,7 +166,6 @@ def _appraise(
         raise PolicyError(
             f"{params.name} shows evidence that nobody asked for",
             why="no accepted level is set here, and no kind is accepted by default",
-            fix="Take accept from the agreement",
             code="evidence-refused",
         )
     result = policy.appraiser.appraise(proof.evidence, bound, earlier)

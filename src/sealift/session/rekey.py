@@ -36,7 +36,6 @@ def verify_same_peer(current: Established, renewed: Established) -> Established:
         raise PolicyError(
             "another peer answered the rekey",
             why="role, name, identity and instance key must stay the same",
-            fix="Start a fresh session",
             code="rekey-peer-differs",
         )
     return renewed

@@ -316,7 +316,6 @@ def verify_giver(given: ApprovedShare, signer: PublicKey, approver: str) -> None
         raise PolicyError(
             f"{approver} did not sign its approval",
             why="the signature is not by its key in the agreement",
-            fix=f"Ask {approver} for its own file",
             code="approval-unsigned",
         ) from None
 
@@ -344,7 +343,6 @@ def require_committed(share: SecretKey, approver: str, commitment: bytes) -> Non
         raise PolicyError(
             f"the share that {approver} gave is not the one it got",
             why="the accelerator committed to another one",
-            fix=f"Ask {approver} to approve again",
             code="approval-false",
         )
 

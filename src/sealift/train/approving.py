@@ -66,10 +66,7 @@ def read_request(
     place = folder / approval_name(approver.name)
     if place.exists():
         raise UsageError(
-            f"{place} exists",
-            why=f"{approver.name} approved already",
-            fix="Move it away to approve again",
-            code="exists",
+            f"{place} exists", why=f"{approver.name} approved already", code="exists"
         )
     raw = read_whole(folder / share_name(approver.name), MAX_SHARE_BYTES)
     share = decode(ApproverShare, raw)
@@ -154,7 +151,6 @@ def require_approvals(folder: Path, approvers: Sequence[str]) -> None:
         raise PolicyError(
             f"the model waits for the approval of {' and '.join(missing)}",
             why=f"there is no {' and no '.join(map(approval_name, missing))}",
-            fix="Who approves runs `sealift output approve` and adds that file",
             code="approval-missing",
         )
 

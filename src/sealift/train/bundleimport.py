@@ -47,9 +47,7 @@ def import_entry(
     """
     if entry not in files or not entry.endswith(".py"):
         raise MalformedError(
-            f"entry {entry!r} is not in the code bundle",
-            fix="Name a .py file of the bundle that defines build()",
-            code="bad-entry",
+            f"entry {entry!r} is not in the code bundle", code="bad-entry"
         )
     _forget_former_bundle()
     _refuse_hiding(files)
@@ -127,7 +125,6 @@ def _refuse_hiding(files: Files) -> None:
         if python and (top in sys.stdlib_module_names or top in sys.modules):
             raise MalformedError(
                 f"the code bundle's {path} hides the module {top}",
-                fix="Give the file or folder another name",
                 code="bundle-hides-module",
             )
 

@@ -140,7 +140,6 @@ def find_checkpoint(folder: Path, number: int, sealed: Digest) -> Path:
             f"{path.name} is not the checkpoint that counts",
             why="its digest is not the one in the owners' logs: it was replaced by an "
             "earlier one, or damaged",
-            fix="Put the file back that was written last; no other one opens",
             code="checkpoint-stale",
         )
     return path
@@ -195,7 +194,6 @@ def _open(path: Path, key: SecretKey) -> bytes:
         raise IntegrityError(
             f"{path.name} does not open with its key",
             why="it was changed on the disk, or the brokers' shares are of another one",
-            fix="Put the file back as it was written",
             code="checkpoint-damaged",
         ) from None
 
@@ -210,7 +208,6 @@ def _parse(plaintext: memoryview) -> tuple[_Head, dict[str, bytes]]:
         raise MalformedError(
             f"a checkpoint of version {version}",
             why=f"this Sealift reads version {VERSION}",
-            fix="Go on with the Sealift that wrote it, or give the job another name",
             code="checkpoint-version",
         )
     rest = plaintext[_START.size :]
@@ -245,7 +242,6 @@ def _require_binding(found: JobBinding, expected: JobBinding) -> None:
     raise PolicyError(
         "the checkpoint belongs to another job",
         why=f"its {what} differs",
-        fix="Run the job as it was begun, or give it another name to begin again",
         code="checkpoint-other-job",
     )
 
@@ -256,13 +252,11 @@ def _absent(folder: Path, number: int) -> StaleError | UnavailableError:
         return StaleError(
             f"checkpoint {number} counts, and {folder} holds only {earlier[-1]}",
             why="the folder was put back to an earlier state",
-            fix="Put the last file back; an earlier checkpoint does not open",
             code="checkpoint-stale",
         )
     return UnavailableError(
         f"{folder} holds no checkpoint {number}",
         why="the owners' brokers say that it counts",
-        fix="Name its folder with --state, or give the job another name to begin again",
         code="checkpoint-missing",
     )
 

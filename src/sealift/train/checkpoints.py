@@ -236,6 +236,5 @@ def _in_use(path: Path) -> UnavailableError:
     return UnavailableError(
         f"{path} is in use",
         why="another accelerator works on this job",
-        fix="Stop it first, or give this job another name",
         code="state-in-use",
     )

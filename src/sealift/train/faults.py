@@ -128,7 +128,6 @@ def foreign_import(path: str, line: int) -> RecipeError:
         Fault(kind="import", path=path, line=line, type="ImportError"),
         f"the recipe imports a foreign module{f' at {path}:{line}' if path else ''}",
         why="it is neither in the code bundle nor installed on the accelerator",
-        fix="Put the file into the bundle, or install its package",
         code="foreign-import",
     )
 
@@ -138,7 +137,6 @@ def not_finite(step: int) -> RecipeError:
     return RecipeError(
         Fault(kind="not-finite", step=step),
         f"the loss is not finite at step {step}",
-        fix="Lower the learning rate, or check the data's ranges",
         code="not-finite",
     )
 
@@ -195,7 +193,6 @@ def explain(fault: Fault) -> SealiftError:
         case "bundle":
             return MalformedError(
                 "a file of the code bundle hides a module of Python or of a package",
-                fix="`sealift try` names it; give it another name",
                 code="bundle-hides-module",
             )
         case "error":

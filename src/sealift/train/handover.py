@@ -75,7 +75,6 @@ def read_model_manifest(folder: Path, verified: VerifiedAgreement) -> RunManifes
         raise UnavailableError(
             f"the run in {folder} made no model",
             why="its job was for statistics alone",
-            fix="Its totals are in statistics.json",
             code="no-model",
         )
     return manifest

@@ -28,7 +28,6 @@ class JobShapes:
             raise PolicyError(
                 f"the job {job} began in another shape",
                 why="cut, passes, order, batches and seed decide what its numbers tell",
-                fix="Resume it as it began, or begin another job",
                 code="other-shape",
             )
         return first

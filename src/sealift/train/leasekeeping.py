@@ -237,11 +237,7 @@ class LeaseKeeper:
 
 
 def _silent(lease: KeyLease) -> PolicyError:
-    return PolicyError(
-        f"its broker was silent for {lease.lease_s:g} s",
-        fix="Start it again: it is needed all through the job",
-        code=SILENT,
-    )
+    return PolicyError(f"its broker was silent for {lease.lease_s:g} s", code=SILENT)
 
 
 def ended(owner: str, rule: str, error: SealiftError) -> PolicyError:
@@ -254,8 +250,5 @@ def ended(owner: str, rule: str, error: SealiftError) -> PolicyError:
 def lease_lost(owner: str, error: SealiftError) -> PolicyError:
     """What the work ends with."""
     return PolicyError(
-        f"the lease of the keys of {owner} was lost",
-        why=str(error),
-        fix="Its broker's audit log names the rule; start again on a clean host",
-        code="lease-lost",
+        f"the lease of the keys of {owner} was lost", why=str(error), code="lease-lost"
     )

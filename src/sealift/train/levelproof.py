@@ -68,7 +68,6 @@ def prove_releases(
     if not releases:
         raise IntegrityError(
             "the log shows no release to the instance that signed the manifest",
-            fix="Compare with the log of the broker that served this run",
             code="no-release",
         )
     for each in releases:

@@ -180,7 +180,6 @@ def _require_no_approval(agreement: Agreement) -> None:
         raise PolicyError(
             "the plan local cannot keep a model until it is approved of",
             why=f"the agreement asks for the approval of {' and '.join(names)}",
-            fix="Use plan travel, or agree on an output rule without approved_by",
             code="output-unapproved",
         )
 
@@ -243,9 +242,7 @@ def _verify(
     name = resource.name
     if name not in readers or name not in cards or name not in keys:
         raise IntegrityError(
-            f"no sealed file or key for {name}",
-            fix="The local plan reads every resource of the agreement",
-            code="missing-resource",
+            f"no sealed file or key for {name}", code="missing-resource"
         )
     reader, key = readers[name], keys[name]
     if reader.header.is_described:  # a model's is not

@@ -132,7 +132,6 @@ def choose_model(agreement: VerifiedAgreement, name: str) -> Resource:
         raise PolicyError(
             f"the agreement has no model {name[:63]!r}" if name else "which model?",
             why=f"its models: {known}",
-            fix="Name one of them (serving.model in the job, --model of a client)",
             code="no-such-model",
         )
     return named[0]
@@ -221,9 +220,5 @@ def _typed(plain: Mapping[str, Any], name: str, kind: type, default: Any) -> Any
 
 def _bad(path: str, why: str) -> MalformedError:
     return MalformedError(
-        "the model's form does not fit",
-        field=path,
-        why=why,
-        fix="docs/howto/serve-a-model.md shows one",
-        code="bad-form",
+        "the model's form does not fit", field=path, why=why, code="bad-form"
     )

@@ -133,10 +133,7 @@ def check_complete(
     else:
         return
     raise PolicyError(
-        "the model does not leave the accelerator",
-        why=why,
-        fix="Run the missing visits, or agree on another output rule",
-        code="output-withheld",
+        "the model does not leave the accelerator", why=why, code="output-withheld"
     )
 
 

@@ -188,9 +188,5 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
-        raise MalformedError(
-            f"{text[:80]!r} is not an address",
-            fix="Write it as host:port",
-            code="bad-address",
-        )
+        raise MalformedError(f"{text[:80]!r} is not an address", code="bad-address")
     return host, int(port)

@@ -47,7 +47,6 @@ class Settled:
             raise JobError(
                 "model or optimizer changed between two slices",
                 why="nothing of ours changes them there",
-                fix="Run again; if it recurs, this machine's memory does it",
                 code="state-changed",
             )
 

@@ -76,7 +76,6 @@ class _Required(Checkpoints[JobProgress]):
             raise UsageError(
                 "there is no checkpoint to go on from",
                 why="the owners' brokers know of none that counts",
-                fix="Begin the job with `sealift train`",
                 code="nothing-to-resume",
             )
         return found

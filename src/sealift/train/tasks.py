@@ -102,7 +102,6 @@ class SliceTask:
         if any(part.schema != first for part in self.parts):
             raise UsageError(
                 "one batch cannot be drawn across tables with different schemas",
-                fix="Set mixed = false in the job",
                 code="mixed-schemas",
             )
         return first

@@ -127,6 +127,5 @@ def _withheld(why: str) -> JobError:
     return JobError(
         "sums over the rows do not leave the accelerator",
         why=why,
-        fix="Run the missing visits, or agree on another output rule",
         code="statistics-withheld",
     )

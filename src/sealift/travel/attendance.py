@@ -334,7 +334,6 @@ class Attendance:
             raise PeerError(
                 f"no consistency proof from the broker of {owner}",
                 why=str(error),
-                fix="No rows are brought before its log is shown to be a continuation",
                 code="no-consistency-proof",
             ) from None
         with session:

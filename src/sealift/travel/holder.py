@@ -213,11 +213,7 @@ class Provisioning:
         self._require_allowed()
         left = self._deadline - self._clock()
         if left <= 0:
-            raise StaleError(
-                "the lease has expired",
-                fix="Ask for a longer lease_s if the link is slow",
-                code="lease-expired",
-            )
+            raise StaleError("the lease has expired", code="lease-expired")
         return left
 
 

@@ -235,7 +235,6 @@ class Hosting:
             raise PolicyError(
                 f"the job's plan has no such visit to {offer.resource}",
                 why="it follows from agreement and job, and the accelerator makes it",
-                fix="Start the orchestrator with the job as it began",
                 code="not-planned",
             )
 
@@ -342,9 +341,4 @@ def _refused(offer: OfferVisit, error: SealiftError) -> VisitEnded:
 
 
 def _no_room(why: str) -> PolicyError:
-    return PolicyError(
-        "no more visits at this time",
-        why=why,
-        fix="A visit is offered when an earlier one was scrubbed",
-        code="too-many-buffers",
-    )
+    return PolicyError("no more visits at this time", why=why, code="too-many-buffers")

@@ -133,6 +133,5 @@ def check_seconds(lease_s: float, longest_s: float) -> None:
         raise PolicyError(
             f"a lease of {lease_s:g} s is longer than agreed",
             why=f"the agreement allows {longest_s:g} s",
-            fix="Lower lease_s in the job",
             code="lease-exceeds-agreement",
         )

@@ -237,10 +237,7 @@ def split_leaves(hashes: bytes) -> list[bytes]:
 
 def _wrong_content(why: str) -> IntegrityError:
     return IntegrityError(
-        "the holder's file is not the one agreed on",
-        why=why,
-        fix="Use the file that the agreement was made with, or make a successor",
-        code="content-mismatch",
+        "the holder's file is not the one agreed on", why=why, code="content-mismatch"
     )
 
 

@@ -62,7 +62,6 @@ class Roster:
                 if left <= 0:
                     raise PeerError(
                         f"{say_role(role, name)} did not arrive in time",
-                        fix="Start it, and check that it reaches the orchestrator's port",
                         code="peer-missing",
                     )
                 self._changed.wait(left)

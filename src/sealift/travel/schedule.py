@@ -162,7 +162,6 @@ def _cells_per_visit(item: Resource, buffer_bytes: int) -> int:
         raise UsageError(
             f"a cell of {item.name} has {item.longest_cell_bytes} bytes",
             why=f"the buffer has {buffer_bytes}",
-            fix="Raise buffer_bytes in the job",
             code="buffer-too-small",
         )
     return cells

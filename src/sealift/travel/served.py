@@ -69,7 +69,6 @@ class ServedVisits:
                 raise PolicyError(
                     f"{served} visits were served, and the agreement allows {most}",
                     why="also those count that a restarted job asked for once more",
-                    fix="Agree on a larger max_visits",
                     code="too-many-visits",
                 )
             rows = (lease.first_row, lease.shape[0])

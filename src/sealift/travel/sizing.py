@@ -84,6 +84,5 @@ def _too_large(wanted: int, visits: int, free: str) -> UnavailableError:
     return UnavailableError(
         "the visits' buffers do not fit into memory",
         why=f"{times}{say_bytes(wanted)} are asked for, {free}",
-        fix='Lower buffer_bytes in the job, or leave it at "auto"',
         code="buffer-too-large",
     )

@@ -88,11 +88,7 @@ class Visit:
         """
         left = self._deadline - self._clock()
         if left <= 0:
-            raise StaleError(
-                "the lease has expired",
-                fix="Ask for a longer lease_s if the link is slow",
-                code="lease-expired",
-            )
+            raise StaleError("the lease has expired", code="lease-expired")
         return left
 
     def admit(self, frame: Frame) -> Placement:

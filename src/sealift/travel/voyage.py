@@ -387,9 +387,5 @@ def _busy(convoy: Convoy, stay: Stay) -> bool:
 
 
 def _missing(holder: str) -> Failed:
-    missing = PeerError(
-        f"holder {holder} is not here",
-        fix="Start it, and check that it reaches the orchestrator's port",
-        code="peer-missing",
-    )
+    missing = PeerError(f"holder {holder} is not here", code="peer-missing")
     return Failed(missing.code, str(missing))

@@ -146,6 +146,5 @@ def _gone(place: str, error: OSError | SealiftError) -> UnavailableError:
     return UnavailableError(
         f"no attestation agent answers at {place}",
         why=getattr(error, "strerror", None) or str(error),
-        fix="Start the agent, and name its socket with --agent unix:PATH",
         code="agent-gone",
     )

@@ -99,8 +99,5 @@ def _text(answer: dict[str, Any], name: str) -> str:
 
 def _silent(why: str) -> UnavailableError:
     return UnavailableError(
-        "Azure's metadata service gives no answer",
-        why=why,
-        fix="Check that this is a confidential guest of Azure and may reach its host",
-        code="azure-metadata",
+        "Azure's metadata service gives no answer", why=why, code="azure-metadata"
     )

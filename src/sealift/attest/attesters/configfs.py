@@ -161,8 +161,6 @@ class TsmReader:
             raise UnavailableError(
                 "this machine gives no TDX or SEV-SNP reports",
                 why=f"configfs-tsm: {error.strerror or error}",
-                fix="Run as root in a TDX or SEV-SNP guest with Linux 6.7 or later "
-                "and configfs mounted",
                 code="tsm-unavailable",
             ) from None
 
@@ -222,7 +220,6 @@ def require_provider(report: TsmReport, wanted: str) -> None:
         raise UnavailableError(
             f"this machine makes no reports of {wanted}",
             why=f"its provider of reports is {report.provider}",
-            fix="Collect the kind of evidence that it has",
             code="tsm-provider",
         )
 
@@ -230,10 +227,7 @@ def require_provider(report: TsmReport, wanted: str) -> None:
 def interfered(why: str) -> UnavailableError:
     """The refusal of a report that is not surely ours: ``tsm-interfered``."""
     return UnavailableError(
-        "the platform gave no report of its own",
-        why=why,
-        fix="Stop whatever else writes to configfs-tsm, and try again",
-        code="tsm-interfered",
+        "the platform gave no report of its own", why=why, code="tsm-interfered"
     )
 
 
@@ -241,6 +235,5 @@ def _failed(error: OSError) -> UnavailableError:
     return UnavailableError(
         "the platform made no report",
         why=f"configfs-tsm: {error.strerror or error}",
-        fix="Look into the kernel's log; the host's quoting service may be down",
         code="tsm-failed",
     )

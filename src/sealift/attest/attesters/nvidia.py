@@ -169,6 +169,5 @@ def _unavailable(why: str) -> UnavailableError:
     return UnavailableError(
         "the GPUs of this machine cannot prove themselves",
         why=why,
-        fix="Confidential mode must be on (nvidia-smi conf-compute -q), debug tools off",
         code="gpu-unavailable",
     )

@@ -92,7 +92,6 @@ class TdxAttester:
                 raise UnavailableError(
                     "RTMR 3 cannot be extended",
                     why=error.strerror or str(error),
-                    fix="Run as root in a TDX guest with Linux 6.16 or later",
                     code="rtmr-unavailable",
                 ) from None
             self._events.append(event)

@@ -344,10 +344,7 @@ def _require(holds: bool, why: str) -> None:
 
 def _not_genuine(why: str) -> EvidenceError:
     return EvidenceError(
-        "a reference manifest is not genuine",
-        why=why,
-        fix="Fetch it again from its vendor",
-        code="rim-not-genuine",
+        "a reference manifest is not genuine", why=why, code="rim-not-genuine"
     )
 
 

@@ -164,7 +164,6 @@ class Report:
         except AuthenticationError:
             raise EvidenceError(
                 "the report is not signed by its certificate's key",
-                fix="Collect the evidence again; if it fails again, it was changed",
                 code="snp-signature",
             ) from None
 

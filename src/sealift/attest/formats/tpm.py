@@ -129,15 +129,10 @@ def require_attestation_key(public: Public) -> Scheme:
             why=f"attributes {attributes:#x} lack {missing:#x} or have {unwanted:#x}"
             if missing or unwanted
             else "it names no scheme to sign with",
-            fix="Quote with a restricted signing key that its TPM made",
             code="tpm-key-attributes",
         )
     if public.scheme.hash not in _STRONG or public.name_hash not in _STRONG:
-        raise EvidenceError(
-            "the attestation key relies on SHA-1",
-            fix="Make one that signs over SHA-256",
-            code="tpm-weak-hash",
-        )
+        raise EvidenceError("the attestation key relies on SHA-1", code="tpm-weak-hash")
     return public.scheme
 
 

@@ -167,9 +167,7 @@ def verify_signature(quote: Quote, signature: Signature, public: Public) -> None
         signature.verify(public.key, quote.raw)
     except AuthenticationError:
         raise EvidenceError(
-            "the quote is not signed by its attestation key",
-            fix="Collect the evidence again; if it fails again, it was changed",
-            code="tpm-signature",
+            "the quote is not signed by its attestation key", code="tpm-signature"
         ) from None
 
 
@@ -198,7 +196,6 @@ def verify_values(
         raise EvidenceError(
             "the registers are not those that were quoted",
             why="their digest differs from the signed one",
-            fix="Collect the evidence again; if it fails again, it was changed",
             code="tpm-pcr-digest",
         )
 

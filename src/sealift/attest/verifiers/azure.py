@@ -130,7 +130,6 @@ def _verify_guest(
     except AuthenticationError:
         raise EvidenceError(
             "the quote is not signed by the key that the paravisor names",
-            fix="Collect the evidence again; if it fails again, it was changed",
             code="tpm-signature",
         ) from None
     values = body.registers()
@@ -181,7 +180,6 @@ def _check_guest(guest: _Guest, bound: bytes | None) -> Iterator[Check]:
         expected="what may run, in a list" if tpm.ima else "none",
         found="none: this kind of evidence has no place for one",
         code="azure-ima",
-        fix="Use references without IMA for Azure's guests: their image is measured",
     )
 
 
@@ -204,7 +202,6 @@ def _check_owner(claims: RuntimeClaims, tpm: TpmReferences) -> Iterator[Check]:
         expected=" or ".join(each.to_text() for each in tpm.endorsement_keys),
         found=found.to_text() if found else "none",
         code="azure-endorsement-key",
-        fix="Run on a machine that the parties named, or have them name this one",
     )
 
 

@@ -82,7 +82,6 @@ def _examine_snp(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware
         raise EvidenceError(
             "the report was not made by the paravisor",
             why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
-            fix="Show the report that the virtual TPM holds",
             code="azure-vmpl",
         )
     checks = (
@@ -143,7 +142,6 @@ def _require_over(report_data: bytes, digest: bytes) -> None:
         raise EvidenceError(
             "the hardware's report is not over the paravisor's claims",
             why="its report data is not their digest",
-            fix="Collect the evidence again; if it fails again, it was changed",
             code="azure-claims",
         )
 

@@ -107,7 +107,6 @@ class CompositeVerifier:
             raise EvidenceError(
                 "a composite of parts that do not belong together",
                 why=f"{part.media_type} cannot be its {'device' if strange else 'lead'}",
-                fix="Let a TEE or TPM lead, and devices follow",
                 code="composite-part",
             )
         return found
@@ -187,7 +186,6 @@ def _check_modes(binding: GpuBinding | None, devices: Sequence[Device]) -> Check
         expected=f"GPUs, all of multi-GPU {expected}, as the driver said",
         found=", ".join(sorted(stated)) or "no GPU",
         code="gpu-mode-differs",
-        fix="Set one mode for all GPUs, and restart the machine",
     )
 
 
@@ -208,7 +206,6 @@ def _check_links(devices: Sequence[Device]) -> Check:
         expected="every GPU's switches, and every switch's GPUs, are here",
         found=", ".join(apart) + " linked elsewhere" if apart else "they are",
         code="gpu-links",
-        fix="Show the evidence of all GPUs and switches of the machine",
     )
 
 

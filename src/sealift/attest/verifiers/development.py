@@ -70,7 +70,6 @@ def _require_pinned_attester(
     if body.statement.attester not in references.development_attesters:
         raise EvidenceError(
             "evidence by an attester that the agreement does not name",
-            fix="Add the attester's key to the agreement's references, and sign again",
             code="attester-unknown",
         )
 

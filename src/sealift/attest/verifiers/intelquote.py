@@ -164,7 +164,6 @@ def _verify_platform_key(quote: Quote, source: Source) -> Certificate:
         raise EvidenceError(
             "the revocation lists are not those of the platform's issuers",
             why=f"issued by {'; '.join(issuers)}",
-            fix="Fetch the collateral of this platform",
             code="collateral-foreign",
         )
     _verify(pck.key(), quote.qe_signed, quote.qe_signature, "the quoting enclave")
@@ -190,12 +189,7 @@ def _verify(key: object, signed: bytes, signature: bytes, what: str) -> None:
 
 
 def _broken(what: str, why: str) -> EvidenceError:
-    return EvidenceError(
-        f"{what} is not genuine",
-        why=why,
-        fix="Collect the evidence again, or fetch the collateral again",
-        code="quote-not-genuine",
-    )
+    return EvidenceError(f"{what} is not genuine", why=why, code="quote-not-genuine")
 
 
 def _require_about(
@@ -206,7 +200,6 @@ def _require_about(
         raise EvidenceError(
             "the collateral is of another kind of platform",
             why=f"{tcb.kind} {tcb.fmspc.hex()}, needed {kind} {platform.fmspc.hex()}",
-            fix="Fetch the collateral of this platform",
             code="collateral-foreign",
         )
 

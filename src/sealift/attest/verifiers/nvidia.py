@@ -175,7 +175,6 @@ def _verify_signature(report: DeviceReport, leaf: Certificate) -> None:
         raise EvidenceError(
             "a device's report is not genuine",
             why=f"its signature is not that of {leaf.subject}",
-            fix="Collect fresh evidence; if it fails again, do not use this device",
             code="nvidia-signature",
         ) from None
 
@@ -231,7 +230,6 @@ def _check_kind(report: DeviceReport, chip: str) -> Check:
         found=f"{chip}, a {found}, as its certificate says",
         code="nvidia-kind",
         refusal="evidence",
-        fix="Do not use this device",
     )
 
 
@@ -245,7 +243,6 @@ def _check_firmware_id(report: DeviceReport, leaf: Certificate) -> Check:
         found=stated.hex() if stated else "not stated by this firmware",
         code="nvidia-firmware-id",
         refusal="evidence",
-        fix="Do not use this device",
     )
 
 
@@ -293,7 +290,6 @@ def _check_listed(
         expected=" or ".join(allowed) or "no value is allowed",
         found=found,
         code=code,
-        fix="Compare with the reference values that the parties signed",
     )
 
 
@@ -313,7 +309,6 @@ def _check_revocation(
         expected="looked up where known" if tolerated else "looked up",
         found=f"not looked up for {len(unknown)} of {len(asked)} certificates",
         code="revocation-unknown",
-        fix="Add NVIDIA's revocation lists and OCSP answers to the collateral",
     )
 
 

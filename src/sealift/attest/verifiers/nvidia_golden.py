@@ -20,7 +20,6 @@ from sealift.errors import EvidenceError, MalformedError
 
 PREFIX: Final = "nvidia/rim/"
 VIDEO_DECODER: Final = 36  # SPDM index; RIMs count from 0 and call it 35
-_FIX: Final = "Fetch the manifest again, or do not use this device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ def open_rim(
             found=f"{error.what}: {error.why}",
             code=error.code,
             refusal="evidence",
-            fix=error.fix or _FIX,
         )
         return None, failed
     fits = (rim.product, rim.version) == (chip, wanted.version)
@@ -85,7 +83,6 @@ def open_rim(
         expected=expected,
         found=f"{rim.product} {rim.version}, signed by {rim.chain[0].subject}",
         code="nvidia-rim-version",
-        fix=_FIX,
     )
     return (rim if fits else None), compared
 
@@ -103,7 +100,6 @@ def compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ..
             expected="each names other measurements, all of this device",
             found=f"named twice: {twice}, not there: {beyond}",
             code="nvidia-rim-overlap",
-            fix=_FIX,
         ),
         check(
             not differing and bool(indexes),
@@ -111,7 +107,6 @@ def compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ..
             expected=f"{len(indexes)}, all as the manifests say",
             found=f"differing: {differing or 'none'}",
             code="nvidia-measurement-differs",
-            fix="Firmware or driver is not the one that NVIDIA signed: do not use it",
         ),
     )
 

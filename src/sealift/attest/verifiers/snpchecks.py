@@ -47,7 +47,6 @@ def check_guest(
             expected=f"at most {references.max_vmpl}",
             found=str(report.vmpl),
             code="snp-vmpl",
-            fix="Collect from the level that the parties pinned",
         ),
         check_among(
             report.measurement,
@@ -87,7 +86,6 @@ def check_chip(
             expected=_HOLDS,
             found=_HOLDS if holds else _MISSING,
             code="snp-platform",
-            fix="Let the host's operator configure it so",
         )
     if verdict.revocation_checked:
         yield check_collateral_age(
@@ -157,7 +155,6 @@ def _check_policy(report: Report) -> Iterator[Check]:
         expected="off",
         found=found,
         code="snp-debug",
-        fix="Start the guest without the policy bit DEBUG",
     )
     alone = report.report_id_ma == NO_MIGRATION_AGENT
     yield check(
@@ -166,7 +163,6 @@ def _check_policy(report: Report) -> Iterator[Check]:
         expected="none, and none allowed",
         found=found if alone else report.report_id_ma.hex(),
         code="snp-migration-agent",
-        fix="Start the guest without the policy bit MIGRATE_MA",
     )
     yield check(
         not report.policy.unknown,
@@ -174,7 +170,6 @@ def _check_policy(report: Report) -> Iterator[Check]:
         expected="no bits that are unknown here",
         found=found,
         code="snp-policy-unknown",
-        fix="Update Sealift, or start the guest without them",
     )
 
 
@@ -194,7 +189,6 @@ def _check_tcb(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Check
             expected=f"no {product} is allowed" if floor is None else _say(floor),
             found=tcb.to_text(),
             code="snp-tcb",
-            fix="Let the host's operator update its firmware, and start the guest anew",
         )
 
 
@@ -215,7 +209,6 @@ def _check_owner(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Che
             expected=" or ".join(references.operators) or "a chip's own key (VCEK)",
             found=verdict.endorsement.operator,
             code="snp-operator",
-            fix="Name the operator in the references, or use a chip's own key",
         )
     if references.chips:
         yield check_among(

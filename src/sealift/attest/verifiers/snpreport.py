@@ -83,7 +83,6 @@ def verify_report(
         raise EvidenceError(
             "the report is not signed at all",
             why="its host forbids signing with the chip's key (MASK_CHIP_KEY)",
-            fix="Let the host's operator allow it, and collect again",
             code="snp-unsigned",
         )
     others = _gather(report, certificates, trust.collateral)
@@ -123,7 +122,6 @@ def _find_key(
     raise EvidenceError(
         f"there is no {name} certificate",
         why=f"the report says that such a key signed it; chip {report.chip_id.hex()}",
-        fix="Fetch it from AMD's key distribution service into the collateral",
         code="snp-key-missing",
     )
 
@@ -173,7 +171,6 @@ def _verify_key(
         raise EvidenceError(
             "the revocation list is not that of the key's root",
             why=f"it was issued by {lists[0].issuer}",
-            fix="Fetch the collateral of this product",
             code="collateral-foreign",
         )
 
@@ -182,6 +179,5 @@ def _foreign(why: str) -> EvidenceError:
     return EvidenceError(
         "the certificate is not of the key that signed the report",
         why=why,
-        fix="Fetch the certificate for this chip and its reported TCB",
         code="snp-key-foreign",
     )

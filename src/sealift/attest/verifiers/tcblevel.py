@@ -51,7 +51,6 @@ def find_module(tcb: TcbInfo, body: TdReport) -> ModuleIdentity:
         raise EvidenceError(
             "the TDX module is none of Intel's",
             why=f"major version {major}, signer {body.mrsignerseam.hex()[:16]}…",
-            fix="Fetch the collateral again; else do not use this platform",
             code="tdx-module-unknown",
         )
     return found
@@ -74,7 +73,6 @@ def require_quoting_enclave(identity: QeIdentity, qe: EnclaveReport) -> None:
         raise EvidenceError(
             "the quoting enclave is none of Intel's",
             why=f"signer {qe.mrsigner.hex()[:16]}…, product {qe.product}",
-            fix="Fetch the collateral again; else do not use this platform",
             code="quoting-enclave-unknown",
         )
 

@@ -102,7 +102,6 @@ def check_platform(
         found=str(verdict.evaluation),
         code="tcb-evaluation-old",
         refusal="stale",
-        fix="Fetch the collateral again",
     )
     if references.tdx.platforms:
         yield check_among(
@@ -125,7 +124,6 @@ def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[C
         expected="off",
         found=found,
         code="tdx-debug",
-        fix="Start the guest without debug attributes",
     )
     yield check(
         not report.attributes & MIGRATABLE,
@@ -133,7 +131,6 @@ def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[C
         expected="the guest cannot be migrated",
         found=found,
         code="tdx-migratable",
-        fix="Start the guest without the attribute MIGRATABLE",
     )
     yield check(
         not references.sept_ve_disable or bool(report.attributes & SEPT_VE_DISABLE),
@@ -141,7 +138,6 @@ def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[C
         expected="set" if references.sept_ve_disable else "any",
         found=found,
         code="tdx-sept-ve",
-        fix="Start the guest with the attribute SEPT_VE_DISABLE",
     )
     yield check(
         not report.attributes & ~_KNOWN,
@@ -149,7 +145,6 @@ def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[C
         expected="none that is unknown here",
         found=found,
         code="tdx-attributes",
-        fix="Update Sealift, or start the guest without them",
     )
 
 
@@ -161,7 +156,6 @@ def _check_replay(number: int, replayed: bytes, found: bytes) -> Check:
         found=replayed.hex(),
         code="tdx-log",
         refusal="evidence",
-        fix="Collect the evidence with the whole log of this boot",
     )
 
 
@@ -173,7 +167,6 @@ def _check_status(verdict: QuoteVerdict, references: TdxReferences) -> Check:
         expected=" or ".join(references.tcb_statuses) or "no status is allowed",
         found=verdict.status + advisories,
         code="tcb-status",
-        fix="Let the platform's operator update its firmware and TDX module",
     )
 
 
@@ -185,5 +178,4 @@ def _check_lists(verdict: QuoteVerdict, at_s: int) -> Check:
         found=f"{say_time(verdict.issued_s)} to {say_time(verdict.due_s)}",
         code="tcb-lists-expired",
         refusal="stale",
-        fix="Fetch the collateral again",
     )

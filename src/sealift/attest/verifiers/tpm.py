@@ -133,7 +133,6 @@ class TpmVerifier:
         if not isinstance(state, ImaState) or earlier.attester != genuine.attester:
             raise EvidenceError(
                 "the evidence continues that of another attester",
-                fix="Open a new session",
                 code="tpm-other-attester",
             )
         clock = clock_measurements(genuine.quote.clock)

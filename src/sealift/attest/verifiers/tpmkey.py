@@ -108,9 +108,7 @@ def verify_endorsement(
     """
     if not certificates:
         raise EvidenceError(
-            "the evidence has no endorsement key certificate",
-            fix="Use a TPM whose maker certified it",
-            code="tpm-no-endorsement",
+            "the evidence has no endorsement key certificate", code="tpm-no-endorsement"
         )
     leaf, *issuers = (read_certificate(raw) for raw in certificates)
     purposes = leaf.extension(_EXTENDED_KEY_USAGE)
@@ -147,14 +145,12 @@ def _require_looked_up(
             raise PolicyError(
                 f"nobody looked whether the certificate of {pair[0].subject} was revoked",
                 why="it names where that is told, and the collateral does not have it",
-                fix="Add its issuer's revocation list to the collateral (tpm/crl/)",
                 code="revocation-unknown",
             )
         if not waived:
             raise PolicyError(
                 f"nobody would say that the certificate of {pair[0].subject} was revoked",
                 why="it names neither a revocation list nor an OCSP responder",
-                fix='Agree on revocation = "none" in references.tpm, or on another TPM',
                 code="revocation-nowhere",
             )
     return any(known.know(*pair) for pair in pairwise(path))
@@ -170,7 +166,6 @@ def check_pinned(owner: Owner, tpm: TpmReferences) -> Check:
         or "no host is allowed",
         found=found.to_text(),
         code="tpm-other-host",
-        fix="Run on an agreed machine, or agree on this one",
     )
 
 

@@ -38,7 +38,6 @@ def check_clock(clock: ClockInfo) -> Check:
         found="safe" if clock.safe else "perhaps turned back by a hard power-off",
         code="tpm-clock-unsafe",
         refusal="stale",
-        fix="Restart the machine in good order, or wait until its clock is ahead again",
     )
 
 
@@ -89,7 +88,6 @@ def check_boot(
             found=replayed.get(number, untouched).hex(),
             code="tpm-event-log",
             refusal="evidence",
-            fix="Collect the evidence again, with the firmware's log of this boot",
         )
         for number in BOOT_PCRS
         if number in values
@@ -121,7 +119,6 @@ def check_runtime(
         found=found.hex(),
         code="tpm-runtime-log",
         refusal="evidence",
-        fix="Start the process on a freshly booted host",
     )
 
 
@@ -162,7 +159,6 @@ def _no_list(
         else "no host: the references do not say what may run",
         found=f"entries from {begin} on" if quoted else "PCR 10 is not quoted",
         code="tpm-ima-list",
-        fix="Send the list without a gap, quote PCR 10, and agree on what may run",
     )
 
 

@@ -286,12 +286,10 @@ def _no_library(call: str, error: RuntimeError) -> UnavailableError:
         return UnavailableError(
             "there is no NVIDIA GPU to use here",
             why="the driver library libcuda.so.1 is not on this machine",
-            fix="Install the NVIDIA driver, or use the CPU engine",
             code="no-gpu",
         )
     return UnavailableError(
         "the NVIDIA driver is too old",
         why=f"it has no {call} ({error})",
-        fix="Install a driver for CUDA 13 (R580 or later)",
         code="gpu-driver-too-old",
     )

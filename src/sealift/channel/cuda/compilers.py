@@ -176,6 +176,5 @@ def _not_compiled(compiler: str, log: str) -> UnavailableError:
     return UnavailableError(
         "the GPU's kernels could not be compiled",
         why=f"{compiler}: {first.strip()}",
-        fix="Use the CPU engine, and report this line",
         code="kernels-not-compiled",
     )

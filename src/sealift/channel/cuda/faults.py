@@ -116,7 +116,6 @@ def too_old(found: int) -> UnavailableError:
     return UnavailableError(
         "the NVIDIA driver is too old",
         why=f"it speaks CUDA {_say(found)}, needed is {_say(NEEDED_DRIVER)}",
-        fix="Install a driver for CUDA 13 (R580 or later)",
         code="gpu-driver-too-old",
     )
 

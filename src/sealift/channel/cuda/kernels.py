@@ -77,7 +77,6 @@ class CudaKernels:
             raise UnavailableError(
                 "the GPU's kernels cannot be compiled here",
                 why="there is neither NVRTC nor nvcc",
-                fix="pip install 'sealift[cuda]'",
                 code="no-kernel-compiler",
             )
         return self._compilers[0]
@@ -94,7 +93,6 @@ def architecture_of(gpu: GpuFacts) -> str:
         raise UnavailableError(
             f"the kernels do not run on {gpu.name}",
             why=f"its compute capability is {major}.{minor}, 8.0 is the least",
-            fix="Use the CPU engine, or a newer GPU",
             code="gpu-too-old",
         )
     return f"sm_{major}{minor}"

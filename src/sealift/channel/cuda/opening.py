@@ -96,7 +96,6 @@ def _require_supported(driver: Driver) -> None:
             f"{driver.facts.name} is not supported",
             why=f"it has compute capability {_say(found)}, needed is "
             f"{_say(LEAST_CAPABILITY)}",
-            fix="Use an Ampere or later GPU, or engine host",
             code="gpu-unsupported",
         )
 

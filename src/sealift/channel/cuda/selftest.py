@@ -54,8 +54,6 @@ def self_test(engine: CudaEngine, *, lengths: Sequence[int] = (*EDGES, *LARGE)) 
                 raise UnavailableError(
                     f"engine {engine.name} failed its self-test",
                     why=f"{suite.name}: {what}",
-                    fix="Do not use it on this machine; choose engine host by name, "
-                    "and report this",
                     code="engine-self-test",
                 )
 

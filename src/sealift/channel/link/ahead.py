@@ -145,9 +145,7 @@ class SealAhead:
             raise UsageError("this batch crossed or was discarded", code="batch-spent")
         if not self._waiting or self._waiting[0] is not batch:
             raise UsageError(
-                "another batch was sealed before this one",
-                fix="Send them in order, or discard them",
-                code="out-of-turn",
+                "another batch was sealed before this one", code="out-of-turn"
             )
         self._waiting.popleft()
         batch.spent = True

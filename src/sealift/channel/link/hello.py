@@ -32,7 +32,6 @@ def parse_hello(frame: Buffer) -> bytes:
         raise PolicyError(
             "the other end speaks another version of the link",
             why=f"this is version {VERSION}",
-            fix="Install the same version of Sealift on both ends",
             code="link-version",
         )
     return raw[len(_MAGIC) :]

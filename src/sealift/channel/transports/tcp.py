@@ -300,7 +300,6 @@ def connect_socket(host: str, port: int, *, timeout_s: float) -> socket.socket:
         raise PeerError(
             f"cannot connect to {host}:{port}",
             why=_reason(error),
-            fix="Check that the other end is running and the address is right",
             code="peer-unreachable",
         ) from error
 
@@ -319,7 +318,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UnavailableError:
     return UnavailableError(
         f"cannot listen on {host}:{port}",
         why="the port is in use" if in_use else _reason(error),
-        fix="Choose another port" if in_use else "Check address and privileges",
+        fix="" if in_use else "Check address and privileges",
         code="port-in-use" if in_use else "cannot-listen",
     )
 

@@ -283,6 +283,5 @@ def _demand_whole_rows(shards: ShardSet) -> None:
             raise UsageError(
                 f"{shard.name} has rows that cross records",
                 why="a device opens whole records",
-                fix="Use engine='host', or seal it with smaller rows",
                 code="rows-cross-records",
             )

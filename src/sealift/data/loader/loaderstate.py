@@ -54,8 +54,6 @@ class LoaderState:
                 raise UsageError(
                     "the state is of another loader",
                     why=f"its {name} was {saved}, here it is {here}",
-                    fix="Make the loader as it was; workers, batch size and places "
-                    "of shards may differ",
                     code="loader-state",
                 )
 
@@ -85,6 +83,5 @@ def _bad(name: str, why: str) -> MalformedError:
         "this is not the state of a sealed loader",
         field=name,
         why=why,
-        fix="Use what state_dict() returned",
         code="bad-loader-state",
     )

@@ -199,7 +199,6 @@ def device_tensor(memory: DeviceMemory, device: torch.device) -> Tensor:
         raise UnavailableError(
             "torch cannot use the GPU that opens the records",
             why="this build of torch has no CUDA, or finds no GPU",
-            fix="Install torch for CUDA, or use device='cpu'",
             code="torch-without-gpu",
         )
     gpu = device if device.type == "cuda" else torch.device("cuda")

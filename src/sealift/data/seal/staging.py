@@ -218,7 +218,6 @@ def demand_all_placed(place: str) -> None:
             raise UnavailableError(
                 f"not all files of {_name_of(folder.name)} are in {folder.parent}",
                 why="sealing was stopped while they were put in place",
-                fix="Run the same `sealift data seal` again: it goes on",
                 code="sealing-unfinished",
             )
 
@@ -285,9 +284,7 @@ def _lock(descriptor: int, folder: str, out_dir: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UnavailableError(
-            f"another process is sealing {_name_of(folder)} in {out_dir}",
-            fix="Wait until it ends, or seal into another folder",
-            code="in-use",
+            f"another process is sealing {_name_of(folder)} in {out_dir}", code="in-use"
         ) from None
     except OSError:  # a file system without locks
         pass

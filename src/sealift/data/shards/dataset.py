@@ -202,8 +202,6 @@ def _other_process() -> UsageError:
     return UsageError(
         "a sealed dataset stays in the process that opened it",
         why="its keys neither pickle nor survive a fork",
-        fix="Use SealedDataLoader(num_workers=N), or torch's DataLoader with "
-        "num_workers=0",
         code="forked-dataset",
     )
 

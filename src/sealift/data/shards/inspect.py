@@ -82,7 +82,6 @@ def verify_table(path: Path, key: SecretKey, card: ResourceCard | None = None) -
             raise ShardRefusedError(
                 f"{path.name} was changed",
                 why="a record of it, or its end, does not verify",
-                fix="Copy it again from its owner",
                 code="record-changed",
             ) from error
 

@@ -47,7 +47,6 @@ def demand_sealed_as(
     raise MalformedError(
         f"{shard.name} was not sealed with the columns that {said_by} says",
         why="a name, a dtype, a shape or their order is another",
-        fix="Use the schema, or the card, that `sealift data seal` wrote",
         code="schema-mismatch",
     )
 
@@ -86,6 +85,5 @@ def _other_schema(
         field=field,
         offset=offset,
         why=f"there is {found}",
-        fix="Give the schema that it was sealed with; shards of one dataset have one",
         code="schema-mismatch",
     )

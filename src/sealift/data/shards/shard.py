@@ -37,7 +37,7 @@ class ShardRefusedError(AuthenticationError):
     Both are known to whoever stores the shard; of the content it says nothing.
     """
 
-    def __init__(self, what: str, *, why: str, fix: str, code: str) -> None:
+    def __init__(self, what: str, *, why: str, fix: str = "", code: str) -> None:
         RefusedError.__init__(self, what, why=why, fix=fix, code=code)
 
 
@@ -292,7 +292,5 @@ def wrong_key(shard: str) -> ShardRefusedError:
     return ShardRefusedError(
         f"the key does not open {shard}",
         why="it is another file, sealed with another key, or its header was changed",
-        fix="Put the right file back, or use the key that `sealift data seal` stored "
-        "under its name",
         code="wrong-data-key",
     )

@@ -45,7 +45,6 @@ def source_of(place: str) -> Source:
         raise UnavailableError(
             f"cannot read {place}",
             why="there is no such file, and it is no MODULE:ATTRIBUTE",
-            fix="Check the path",
             code="cannot-read",
         )
     raise UsageError(

@@ -110,6 +110,6 @@ def unclear(what: str, *, why: str = "", fix: str = "") -> MalformedError:
     return MalformedError(
         what,
         why=why,
-        fix=fix or "Write a schema and give it with --schema (spec/table.md)",
+        fix=fix,
         code="no-schema",
     )

@@ -118,10 +118,7 @@ def _readable(place: str, step: Callable[[], T]) -> T:
     try:
         if not path.exists() and ":" not in path.name:
             raise UnavailableError(
-                f"cannot read {path}",
-                why="there is no such file",
-                fix="Check the path",
-                code="cannot-read",
+                f"cannot read {path}", why="there is no such file", code="cannot-read"
             )
         _refuse_pipe(path)
         return step()

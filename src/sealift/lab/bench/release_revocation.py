@@ -62,6 +62,5 @@ def require_revoked(found: Revocation) -> None:
         raise IntegrityError(
             "no broker revoked the lease for the bad act",
             why=str(found.rules or "no lease was revoked"),
-            fix="Measure again on a machine with less other work",
             code="not-revoked",
         )

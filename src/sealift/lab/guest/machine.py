@@ -191,9 +191,4 @@ def qemu_command(image: GuestImage, folder: Path) -> list[str]:
 
 
 def _unavailable(why: str) -> UnavailableError:
-    return UnavailableError(
-        "the guest did not start",
-        why=why,
-        fix="apt-get install qemu-system-x86 swtpm swtpm-tools, then `make guest`",
-        code="guest-start",
-    )
+    return UnavailableError("the guest did not start", why=why, code="guest-start")

@@ -112,8 +112,5 @@ def _run(folder: Path, *command: str) -> str:
 
 def _unavailable(why: str) -> UnavailableError:
     return UnavailableError(
-        "the guest's packages cannot be fetched",
-        why=why,
-        fix="Use Debian 12 on x86-64 with network, and run `apt-get update` once",
-        code="guest-packages",
+        "the guest's packages cannot be fetched", why=why, code="guest-packages"
     )

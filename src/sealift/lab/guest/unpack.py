@@ -91,8 +91,5 @@ def run_tool(*command: str, home: Path | None = None) -> None:
 def build_failed(why: str) -> UnavailableError:
     """The error of a build that cannot go on."""
     return UnavailableError(
-        "the guest's image cannot be built",
-        why=why,
-        fix="Build it on Debian 12 for x86-64; `make guest` fetches its parts again",
-        code="guest-build",
+        "the guest's image cannot be built", why=why, code="guest-build"
     )

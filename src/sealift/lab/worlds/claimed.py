@@ -61,10 +61,7 @@ def clear(path: Path) -> None:
             _remove(left)
     if any(path.iterdir()):
         raise UsageError(
-            f"{path} is not empty",
-            why="no earlier demo made it",
-            fix="Name another folder with --output",
-            code="exists",
+            f"{path} is not empty", why="no earlier demo made it", code="exists"
         )
     (path / MARK).touch()
 
@@ -73,11 +70,7 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(
-            f"another demo is running in {path}",
-            fix="Name another folder with --output",
-            code="exists",
-        ) from None
+        raise UsageError(f"another demo is running in {path}", code="exists") from None
 
 
 def _remove(path: Path) -> None:

@@ -41,9 +41,5 @@ def require_window(not_before: int | None, not_after: int | None) -> None:
 def inconsistent(why: str, field: str) -> MalformedError:
     """The refusal of a document that contradicts itself."""
     return MalformedError(
-        "the agreement is not consistent",
-        why=why,
-        fix="Correct the field and check again",
-        field=field,
-        code="bad-agreement",
+        "the agreement is not consistent", why=why, field=field, code="bad-agreement"
     )

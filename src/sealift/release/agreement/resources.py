@@ -173,7 +173,6 @@ class Resource:
                 f"rows {first_row} to {end - 1} of {self.name} are no whole cells",
                 why=f"its {self.rows} rows are cut every {self.cell_rows}, and the "
                 "last cell takes the rest",
-                fix="Cut a resource along the grid that it was sealed with",
                 code="off-grid",
             )
 
@@ -196,7 +195,6 @@ class Resource:
             raise PolicyError(
                 f"{self.name} is not for this purpose",
                 why=f"it is for {' and '.join(self.purposes)}, not {purpose}",
-                fix=f"Ask {self.owner} to allow it in its rule",
                 code="purpose-refused",
             )
 
@@ -226,7 +224,6 @@ def too_early(what: str, seconds: float, *, code: str) -> PolicyError:
     return PolicyError(
         f"{what} may not be used yet",
         why=f"it may be {seconds:.0f} seconds from now",
-        fix="Wait, or check the clock of this machine",
         code=code,
     )
 
@@ -236,7 +233,6 @@ def too_late(what: str, seconds: float, *, code: str) -> PolicyError:
     return PolicyError(
         f"{what} may not be used any more",
         why=f"its time ended {seconds:.0f} seconds ago",
-        fix="Sign a successor with a later not_after",
         code=code,
     )
 

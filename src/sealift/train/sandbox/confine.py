@@ -61,7 +61,6 @@ class Confinement:
             raise UnavailableError(
                 "this machine gives no sandbox for the recipe",
                 why=f"in force would be: {self.word}",
-                fix="Allow namespaces (root or user namespaces) or Landlock, with seccomp",
                 code="no-sandbox",
             )
 

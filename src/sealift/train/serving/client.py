@@ -318,11 +318,7 @@ def _greeting(session: Session, timeout_s: float) -> Welcome:
 
 def _offered(fields: Fields | None, work: str) -> Fields:
     if fields is None:
-        raise MalformedError(
-            f"this model does not {work}",
-            fix="Its form says what it does; see `sealift predict --describe`",
-            code="bad-request",
-        )
+        raise MalformedError(f"this model does not {work}", code="bad-request")
     return fields
 
 
@@ -330,6 +326,5 @@ def _other_version(found: int) -> SealiftError:
     return UnavailableError(
         "the server speaks another version of the serving protocol",
         why=f"{found}; this is {VERSION}",
-        fix="Use a client and a server of one version of Sealift",
         code="serve-version",
     )

@@ -72,7 +72,6 @@ class ClientPolicy:
                 "development evidence refused",
                 why="it protects nobody: whoever runs the server can read questions "
                 "and answers",
-                fix="Only development=True (--development) asks for it",
                 code="development-refused",
             )
         if level is None or (self.levels and level not in self.levels):
@@ -171,7 +170,6 @@ def require_known(
         raise PolicyError(
             "nothing says that this agreement is the right one",
             why="anybody can sign one of its own",
-            fix="Give the model owner's card, or the agreement's digest",
             code="agreement-unknown",
         )
     if digest and Digest.from_text(digest) != verified.digest:
@@ -202,7 +200,6 @@ def require_model(welcome: Welcome, policy: ClientPolicy) -> None:
             "the server serves another model",
             why=f"{welcome.model}, {welcome.content.short}; the agreement names "
             f"{resource.name}, {resource.content.short}",
-            fix="Ask the server of that model, or name this one",
             code="other-model",
         )
     if welcome.head is not None:

@@ -122,8 +122,5 @@ def _names(schema: Schema) -> str:
 
 def _bad(why: str) -> MalformedError:
     return MalformedError(
-        "the request does not fit the model's form",
-        why=why,
-        fix="`sealift predict --describe` shows the form",
-        code="bad-request",
+        "the request does not fit the model's form", why=why, code="bad-request"
     )

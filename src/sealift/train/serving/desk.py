@@ -308,11 +308,7 @@ class Desk:
 
 def stopping() -> PeerError:
     """The refusal of a server that is going away."""
-    return PeerError(
-        "the server is stopping",
-        fix="Ask another one, or this one when it is back",
-        code="server-stopping",
-    )
+    return PeerError("the server is stopping", code="server-stopping")
 
 
 def _too_late() -> PeerError:

@@ -37,7 +37,6 @@ def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:
         raise JobError(
             "the model's answer does not fit its form",
             why=f"{error.field}: {error.why}",
-            fix="Its owner has to mend the recipe, or the form",
             code="answer-refused",
         ) from None
     return rows

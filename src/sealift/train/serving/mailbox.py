@@ -101,7 +101,6 @@ class Mailbox:
             raise MalformedError(
                 f"a request of {len(question.payload)} bytes",
                 why=f"the server takes {self._max_request_bytes}",
-                fix="Ask with fewer rows at a time",
                 code="request-too-large",
             )
         with self._sending:
@@ -239,12 +238,7 @@ def _no_answer(timeout_s: float) -> PeerError:
 def _gone(error: PeerError) -> PeerError:
     if error.code in ("session-closed", "session-ended"):
         return PeerError("the server closed the session", code="session-closed")
-    return PeerError(
-        "the server is gone",
-        why=error.what,
-        fix="Connect again; what was asked may have to be asked again",
-        code="server-gone",
-    )
+    return PeerError("the server is gone", why=error.what, code="server-gone")
 
 
 def unexpected(why: str) -> MalformedError:

@@ -186,7 +186,6 @@ def too_large(found_bytes: int, most_bytes: int) -> MalformedError:
     return MalformedError(
         f"a request of {found_bytes} bytes",
         why=f"{most_bytes} are the most that are taken",
-        fix="Ask with fewer rows at a time",
         code="request-too-large",
     )
 

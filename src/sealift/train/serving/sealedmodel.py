@@ -202,7 +202,5 @@ def _require_length(reader: SealedFileReader, resource: Resource) -> None:
 
 def _other_model(name: str) -> IntegrityError:
     return IntegrityError(
-        f"{name} is not the model that the agreement names",
-        fix="Use the files that the agreement was made with",
-        code="other-resource",
+        f"{name} is not the model that the agreement names", code="other-resource"
     )

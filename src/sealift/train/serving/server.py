@@ -283,7 +283,6 @@ class Server:
             raise UnavailableError(
                 f"the key of {resource.name} was not released",
                 why=f"the broker of {resource.owner} did not come in time",
-                fix="Have its owner run `sealift broker` with the job",
                 code="key-missing",
             )
         self._head = next(iter(keyring.heads()), None)

@@ -220,18 +220,11 @@ def _states_of(given: Given) -> SharedBuffer:
 
 def killed(why: str) -> JobError:
     """The error for a process that is gone without an answer."""
-    return JobError(
-        "the recipe's process ended early",
-        why=why,
-        fix="`sealift try` runs the recipe on synthetic rows; signal 9 is often memory",
-        code="recipe-killed",
-    )
+    return JobError("the recipe's process ended early", why=why, code="recipe-killed")
 
 
 def garbled() -> JobError:
     """The error for an answer that is none."""
     return JobError(
-        "the recipe's process said something that makes no sense",
-        fix="A recipe that leaves descriptors and memory alone does not do that",
-        code="recipe-garbled",
+        "the recipe's process said something that makes no sense", code="recipe-garbled"
     )

@@ -172,7 +172,6 @@ class Workshop:
             raise JobError(
                 "the recipe changed in the accelerator's memory",
                 why="nothing of ours changes it",
-                fix="Run again; if it recurs, this machine's memory does it",
                 code="state-changed",
             )
 

@@ -78,7 +78,6 @@ class TpmError(UnavailableError):
         super().__init__(
             f"the TPM refused {command.name.lower()}",
             why=_REASONS.get(self.response, f"response {response:#x}"),
-            fix="Look at `dmesg`, or clear what other programs left in the TPM",
             code="tpm-refused",
         )
 

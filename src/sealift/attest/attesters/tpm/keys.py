@@ -132,7 +132,6 @@ def find_endorsement(
     raise UnavailableError(
         "the TPM has no endorsement key certificate",
         why="none of its standard NV indices holds one",
-        fix="Use a TPM whose maker certified it",
         code="tpm-no-certificate",
     )
 
@@ -154,7 +153,6 @@ def load_endorsement(
     raise UnavailableError(
         "the TPM's endorsement key is not the one of its certificate",
         why="it was made from another template, or its seed was changed",
-        fix="Use a TPM whose maker certified it",
         code="tpm-no-certificate",
     )
 

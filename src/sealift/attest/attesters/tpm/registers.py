@@ -44,9 +44,7 @@ def read_registers(
         found = _parse_values(answer.reader("PCR values"))
         if not found.keys() & set(missing):
             raise UnavailableError(
-                f"the TPM keeps no {bank} registers",
-                fix="Allocate that bank in the firmware, or agree on another one",
-                code="tpm-bank",
+                f"the TPM keeps no {bank} registers", code="tpm-bank"
             )
         values.update(found)
         missing = [number for number in missing if number not in values]
@@ -79,9 +77,7 @@ def quote(
         if joined == parse_quote(raw).pcr_digest:
             return Quoted(raw, signature, values)
     raise UnavailableError(
-        "the TPM's registers change faster than they are read",
-        fix="Wait until the host has finished starting",
-        code="tpm-restless",
+        "the TPM's registers change faster than they are read", code="tpm-restless"
     )
 
 

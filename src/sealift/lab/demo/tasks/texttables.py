@@ -141,6 +141,5 @@ def _missing(why: str) -> UnavailableError:
     return UnavailableError(
         "the demo's texts are the sources of Python's standard library",
         why=why,
-        fix="Use a Python that keeps its library as .py files, or --task digits",
         code="sources-missing",
     )
