@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def agreement() -> Agreement:
     """Two parties, one resource, two files."""
     files = {"recipe.py": b"import layers\n", "layers.py": b"WIDTH = 8\n"}
     return Agreement(
+        about="train",
         name="vectors",
         number=1,
         predecessor=None,
@@ -62,6 +64,15 @@ def agreement() -> Agreement:
             baseline_alone=False, recipe_text=False,
         ),
         travel=TravelRule(1, 120.0),
+    )  # fmt: skip
+
+
+def group() -> Agreement:
+    """The same parties about to compute together: no resource, and what goes with it."""
+    ada, bern = agreement().parties
+    return replace(
+        agreement(), about="group", resources=(), model_owner=None, output=None,
+        travel=None, parties=(replace(ada, roles=()), bern),
     )  # fmt: skip
 
 
@@ -134,8 +145,9 @@ def generate() -> str:
     )  # fmt: skip
     bound = instance_bound(INSTANCE.public_key, agreed.digest)
     vectors = {
-        "spec": "spec/release.md, version 1",
+        "spec": "spec/release.md, version 2",
         "agreement": document(agreed),
+        "group": document(group()),
         "release": release(info),
         "log": log(agreed, info),
         "receipt": {"instance": INSTANCE.public_key.raw.hex(), "bound": bound.hex()},

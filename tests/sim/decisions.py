@@ -10,7 +10,6 @@ from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import (
-    NO_OUTPUT,
     Agreement,
     Board,
     ReleaseRule,
@@ -99,7 +98,10 @@ def serving(consortium: Consortium) -> Consortium:
         replace(each, roles=("model_owner", "code_owner", "operator"))
         for each in agreement.parties
     )
-    models = replace(agreement, resources=resources, parties=parties, output=NO_OUTPUT)
+    models = replace(
+        agreement, about="serve", resources=resources, parties=parties,
+        model_owner=None, output=None, travel=None,
+    )  # fmt: skip
     return replace(consortium, agreement=models)
 
 

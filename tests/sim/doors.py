@@ -17,7 +17,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.link import terms
 from sealift.release import door
-from sealift.release.agreement import NO_OUTPUT, ReleaseRule
+from sealift.release.agreement import ReleaseRule
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.collect import collect_release
 from sealift.release.facts import Kind
@@ -128,7 +128,10 @@ def agreed(serves: bool) -> Consortium:
             for each in resources
         )  # fmt: skip
         changes = {
-            "output": NO_OUTPUT,
+            "about": "serve",
+            "model_owner": None,
+            "output": None,
+            "travel": None,
             "parties": tuple(
                 replace(each, roles=("model_owner", "code_owner", "operator"))
                 for each in agreement.parties

@@ -19,8 +19,8 @@ from sealift.ids import Digest
 from sealift.link.receiving import Receiver
 from sealift.link.sending import Sender
 from sealift.release.agreement import (
-    NO_OUTPUT,
     Agreement,
+    OutputRule,
     Party,
     References,
     ReleaseRule,
@@ -61,6 +61,7 @@ class LinkedParties:
 
     def document(self) -> Agreement:
         return Agreement(
+            about="train",
             name="fed",
             number=1,
             predecessor=None,
@@ -78,9 +79,13 @@ class LinkedParties:
             resources=(self._table("north"), self._table("east")),
             model_owner="cloud",
             operator="cloud",
-            output=NO_OUTPUT,
+            output=OutputRule(
+                metrics=(), digits=0, values_per_visit=1, metric_rows=1,
+                audience="owner", min_visits=1, max_visits=1, min_holders=1,
+                min_rows=1, baseline_alone=False, recipe_text=False,
+            ),
             travel=TravelRule(1, 1.0),
-        )
+        )  # fmt: skip
 
     def another(self) -> VerifiedAgreement:
         """An agreement of the same parties, with another name."""

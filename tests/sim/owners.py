@@ -127,6 +127,7 @@ def make_consortium(
     }
     attester = SigningKey.generate()
     agreement = Agreement(
+        about="train",
         name="joint-digits",
         number=1,
         predecessor=None,

@@ -21,12 +21,10 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.release.agreement import (
-    NO_OUTPUT,
     Agreement,
     Party,
     References,
     Resource,
-    TravelRule,
 )
 from sealift.release.bundle import measure_bundle
 from sealift.release.signed import (
@@ -127,6 +125,7 @@ class Served:
     def agreement(self) -> Agreement:
         roles = ("model_owner", "code_owner", "operator")
         return Agreement(
+            about="serve",
             name="served",
             number=1,
             predecessor=None,
@@ -149,10 +148,7 @@ class Served:
                     key=Digest.of(b"key"),
                 ),
             ),
-            model_owner="lab",
             operator="lab",
-            output=NO_OUTPUT,
-            travel=TravelRule(1, 1.0),
         )
 
     def policy(self, **changes: object) -> ClientPolicy:

@@ -38,11 +38,22 @@ def key(text):
     return base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
 
 
+@pytest.mark.parametrize("about", ["agreement", "group"])
+def test_documents(about):
+    raw = VECTORS[about]["document"].encode()
+    plain = json.loads(raw)
+    assert rfc8785.dumps(plain) == raw
+    assert VECTORS[about]["digest"] == "sha256:" + sha256(raw).hexdigest()
+    trains = about == "agreement"
+    assert (plain["version"], plain["about"]) == (2, "train" if trains else "group")
+    for name in ("model_owner", "output", "travel"):
+        assert (plain[name] is not None) is trains
+    assert bool(plain["resources"]) is trains
+
+
 def test_agreement():
     raw = AGREEMENT["document"].encode()
     plain = json.loads(raw)
-    assert rfc8785.dumps(plain) == raw
-    assert AGREEMENT["digest"] == "sha256:" + sha256(raw).hexdigest()
     files = rfc8785.dumps(plain["code"]["files"])
     bundle = labelled("sealift v1 code bundle", files).hex()
     assert plain["code"]["digest"] == AGREEMENT["bundle"] == f"sha256:{bundle}"

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     agreement = setup.agreement.agreement
     files = load_bundle(Path(setup.job.bundle), agreement.code)
     limits.hide_memory()
-    text = sys.stderr if agreement.output.recipe_text else None
+    text = sys.stderr if agreement.output_rule.recipe_text else None
     entry = agreement.code.entry
     rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
     with (

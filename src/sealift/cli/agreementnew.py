@@ -8,7 +8,7 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sealift.attest.level import Level
 from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
@@ -18,6 +18,7 @@ from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
+from sealift.release.agreement import About
 from sealift.release.bundle import measure_bundle, read_bundle
 from sealift.release.files import read_whole
 from sealift.release.signed import load_signed
@@ -38,6 +39,10 @@ def add_starter_parser(verbs: Any) -> None:
     parser.add_argument(
         "--resource", type=Path, nargs="+", metavar="NAME.resource.json"
     )
+    parser.add_argument(
+        "--about", choices=get_args(About),
+        help="default: train; serve, if the resources are models. A group has none",
+    )  # fmt: skip
     parser.add_argument("--code", type=Path, metavar="DIR")
     parser.add_argument(
         "--entry", default="recipe.py", help="the recipe in DIR; default: recipe.py"
@@ -118,6 +123,8 @@ def _complete(args: argparse.Namespace) -> None:
         UsageError: without a terminal, naming the flags.
     """
     missing = [name for name in _NEEDED if not getattr(args, name)]
+    if args.about == "group" and "resource" in missing:
+        missing.remove("resource")
     if not missing:
         return
     if not has_terminal():
@@ -127,7 +134,9 @@ def _complete(args: argparse.Namespace) -> None:
         )
     args.name = args.name or ask_line("Name of the line of agreements")
     args.party = args.party or _ask_paths("Cards of the parties, NAME.card.json")
-    args.resource = args.resource or _ask_paths("Sealed tables, NAME.resource.json")
+    if args.about != "group":
+        question = "Sealed tables, NAME.resource.json"
+        args.resource = args.resource or _ask_paths(question)
     args.code = args.code or Path(ask_line("Folder with the code"))
     _ask_rules(args)
 
@@ -169,7 +178,7 @@ def _number(word: str) -> int:
 def _starter(args: argparse.Namespace) -> Starter:
     folder = args.out.parent
     parties = [(_relative(path, folder), load_card(path).name) for path in args.party]
-    cards = [(path, read_card(path)) for path in args.resource]
+    cards = [(path, read_card(path)) for path in args.resource or ()]
     owners = [(_relative(path, folder), card.resource.owner) for path, card in cards]
     names = [name for _, name in parties]
     model_owner = args.model_owner or names[-1]
@@ -182,6 +191,7 @@ def _starter(args: argparse.Namespace) -> Starter:
     veto = list(train_rows) if args.veto is None else args.veto
     return Starter(
         name=args.name,
+        about=args.about or _about([card for _, card in cards]),
         number=before.number + 1 if before else 1,
         predecessor=_relative(args.predecessor, folder) if before else "",
         party_cards=parties,
@@ -201,8 +211,12 @@ def _starter(args: argparse.Namespace) -> Starter:
         veto=veto,
         not_after_s=parse_until(args.until) if args.until else None,
         max_uses=args.max_uses,
-        serves=any(card.resource.part == "model" for _, card in cards),
     )
+
+
+def _about(cards: list[ResourceCard]) -> About:
+    models = any(card.resource.part == "model" for card in cards)
+    return "serve" if models else "train"
 
 
 def _train_rows(cards: list[ResourceCard]) -> dict[str, int]:

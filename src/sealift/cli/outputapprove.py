@@ -82,7 +82,7 @@ def describe_run(manifest: RunManifest, agreement: Agreement) -> Iterator[str]:
         "metrics": _counts(manifest.metrics),
         "resumed": manifest.resumed,
         "model to": ", ".join(agreement.model_to),
-        "approvers": ", ".join(agreement.output.approved_by),
+        "approvers": ", ".join(agreement.output_rule.approved_by),
     }
     for name, value in facts.items():
         yield f"{name:<11} {value}"

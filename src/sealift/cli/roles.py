@@ -14,6 +14,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
+from sealift.release.agreement import About
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
@@ -115,10 +116,11 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
             agreed, or reads what an owner has not signed for.
     """
     agreement.require_owners_signed()
-    _check_plan(job, agreement)
-    if job.plan == "serve":
+    about: About = "serve" if job.plan == "serve" else "train"
+    agreement.agreement.require_about(about, f"the job's plan is {job.plan}")
+    if about == "serve":
         return
-    settings, agreed = job.travel_settings(), agreement.agreement.travel
+    settings, agreed = job.travel_settings(), agreement.agreement.travel_rule
     _check_purpose(job, agreement)
     if settings.buffer_bytes:
         plan_job(agreement.agreement.resources, replace(settings, epochs=1))
@@ -132,20 +134,10 @@ def say_sandbox(sandbox: str) -> None:
     print(f"sealift: {line}", file=sys.stderr, flush=True)
 
 
-def _check_plan(job: JobTable, agreement: VerifiedAgreement) -> None:
-    serves = agreement.agreement.serves
-    if (job.plan == "serve") is not serves:
-        raise PolicyError(
-            f"the agreement is about {'serving' if serves else 'training'}",
-            why=f"the job's plan is {job.plan}",
-            code="other-purpose",
-        )
-
-
 def _check_purpose(job: JobTable, agreement: VerifiedAgreement) -> None:
     if job.training.epochs:
         return
-    if not job.training.prepare or not agreement.agreement.output.statistics:
+    if not job.training.prepare or not agreement.agreement.output_rule.statistics:
         raise UsageError(
             "the job would make nothing",
             why="it has no epochs, and no statistics may leave",

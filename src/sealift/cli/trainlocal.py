@@ -89,7 +89,7 @@ def train_locally(
 def _workshop(
     agreement: VerifiedAgreement, job: JobTable, files: dict[str, bytes]
 ) -> Workshop:
-    text = sys.stderr if agreement.agreement.output.recipe_text else None
+    text = sys.stderr if agreement.agreement.output_rule.recipe_text else None
     most = WorkshopLimits(work_s=job.travel.work_s)
     return Workshop(
         files,

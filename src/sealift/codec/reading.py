@@ -169,6 +169,8 @@ def _from_object(kind: type, plain: Any, path: _Path) -> Any:
         _refuse(path, "an object", plain)
     fields = _init_fields(kind)
     if plain.keys() != fields.keys():
+        if "version" in plain.keys() & fields.keys():  # another one has other fields
+            fields["version"](plain["version"], (path, "version"))
         _refuse_fields(path, plain, fields)
     values = {name: read(plain[name], (path, name)) for name, read in fields.items()}
     try:

@@ -49,9 +49,11 @@ def load_agreement(
         references: For a file.
 
     Raises:
-        SealiftError: if it is not signed by all who must, or was ended.
+        SealiftError: if it is not signed by all who must, was ended, or is not about
+            training (``other-purpose``): only then it names owners of rows.
     """
     if isinstance(agreement, VerifiedAgreement):
+        agreement.agreement.require_about("train")
         if collateral is not None or tuple(references):
             raise UsageError(
                 "this agreement has what evidence is judged with already",
@@ -63,6 +65,7 @@ def load_agreement(
     if collateral is not None:
         bundle = parse_bundle(read_whole(Path(collateral), 2 * MAX_BUNDLE_BYTES))
     verified = load_verified(Path(agreement))
+    verified.agreement.require_about("train")
     return equip(verified, clock=_wall_clock, collateral=bundle, sets=sets)
 
 

@@ -26,7 +26,7 @@ from sealift.crypto.identity import load_card
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import (
-    NO_OUTPUT,
+    About,
     Agreement,
     Board,
     OutputRule,
@@ -70,15 +70,16 @@ class _Document:
     name: str
     number: int
     predecessor: str | None
+    about: About
     accept: tuple[Level, ...]
-    model_owner: str
+    model_owner: str | None
     operator: str
     parties: tuple[_PartyEntry, ...]
     resources: tuple[_ResourceEntry, ...]
     code: _Code
     references: References
-    output: OutputRule
-    travel: TravelRule
+    output: OutputRule | None
+    travel: TravelRule | None
     board: Board | None
     not_before: int | None
     not_after: int | None
@@ -115,26 +116,16 @@ def _assemble(
     read_resource: ReadResource,
 ) -> Agreement:
     code = document.code
-    return Agreement(
-        name=document.name,
-        number=document.number,
-        predecessor=predecessor,
-        parties=tuple(_party(folder, entry) for entry in document.parties),
-        code=measure_bundle(read_bundle(folder / code.bundle), code.entry),
-        accept=document.accept,
-        references=document.references,
-        resources=tuple(
+    written = {each.name: getattr(document, each.name) for each in fields(document)}
+    read = {
+        "predecessor": predecessor,
+        "parties": tuple(_party(folder, entry) for entry in document.parties),
+        "code": measure_bundle(read_bundle(folder / code.bundle), code.entry),
+        "resources": tuple(
             _resource(folder, entry, read_resource) for entry in document.resources
         ),
-        model_owner=document.model_owner,
-        operator=document.operator,
-        output=document.output,
-        travel=document.travel,
-        board=document.board,
-        not_before=document.not_before,
-        not_after=document.not_after,
-        rehearse=document.rehearse,
-    )
+    }
+    return Agreement(**{**written, **read})
 
 
 def _parse(path: Path) -> _Document:
@@ -152,9 +143,9 @@ def _parse(path: Path) -> _Document:
     return document
 
 
-NO_TRAVEL: Final = TravelRule(1, 1.0)
 _MAY_BE_LEFT_OUT: Final = (
-    "predecessor", "board", "not_before", "not_after", "rehearse",
+    "predecessor", "model_owner", "output", "travel", "board", "not_before",
+    "not_after", "rehearse",
 )  # fmt: skip
 _KINDS: Final[dict[str, type[Any]]] = {
     "tpm": TpmReferences,
@@ -170,14 +161,11 @@ def _fill_in(plain: dict[str, Any]) -> None:
     for name in _MAY_BE_LEFT_OUT:
         plain.setdefault(name, None)
     _read_times(plain, "")
-    if "output" not in plain and "travel" not in plain:  # it serves a model
-        plain["output"] = to_plain(NO_OUTPUT)
-        plain["travel"] = to_plain(NO_TRAVEL)
     _fill_references(plain.get("references"))
     _fill_defaults(OutputRule, plain.get("output"), only=("model_to", "approved_by"))
     if isinstance(plain["board"], dict):
         _fill_defaults(Board, plain["board"])
-    entries = plain.get("resources")
+    entries = plain.setdefault("resources", [])
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, dict):
             _fill_rule(entry.setdefault("rule", None), f"resources[{index}].rule")

@@ -6,13 +6,20 @@ nobody is protected from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.release.agreement import Agreement, Audience, Party, Resource
+from sealift.release.agreement import (
+    About,
+    Agreement,
+    Audience,
+    OutputRule,
+    Party,
+    Resource,
+)
 from sealift.release.holes import Hole, find_holes
 from sealift.release.receipt import cargo_promise
 
@@ -87,7 +94,7 @@ def explain(agreement: Agreement) -> Explanation:
     )
     return Explanation(
         everybody=tuple(_for_everybody(agreement)),
-        sight=tuple(_sight(agreement)),
+        sight=tuple(_TELL[agreement.about][1](agreement)),
         parties=tuple(parties),
         holes=find_holes(agreement),
     )
@@ -98,14 +105,15 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
         yield f"level {level} {KEPT_OUT[level]}"
     code = agreement.code
     yield f"code: {count(len(code.files), 'file')}, entry {code.entry}, bundle {code.digest}"
-    yield (
-        "the recipe runs in a sandbox, without network, files and other processes, but "
-        "it decides what the model keeps of the rows: read it (sealift agreement show "
-        "--code); receipts name the sandbox"
-    )
-    if Level.DEVELOPMENT in agreement.accept:
-        yield "development may run it without a sandbox, where a machine gives none"
-    yield from _served(agreement) if agreement.serves else _trained(agreement)
+    if agreement.about != "group":
+        yield (
+            "the recipe runs in a sandbox, without network, files and other processes, but "
+            "it decides what the model keeps of the rows: read it (sealift agreement show "
+            "--code); receipts name the sandbox"
+        )
+        if Level.DEVELOPMENT in agreement.accept:
+            yield "development may run it without a sandbox, where a machine gives none"
+    yield from _TELL[agreement.about][0](agreement)
     yield (
         "a key that was released cannot be called back; leaving ends what "
         "comes after, not what was learned before"
@@ -113,10 +121,10 @@ def _for_everybody(agreement: Agreement) -> Iterator[str]:
 
 
 def _trained(agreement: Agreement) -> Iterator[str]:
-    travel, output = agreement.travel, agreement.output
+    travel, output = agreement.travel_rule, agreement.output_rule
     yield f"buffers = {travel.buffers}: {cargo_promise(travel.buffers, travel.mixed)}"
     yield "the scrub after a visit is reported by the accelerator, not proven"
-    yield f"a lease lasts at most {agreement.travel.lease_s:g} seconds"
+    yield f"a lease lasts at most {travel.lease_s:g} seconds"
     yield from _validity(agreement)
     yield from _outputs(agreement)
     if output.approved_by:
@@ -144,15 +152,18 @@ def _served(agreement: Agreement) -> Iterator[str]:
     yield "the operator of a server sees who asks when, and how much: sizes and times"
 
 
-def _sight(agreement: Agreement) -> Iterator[str]:
-    """Who can see rows, model and numbers, level by level."""
-    if agreement.serves:
-        yield from _sight_of_served(agreement)
-        return
+def _grouped(agreement: Agreement) -> Iterator[str]:
+    """No resource and no output is named: so much is left to the code."""
+    yield "it names no rows and no model: what the code reads is its own processes' affair"
+    yield "nothing bounds what the code lets out: read it (sealift agreement show --code)"
+    yield from _validity(agreement)
+
+
+def _sight_of_trained(agreement: Agreement) -> Iterator[str]:
     owners = ", ".join(agreement.holders)
     for level in agreement.accept:
         yield f"rows of {owners} at {level}: {_seen_at(level, agreement.operator)}"
-    output = agreement.output
+    output = agreement.output_rule
     names = " and ".join(output.approved_by)
     approved = f", once {names} approved" if names else ""
     yield (
@@ -172,6 +183,20 @@ def _sight_of_served(agreement: Agreement) -> Iterator[str]:
         seen = _seen_at(level, agreement.operator)
         yield f"models, questions and answers at {level}: {seen}"
     yield "names, forms of models and this document: every party and every client"
+
+
+def _sight_of_grouped(agreement: Agreement) -> Iterator[str]:
+    yield "what its processes hold: whoever the level does not keep out, or the code tells"
+    yield "names and this document: every party"
+
+
+_Tell = Callable[[Agreement], Iterator[str]]
+# What it means for everybody, and who can see what.
+_TELL: Final[dict[About, tuple[_Tell, _Tell]]] = {
+    "train": (_trained, _sight_of_trained),
+    "serve": (_served, _sight_of_served),
+    "group": (_grouped, _sight_of_grouped),
+}
 
 
 def _seen_at(level: Level, operator: str) -> str:
@@ -211,7 +236,7 @@ def say_time(at_s: int) -> str:
 
 
 def _outputs(agreement: Agreement) -> Iterator[str]:
-    rule = agreement.output
+    rule = agreement.output_rule
     if rule.metrics:
         seen_by = _SEEN_BY[rule.audience]
         yield (
@@ -328,20 +353,25 @@ def _rule(resource: Resource, agreement: Agreement) -> str:
 
 def _receives(agreement: Agreement, party: Party) -> Iterator[str]:
     yield from _departure(agreement.resources_of(party.name))
-    if agreement.serves:
+    if agreement.output is not None:
+        yield from _learns(agreement, agreement.output, party)
+    if agreement.about == "group":
+        yield "what the code gives it"
+    else:
         yield "heads of every owner's log of releases and refusals"
-        return
+
+
+def _learns(agreement: Agreement, output: OutputRule, party: Party) -> Iterator[str]:
     if party.name in agreement.model_to:
         yield "the model, with whatever it memorised of the rows"
-    if party.name in agreement.output.approved_by:
+    if party.name in output.approved_by:
         yield "a share of the model's key: without its approval nobody opens the model"
     if agreement.resources_of(party.name):
         yield "a signed receipt and scrub report for every visit to it"
-        if agreement.output.metrics:
-            yield f"its own numbers: {', '.join(agreement.output.metrics)}"
-    if agreement.output.metrics and agreement.output.audience == "everyone":
+        if output.metrics:
+            yield f"its own numbers: {', '.join(output.metrics)}"
+    if output.metrics and output.audience == "everyone":
         yield "the numbers of all owners"
-    yield "heads of every owner's log of releases and refusals"
 
 
 def count(number: int, noun: str) -> str:

@@ -167,11 +167,12 @@ def _rollback(agreement: Agreement) -> Iterator[Hole]:
 
 
 def _roles(agreement: Agreement) -> Iterator[Hole]:
-    operator, owner = agreement.operator, agreement.model_owner
-    if operator == owner:
+    operator, serves = agreement.operator, agreement.about == "serve"
+    if operator in (agreement.holders if serves else (agreement.model_owner,)):
+        has = "brings" if serves else "gets"
         yield Hole(
             "two-roles",
-            f"{operator} runs the machines and gets the model: nobody else sees a run",
+            f"{operator} runs the machines and {has} the model: nobody else sees a run",
         )
     roles = agreement.party(operator).roles
     for role, what in (("data_owner", "brings data"), ("code_owner", "wrote the code")):
@@ -215,11 +216,13 @@ def _resource(resource: Resource, agreement: Agreement) -> Iterator[Hole]:
 
 
 def _outputs(agreement: Agreement) -> Iterator[Hole]:
-    if agreement.serves:
-        for each in agreement.resources:
-            if not each.schema.get("clients"):
-                line = f"anybody may ask {each.name}, and learn it answer by answer"
-                yield Hole("open-to-all", line)
+    for each in agreement.resources:
+        if each.part == "model" and not each.schema.get("clients"):
+            line = f"anybody may ask {each.name}, and learn it answer by answer"
+            yield Hole("open-to-all", line)
+    if agreement.about == "group":
+        yield Hole("no-output-rule", "the code may let out whatever its processes hold")
+    if agreement.output is None:
         return
     rule, several = agreement.output, len(agreement.data_owners) > 1
     if rule.min_rows == 1 or rule.min_owner_rows == 1:

@@ -141,7 +141,7 @@ def own_part(agreement: Agreement, name: str) -> bytes | None:
     party = next((each for each in agreement.parties if each.name == name), None)
     if party is None:
         return None
-    board = agreement.board
+    board, output = agreement.board, agreement.output
     return encode(
         {
             "party": party,
@@ -149,7 +149,7 @@ def own_part(agreement: Agreement, name: str) -> bytes | None:
             "model_owner": agreement.model_owner == name,
             "operator": agreement.operator == name,
             "model_to": name in agreement.model_to,
-            "approves": name in agreement.output.approved_by,
+            "approves": output is not None and name in output.approved_by,
             "member": board is not None and name in board.members,
             "veto": board is not None and name in board.veto,
         }

@@ -268,7 +268,7 @@ def _verify_evidence(receipt: Receipt, verified: VerifiedAgreement) -> None:
 
 def _verify_cargo(receipt: Receipt, verified: VerifiedAgreement) -> None:
     resource = verified.resource(receipt.resource)
-    require_agreed_cargo(receipt.buffers, receipt.mixed, verified.agreement.travel)
+    require_agreed_cargo(receipt.buffers, receipt.mixed, verified.agreement.travel_rule)
     told = (receipt.holder, part_for(receipt.purpose), receipt.content)
     if told != (resource.owner, resource.part, resource.content):
         raise PolicyError(

@@ -22,7 +22,7 @@ from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.ids import Digest
-from sealift.release.agreement import Agreement, Party, Resource
+from sealift.release.agreement import VERSION, Agreement, Party, Resource
 from sealift.release.files import read_whole, write_whole
 from sealift.release.line import (
     Backing,
@@ -278,12 +278,19 @@ def load_signed(path: Path) -> SignedAgreement:
 
     Raises:
         UnavailableError: if the file cannot be read.
-        MalformedError: if it is no agreement, or was edited by hand.
+        MalformedError: ``agreement-version``: of another version of the format;
+            ``bad-agreement-file``: it is no agreement, or was edited by hand.
     """
     raw = read_whole(path, MAX_AGREEMENT_BYTES)
     try:
         return decode(SignedAgreement, raw, max_bytes=MAX_AGREEMENT_BYTES)
     except MalformedError as error:
+        if error.field == "agreement.version":
+            raise MalformedError(
+                f"{path} is an agreement of another version of the format",
+                why=f"this Sealift reads version {VERSION}",
+                code="agreement-version",
+            ) from None
         raise MalformedError(
             f"{path} is not an agreement: {error.what}",
             why=error.why,

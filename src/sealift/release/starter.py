@@ -11,7 +11,7 @@ from sealift.attest.collateral import DAY_S
 from sealift.attest.level import Level
 from sealift.attest.referenceset import SetName
 from sealift.crypto.sign import PublicKey
-from sealift.release.agreement import ROWS_LEASE
+from sealift.release.agreement import ROWS_LEASE, About
 from sealift.release.explain import say_time
 
 LEASE_S: Final = 120.0
@@ -25,6 +25,7 @@ class Starter:
 
     Attributes:
         name: Name of the line of agreements.
+        about: What it allows.
         number: Number in the line.
         predecessor: Path of the signed agreement before, as written.
         party_cards: (path as written, party name).
@@ -45,10 +46,10 @@ class Starter:
         veto: Parties with a veto on the board; all are members.
         not_after_s: When it ends instead, seconds since 1970.
         max_uses: How often each key may be released.
-        serves: Whether it is about models to serve: then nothing is trained.
     """
 
     name: str
+    about: About = "train"
     number: int = 1
     predecessor: str = ""
     now_s: float
@@ -68,7 +69,6 @@ class Starter:
     attesters: Sequence[PublicKey]
     enrollers: Sequence[PublicKey] = ()
     reference_sets: Sequence[SetName] = ()
-    serves: bool = False
 
     def to_toml(self) -> str:
         """The document."""
@@ -78,7 +78,7 @@ class Starter:
             *map(self._party, self.party_cards),
             *map(self._resource, self.resource_cards),
             self._code(),
-            *(() if self.serves else (self._output(),)),
+            *((self._output(),) if self.about == "train" else ()),
         )
         return "\n".join(parts)
 
@@ -88,6 +88,8 @@ class Starter:
             if self.predecessor
             else '# predecessor = "agreement.json"   # the signed agreement before'
         )
+        model_owner = f"model_owner = {_text(self.model_owner)}     # gets the model\n"
+        model_owner = model_owner if self.about == "train" else ""
         return f"""\
 # What you agree on. Edit it, then:
 #   sealift agreement check FILE    says in plain words what each party gives and gets
@@ -98,13 +100,13 @@ class Starter:
 name = {_text(self.name)}
 number = {self.number}
 {before}
+about = {_text(self.about)}           # "train" a model, "serve" models, or a "group" that computes
 # "development" keeps nobody out and stands alone; real levels: tee, gpu-tee,
 # attested-host, untrusted-gpu. In order of preference.
 accept = {json.dumps(list(self.accept))}
 {self._rehearse()}
 not_after = {_text(self._not_after)}   # no key is released later; times are RFC 3339
-model_owner = {_text(self.model_owner)}     # gets the model
-operator = {_text(self.operator)}        # starts the machines; its key signs leases
+{model_owner}operator = {_text(self.operator)}        # starts the machines; its key signs leases
 """
 
     def _rehearse(self) -> str:
@@ -147,15 +149,20 @@ roles = {json.dumps(self._roles(name))}
 """
 
     def _roles(self, name: str) -> list[str]:
-        owners = {owner for _, owner in self.resource_cards} if not self.serves else ()
-        roles = ["data_owner"] if name in owners else []
-        roles += ["model_owner", "code_owner"] if name == self.model_owner else []
+        owners = {owner for _, owner in self.resource_cards}
+        roles = ["data_owner"] if name in owners and self.about == "train" else []
+        if name == self.model_owner:
+            roles += (
+                ["code_owner"]
+                if self.about == "group"
+                else ["model_owner", "code_owner"]
+            )
         return roles + (["operator"] if name == self.operator else [])
 
     def _resource(self, card: tuple[str, str]) -> str:
         path, owner = card
         purposes = '# purposes = ["train"]    # of "prepare", "train", "heldout"\n'
-        purposes = "" if self.serves else purposes
+        purposes = purposes if self.about == "train" else ""
         return f"""\
 [[resources]]  # of {owner}
 card = {_text(path)}
@@ -166,7 +173,7 @@ not_after = {_text(self._not_after)}
 {purposes}{self._lease()}"""
 
     def _lease(self) -> str:
-        if self.serves:
+        if self.about == "serve":
             return """\
 # lease_s = 60.0          # a key lives so long without fresh evidence, which
 # heartbeat_s = 10.0      # is due so often; without both, until the server ends

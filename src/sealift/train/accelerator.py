@@ -126,7 +126,7 @@ class Accelerator:
         self._leases: LeaseKeeper | None = None
         self._hosting: Hosting | None = None
         self._dropping = threading.RLock()
-        self._rules = VisitRules(max_visits=agreement.agreement.output.max_visits)
+        self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
         self._proof = prove_instance(endpoint, agreement)
         self._keyring = Keyring(link, endpoint, agreement, clock=clock, sink=sink)
 
@@ -279,7 +279,7 @@ class Accelerator:
         """What can be refused at home is refused before any key is asked for."""
         settings = decode(AcceleratorSettings, start.settings)
         agreement = self._agreement.agreement
-        check_cargo(settings.travel, agreement.travel)
+        check_cargo(settings.travel, agreement.travel_rule)
         travel = settings.travel
         choice = choose_buffer(agreement.resources, travel, free_memory_bytes())
         choice = self._shapes.hold(start.job, settings.shape, choice)
@@ -357,7 +357,7 @@ class Accelerator:
         try:
             return job.work(cargo)
         except RecipeError as error:
-            if agreement.output.recipe_text:
+            if agreement.output_rule.recipe_text:
                 raise
             instance, evidence = self._endpoint.instance, self._proof.evidence
             notes = seal_fault(
@@ -372,7 +372,7 @@ class Accelerator:
         raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
 
     def _room(self, job: OpenJob) -> Room:
-        longest_s = self._agreement.agreement.travel.lease_s
+        longest_s = self._agreement.agreement.travel_rule.lease_s
         travel = job.settings.travel
         return Room(
             buffers=travel.buffers,
@@ -390,7 +390,7 @@ class Accelerator:
             job=job,
             agreement=agreement.digest,
             accelerator=self._endpoint.instance.public_key,
-            longest_s=agreement.travel.lease_s,
+            longest_s=agreement.travel_rule.lease_s,
         )
 
 

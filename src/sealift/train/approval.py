@@ -145,7 +145,7 @@ def split_output_key(
         verified: Names approvers and recipients, and has their keys.
         signer: The accelerator's instance key.
     """
-    approvers = verified.agreement.output.approved_by
+    approvers = verified.agreement.output_rule.approved_by
     recipients = verified.agreement.model_to
     shares = split_key(key, (*approvers, _RECIPIENTS))
     committed = tuple(Committed(name, commit(shares[name], name)) for name in approvers)

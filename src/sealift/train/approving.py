@@ -111,7 +111,7 @@ def open_approved(
         UnavailableError: if a file cannot be read.
     """
     agreement = verified.agreement
-    approvers = agreement.output.approved_by
+    approvers = agreement.output_rule.approved_by
     sealed = read_whole(folder / MODEL_NAME, MAX_SEALED_BYTES)
     model = _model_name(manifest, Digest.of(sealed))
     raw = read_whole(
@@ -162,7 +162,7 @@ def _read_approval(folder: Path, approver: str) -> Approval:
 
 
 def _require_approver(approver: Identity, verified: VerifiedAgreement) -> None:
-    names = verified.agreement.output.approved_by
+    names = verified.agreement.output_rule.approved_by
     if not names:
         raise UsageError(
             "nobody needs to approve of this model",

@@ -74,7 +74,7 @@ class Handout:
         terms: RunTerms,
     ) -> None:
         self._agreement = agreement
-        self._rule = agreement.agreement.output
+        self._rule = agreement.agreement.output_rule
         self._endpoint = endpoint
         self._job = job
         self._rules = rules

@@ -103,7 +103,7 @@ def open_output(
             code="other-key",
         )
     manifest = read_model_manifest(folder, verified)
-    if agreement.output.approved_by:
+    if agreement.output_rule.approved_by:
         content = open_approved(folder, owner, manifest, verified)
     else:
         key_file = key_name(owner.name, recipients)

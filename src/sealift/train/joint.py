@@ -279,7 +279,7 @@ def joint_training(
     agreement: Agreement, workplace: Workplace, settings: LoopSettings
 ) -> JointTraining:
     """The models that are trained under an agreement."""
-    rule = agreement.output
+    rule = agreement.output_rule
     return JointTraining(
         workplace,
         settings,

@@ -60,7 +60,7 @@ def run_local(
         sink: Where progress goes.
     """
     heldout: list[MeasuredRows] = []
-    epoch, rule = -1, agreement.output
+    epoch, rule = -1, agreement.output_rule
     for group in plan_here(agreement.resources, settings):
         measured = _work(agreement, training, group, read_rows)
         if group.purpose == "heldout" and group.epoch != epoch:
@@ -146,8 +146,8 @@ def _totals(
     rows: Counter[str] = Counter()
     for stop in stops:
         rows[stop.resource] += stop.rows
-    check_totals(agreement.output, agreement.resources, rows)
-    return let_out_totals(training.statistics, agreement.output)
+    check_totals(agreement.output_rule, agreement.resources, rows)
+    return let_out_totals(training.statistics, agreement.output_rule)
 
 
 def _prepared(agreement: Agreement) -> dict[str, int]:
@@ -170,12 +170,14 @@ def mean_of_parts(
 ) -> dict[str, float]:
     """Means over everybody's held-out rows, rounded as the output rule says."""
     means = mean_over_rows(heldout)
-    return {name: round(mean, agreement.output.digits) for name, mean in means.items()}
+    return {
+        name: round(mean, agreement.output_rule.digits) for name, mean in means.items()
+    }
 
 
 def _require_no_approval(agreement: Agreement) -> None:
     """Here the model lies open at the end, so nobody could withhold an approval."""
-    names = agreement.output.approved_by
+    names = agreement.output_rule.approved_by
     if names:
         raise PolicyError(
             "the plan local cannot keep a model until it is approved of",
@@ -193,7 +195,9 @@ def _check_complete(agreement: Agreement, plan: Sequence[Group]) -> None:
         rows[stop.holder] += stop.rows
     owners = agreement.data_owners
     check_complete(
-        agreement.output, {o: visits[o] for o in owners}, {o: rows[o] for o in owners}
+        agreement.output_rule,
+        {o: visits[o] for o in owners},
+        {o: rows[o] for o in owners},
     )
 
 

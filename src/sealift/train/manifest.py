@@ -97,7 +97,7 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
     manifest.instance.verify(Label.MANIFEST, signed.manifest, signed.signature)
     if manifest.agreement != verified.digest:
         raise PolicyError("the run was under another agreement", code="other-agreement")
-    travel = verified.agreement.travel
+    travel = verified.agreement.travel_rule
     require_agreed_cargo(manifest.buffers, manifest.mixed, travel)
     result = appraise_instance(manifest.evidence, manifest.instance, verified)
     if result.standing != manifest.level:

@@ -43,7 +43,7 @@ class Workbench:
         loop = LoopSettings(
             settings.seed, settings.batch_rows, settings.threads, settings.digest_every
         )
-        self._rule = agreement.output
+        self._rule = agreement.output_rule
         self.training: JointTraining = joint_training(agreement, workplace, loop)
         if (
             not settings.travel.prepare

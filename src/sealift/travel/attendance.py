@@ -278,7 +278,7 @@ class Attendance:
         signed: SignedLease,
         require_allowed: Callable[[], None],
     ) -> Provisioning:
-        most = self._agreement.agreement.output.max_visits
+        most = self._agreement.agreement.output_rule.max_visits
         return Provisioning(
             held,
             signed,
@@ -304,7 +304,7 @@ class Attendance:
             job=self._job,
             agreement=agreement.digest,
             accelerator=signed.lease.accelerator,
-            longest_s=agreement.travel.lease_s,
+            longest_s=agreement.travel_rule.lease_s,
         )
 
     def _check_heads(self, heads: tuple[SignedTreeHead, ...]) -> None:

@@ -135,7 +135,7 @@ class Orchestrator:
             JobError: if the recipe failed.
             PolicyError: if the job asks for more than agreed.
         """
-        agreed = self._agreement.agreement.travel
+        agreed = self._agreement.agreement.travel_rule
         check_seconds(self._settings.lease_s, agreed.lease_s)
         check_cargo(self._settings, agreed)
         outcome = "failed"

@@ -186,7 +186,7 @@ def test_what_left_is_told_sums_of_prepare_included(tmp_path: Path) -> None:
         metrics=("loss",), digits=3, metric_rows=16, statistics_rows=20
     )
     shown.verdict.agreement = SimpleNamespace(
-        output=rule, resources=(), accept=("development",)
+        output_rule=rule, resources=(), accept=("development",)
     )
     shown.verdict.manifest = SimpleNamespace(
         statistics={"pixel_sum": Statistic((2,), (1.5, 2.0))}, sandbox="none"

@@ -219,6 +219,7 @@ class Office:
 
     def _draft(self) -> Agreement:
         return Agreement(
+            about="train",
             name="office",
             number=1,
             predecessor=None,

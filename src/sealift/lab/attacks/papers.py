@@ -31,7 +31,7 @@ def one_signature_less(stage: Stage) -> str:
 def changed_after_signing(stage: Stage) -> str:
     """(P3) One field was changed under the signatures."""
     signed = stage.office.signed
-    output = replace(signed.agreement.output, digits=6)
+    output = replace(signed.agreement.output_rule, digits=6)
     changed = replace(signed.agreement, output=output)
     return _refusal(lambda: verify(replace(signed, agreement=changed)))
 

@@ -366,6 +366,7 @@ class Stage:
 
     def _draft(self) -> Agreement:
         return Agreement(
+            about="train",
             name="stage",
             number=1,
             predecessor=None,

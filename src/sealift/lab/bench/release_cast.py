@@ -113,6 +113,7 @@ class ReleaseCast:
         if host is not None:
             references = References((), enrollers=(owner.sign,), tpm=host)
         agreement = Agreement(
+            about="train",
             name="bench",
             number=1,
             predecessor=None,

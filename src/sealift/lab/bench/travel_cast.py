@@ -180,6 +180,7 @@ class Cast:
         """The agreement, signed by holder and operator."""
         attester = self.accelerator.ask("start")["attester"]
         agreement = Agreement(
+            about="train",
             name="bench",
             number=1,
             predecessor=None,

@@ -194,7 +194,7 @@ class VisitWorld:
             job=JOB,
             agreement=agreement.digest,
             accelerator=self.endpoint.instance.public_key,
-            longest_s=agreement.travel.lease_s,
+            longest_s=agreement.travel_rule.lease_s,
         )
 
     def offer(

@@ -19,15 +19,14 @@ from sealift.release.agreement.resources import (
 )
 from sealift.release.agreement.rules import (
     MAX_DIGITS,
-    NO_OUTPUT,
     Audience,
     OutputRule,
     TravelRule,
 )
-from sealift.release.agreement.whole import MAX_PARTIES, Agreement
+from sealift.release.agreement.whole import MAX_PARTIES, VERSION, About, Agreement
 
 __all__ = [
-    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "NO_OUTPUT", "ROWS_LEASE", "Agreement", "Audience", "Board",
+    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Board",
     "CodeBundle", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule",
     "TravelRule", "bundle_digest", "part_for",

@@ -73,32 +73,14 @@ class OutputRule:
     def __post_init__(self) -> None:
         for name in self.metrics:
             check_name(name.replace("_", "-"), what="metric name")
-        require_distinct(self.metrics, "metrics")
         for name in self.statistics:
             check_name(name.replace("_", "-"), what="statistic's name")
-        require_distinct(self.statistics, "statistics")
-        require_distinct(self.model_to, "model_to")
-        require_distinct(self.approved_by, "approved_by")
+        for name in ("metrics", "statistics", "model_to", "approved_by"):
+            require_distinct(getattr(self, name), name)
         require_within(self.digits, 0, MAX_DIGITS, "digits")
         for name in _COUNTS:
             require_within(getattr(self, name), 1, MAX_INTEGER, name)
         require_within(self.max_visits, self.min_visits, MAX_INTEGER, "max_visits")
-
-
-# Of an agreement that serves a model: its own form says what answers hold.
-NO_OUTPUT: Final = OutputRule(
-    metrics=(),
-    digits=0,
-    values_per_visit=1,
-    metric_rows=1,
-    audience="owner",
-    min_visits=1,
-    max_visits=1,
-    min_holders=1,
-    min_rows=1,
-    baseline_alone=False,
-    recipe_text=False,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The agreement as a whole: one document that every party signs, and every key obeys.
 
 People write TOML (``release/document.py``); what is signed is the canonical JSON of
-``Agreement``. An ``Agreement`` that exists is consistent: every name leads somewhere,
-the code's digest is that of its files, ``development`` stands alone (rule H7), and a
-resource's sizes fit each other. Consistent is not signed: see ``release/signed.py``.
+``Agreement``. An ``Agreement`` that exists is consistent: it says exactly what the thing
+that it is about needs, every name leads somewhere, the code's digest is that of its
+files, ``development`` stands alone (rule H7), and a resource's sizes fit each other.
+Consistent is not signed: see ``release/signed.py``.
 Source: spec/release.md section Agreement.
 """
 
@@ -33,10 +34,18 @@ from sealift.release.agreement.parties import (
     PartyRole,
 )
 from sealift.release.agreement.references import References
-from sealift.release.agreement.resources import Resource, too_early, too_late
-from sealift.release.agreement.rules import NO_OUTPUT, OutputRule, TravelRule
+from sealift.release.agreement.resources import Part, Resource, too_early, too_late
+from sealift.release.agreement.rules import OutputRule, TravelRule
 
 MAX_PARTIES: Final = 64
+VERSION: Final = 2
+About = Literal["train", "serve", "group"]
+# What each is called, and the parts that its resources may be of.
+_SUBJECTS: Final[dict[About, tuple[str, tuple[Part, ...]]]] = {
+    "train": ("training", ("train", "heldout")),
+    "serve": ("serving", ("model",)),
+    "group": ("a group", ()),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +56,14 @@ class Agreement:
         name: Names the line of agreements; the same in every successor.
         number: 1 for the first of its line, one more for each successor.
         predecessor: Digest of the agreement before, or None for the first.
+        about: What it allows: to train a model, to serve models, or a group of
+            processes to compute together on what no party names here.
         accept: Accepted levels, in order of preference.
-        model_owner: The party that gets the model.
+        resources: Tables to train on, or models to serve; none of a group.
+        model_owner: Of training: the party that gets the model; else None.
         operator: The party whose key signs leases; trusted for progress only.
+        output: Of training: what may leave the accelerator; else None.
+        travel: Of training: how the accelerator may visit; else None.
         board: Who may bring a successor into force; None asks for everybody.
         not_before: Seconds since 1970 from which it holds, or None.
         not_after: Seconds since 1970 until which keys are released, or None.
@@ -57,7 +71,8 @@ class Agreement:
     """
 
     format: Literal["sealift-agreement"] = "sealift-agreement"
-    version: Literal[1] = 1
+    version: Literal[2] = VERSION
+    about: About
     name: str
     number: int
     predecessor: Digest | None
@@ -65,11 +80,11 @@ class Agreement:
     code: CodeBundle
     accept: tuple[Level, ...]
     references: References
-    resources: tuple[Resource, ...]
-    model_owner: str
     operator: str
-    output: OutputRule
-    travel: TravelRule
+    resources: tuple[Resource, ...] = ()
+    model_owner: str | None = None
+    output: OutputRule | None = None
+    travel: TravelRule | None = None
     board: Board | None = None
     not_before: int | None = None
     not_after: int | None = None
@@ -82,8 +97,10 @@ class Agreement:
         self._check_line()
         self._check_parties()
         self._check_levels()
+        self._check_subject()
         self._check_resources()
-        self._check_output()
+        if self.output is not None:
+            self._check_output(self.output)
         self._check_board()
 
     @cached_property
@@ -144,11 +161,6 @@ class Agreement:
         return tuple(party.name for party in self.parties if party.name in owners)
 
     @property
-    def serves(self) -> bool:
-        """Whether it is about serving models; else it is about training one."""
-        return any(entry.part == "model" for entry in self.resources)
-
-    @property
     def holders(self) -> tuple[str, ...]:
         """Names of the parties that bring rows, or models to serve."""
         return tuple(dict.fromkeys(entry.owner for entry in self.resources))
@@ -167,8 +179,37 @@ class Agreement:
 
     @property
     def model_to(self) -> tuple[str, ...]:
-        """Parties that get the model."""
+        """Parties that get the model that is trained; else nobody."""
+        if self.output is None or self.model_owner is None:
+            return ()
         return self.output.model_to or (self.model_owner,)
+
+    @property
+    def output_rule(self) -> OutputRule:
+        """What may leave; raises PolicyError ``other-purpose`` unless it trains."""
+        self.require_about("train")
+        assert self.output is not None
+        return self.output
+
+    @property
+    def travel_rule(self) -> TravelRule:
+        """How to visit; raises PolicyError ``other-purpose`` unless it trains."""
+        self.require_about("train")
+        assert self.travel is not None
+        return self.travel
+
+    def require_about(self, about: About, why: str = "") -> None:
+        """Refuse work of another kind than what was agreed on.
+
+        Raises:
+            PolicyError: ``other-purpose``.
+        """
+        if self.about != about:
+            raise PolicyError(
+                f"the agreement is about {_SUBJECTS[self.about][0]}",
+                why=why or f"this is about {_SUBJECTS[about][0]}",
+                code="other-purpose",
+            )
 
     def require_time(self, at_s: float) -> None:
         """Refuse to work before or after the time that was agreed on.
@@ -188,19 +229,16 @@ class Agreement:
 
     def _check_levels(self) -> None:
         rehearsal = self.accept == (Level.DEVELOPMENT,)
-        if rehearsal and self.rehearse is None:
-            self._require_attester()
-        if self.rehearse is not None and not rehearsal:
-            raise inconsistent('only accept = ["development"] rehearses', "rehearse")
-        if self.rehearse is Level.DEVELOPMENT:
-            raise inconsistent("development rehearses another level", "rehearse")
-
-    def _require_attester(self) -> None:
-        if not self.references.development_attesters:
+        attesters = self.references.development_attesters
+        if rehearsal and self.rehearse is None and not attesters:
             raise inconsistent(
                 "development evidence needs an attester's key",
                 "references.development_attesters",
             )
+        if self.rehearse is not None and not rehearsal:
+            raise inconsistent('only accept = ["development"] rehearses', "rehearse")
+        if self.rehearse is Level.DEVELOPMENT:
+            raise inconsistent("development rehearses another level", "rehearse")
 
     def _check_line(self) -> None:
         require_within(self.number, 1, MAX_INTEGER, "number")
@@ -215,38 +253,39 @@ class Agreement:
         require_distinct(
             (party.sign.to_text() for party in self.parties), "parties.sign"
         )
-        self._require_role(self.model_owner, "model_owner", "model_owner")
+        if self.model_owner is not None:
+            self._require_role(self.model_owner, "model_owner", "model_owner")
         self._require_role(self.operator, "operator", "operator")
+
+    def _check_subject(self) -> None:
+        for name in ("model_owner", "output", "travel"):
+            if (getattr(self, name) is None) is (self.about == "train"):
+                raise inconsistent('stands with about = "train", and only there', name)
+        for index, entry in enumerate(self.resources):
+            if entry.part not in _SUBJECTS[self.about][1]:
+                raise inconsistent(
+                    f'of part {entry.part}: not with about = "{self.about}"',
+                    f"resources[{index}].part",
+                )
+        if self.about == "train" and not self.data_owners:
+            raise inconsistent("there is nothing to train on", "resources")
+        if self.about == "serve" and not self.resources:
+            raise inconsistent("there is nothing to serve", "resources")
 
     def _check_resources(self) -> None:
         require_distinct((entry.name for entry in self.resources), "resources.name")
         for index, entry in enumerate(self.resources):
             role: PartyRole = "model_owner" if entry.part == "model" else "data_owner"
             self._require_role(entry.owner, role, f"resources[{index}].owner")
-            self._check_rule(entry, f"resources[{index}].rule")
-            if entry.cell_rows < self.output.metric_rows:
-                raise inconsistent(
-                    f"a cell of {entry.name} has {entry.cell_rows} rows, and "
-                    f"output.metric_rows is {self.output.metric_rows}: seal it anew "
-                    "with `data seal --cell-rows`, or lower metric_rows",
-                    f"resources[{index}].cell_rows",
-                )
-            if (entry.part == "model") is not self.serves:
-                raise inconsistent(
-                    "an agreement is about tables or about models", "resources"
-                )
-        if not self.data_owners and not self.serves:
-            raise inconsistent("there is nothing to train on", "resources")
+            for level in entry.rule.accept:
+                if level not in self.accept:
+                    field = f"resources[{index}].rule.accept"
+                    raise inconsistent(f"the agreement has no {level}", field)
         for index, party in enumerate(self.parties):
             if "data_owner" in party.roles and not self.resources_of(party.name):
                 raise inconsistent(
                     "a data owner without resource", f"parties[{index}].roles"
                 )
-
-    def _check_rule(self, entry: Resource, field: str) -> None:
-        for level in entry.rule.accept:
-            if level not in self.accept:
-                raise inconsistent(f"the agreement has no {level}", f"{field}.accept")
 
     def _check_board(self) -> None:
         if self.board is None:
@@ -255,32 +294,31 @@ class Agreement:
         if self.board.rollback is not None:
             self.board.rollback.check_for(len(self.holders), "board.rollback.quorum")
 
-    def _check_output(self) -> None:
-        self._require_parties(self.output.model_to, "output.model_to")
-        self._require_parties(self.output.approved_by, "output.approved_by")
-        if self.serves:
-            if self.output != NO_OUTPUT:
-                raise inconsistent("the form of a model says what leaves", "output")
-            return
-        owners = len(self.data_owners)
-        if self.output.min_holders > owners:
-            raise inconsistent(f"there are only {owners}", "output.min_holders")
-        rows = sum(entry.rows for entry in self.resources if entry.part == "train")
-        if self.output.min_rows > rows:
+    def _check_output(self, output: OutputRule) -> None:
+        self._require_parties(output.model_to, "output.model_to")
+        self._require_parties(output.approved_by, "output.approved_by")
+        for index, entry in enumerate(self.resources):
+            if entry.cell_rows < output.metric_rows:
+                raise inconsistent(
+                    f"a cell of {entry.name} has {entry.cell_rows} rows, and "
+                    f"output.metric_rows is {output.metric_rows}: seal it anew "
+                    "with `data seal --cell-rows`, or lower metric_rows",
+                    f"resources[{index}].cell_rows",
+                )
+        rows = dict.fromkeys(self.data_owners, 0)
+        for entry in self.resources:
+            if entry.part == "train":
+                rows[entry.owner] += entry.rows
+        if output.min_holders > len(rows):
+            raise inconsistent(f"there are only {len(rows)}", "output.min_holders")
+        if output.min_rows > sum(rows.values()):
             raise inconsistent("can never be reached", "output.min_rows")
-        fewest = min(self._train_rows(owner) for owner in self.data_owners)
-        if self.output.min_owner_rows > fewest:
+        if output.min_owner_rows > min(rows.values()):
             raise inconsistent("can never be reached", "output.min_owner_rows")
 
-    def _train_rows(self, owner: str) -> int:
-        own = self.resources_of(owner)
-        return sum(entry.rows for entry in own if entry.part == "train")
-
     def _require_role(self, name: str, role: PartyRole, field: str) -> None:
-        party = next((party for party in self.parties if party.name == name), None)
-        if party is None:
-            raise inconsistent(f"{name[:80]!r} is not among the parties", field)
-        if role not in party.roles:
+        self._require_parties((name,), field)
+        if role not in self.party(name).roles:
             raise inconsistent(f"{name} has not the role {role}", field)
 
     def _require_parties(self, names: Iterable[str], field: str) -> None:

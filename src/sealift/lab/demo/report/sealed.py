@@ -115,7 +115,7 @@ def _left(outcome: Outcome) -> Iterator[Markup]:
     agreement, manifest = outcome.verdict.agreement, outcome.verdict.manifest
     if agreement is None:
         return
-    rule = agreement.output
+    rule = agreement.output_rule
     yield element("h3", "What left the accelerator")
     yield element(
         "p",
