@@ -14,10 +14,10 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, Level
 from sealift.attest.attesters.azure import AzureAttester
-from sealift.attest.attesters.configfs import TsmReader
 from sealift.attest.azure import parse_body as parse_azure
 from sealift.attest.collateral import pack_bundle
 from sealift.attest.composite import parse_body as parse_composite
+from sealift.attest.configfs import TsmReader
 from sealift.attest.gpubinding import read_binding
 from sealift.attest.referenceset import SetName, parse_set, verify_set
 from sealift.attest.runtimelog import CODE_BUNDLE, GPU_BINDING, measured_bundle

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.attesters.agent import AgentAttester
+from sealift.attest.agentclient import AgentAttester
 from sealift.attest.formats.ima import parse_list
 from sealift.attest.level import Level
 from sealift.attest.references.tpm import TpmReferences

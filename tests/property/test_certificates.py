@@ -8,9 +8,9 @@ import pytest
 from cryptography import x509
 from hypothesis import given, settings
 
-from sealift.attest.collateralfiles import item_times, to_items
 from sealift.attest.formats.amdcert import parse_endorsement
 from sealift.attest.formats.pck import platform_facts
+from sealift.attest.tools.collateralfiles import item_times, to_items
 from sealift.attest.verifiers.nvidia import certified_firmware_id
 from sealift.attest.verifiers.tpmkey import says_software
 from sealift.crypto.certificate import Certificate, read_certificate

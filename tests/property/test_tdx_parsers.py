@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sealift.attest import der
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats import der, pck, sgxquote, tcbinfo
+from sealift.attest.formats import pck, sgxquote, tcbinfo
 from sealift.attest.tdx import MEDIA_TYPE, TdxBody, parse_body
 from sealift.attest.tools import pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest.collateralfiles import item_times, to_items
-from sealift.attest.vendorfiles import wrap
+from sealift.attest.tools.collateralfiles import item_times, to_items
+from sealift.attest.tools.vendorfiles import wrap
 from sealift.errors import MalformedError, UsageError
 
 NAMES = ("quote", "report", "hcl_report", "tpm_quote", "vcek", "td_quote", "message",

@@ -19,9 +19,9 @@ import pytest
 
 from sealift import codec
 from sealift.attest.collateral import DAY_S, parse_bundle
-from sealift.attest.collateralfiles import bundle, item_times, to_items
 from sealift.attest.formats.amdcert import parse_certificates
-from sealift.attest.vendorservices import Services, fetch, wanted
+from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
+from sealift.attest.tools.vendorservices import Services, fetch, wanted
 from sealift.cli.main import main
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, UnavailableError, UsageError

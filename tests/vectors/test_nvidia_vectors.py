@@ -14,7 +14,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.formats.rim import Rim, read_rim
 from sealift.attest.formats.spdm import parse_report
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.vendorfiles import wrap
+from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.nvidia import Device, examine_device
 from sealift.crypto.certificate import Certificate

@@ -13,10 +13,10 @@ import dcap_qvl
 import pytest
 
 from sealift.attest.anchors import INTEL_SGX_ROOTS
-from sealift.attest.attesters.configfs import TsmReader
 from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import DAY_S
+from sealift.attest.configfs import TsmReader
 from sealift.attest.formats.sgxquote import parse_quote
 from sealift.attest.level import Level, Tier
 from sealift.attest.tdx import TdxBody, parse_body

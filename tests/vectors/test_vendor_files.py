@@ -9,12 +9,12 @@ import pytest
 
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
-from sealift.attest.asreference import Trusted, to_references
 from sealift.attest.collateral import Collateral, pack_bundle
-from sealift.attest.collateralfiles import to_items
 from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.referenceset import ReferenceSet, sign_set
-from sealift.attest.vendorfiles import wrap
+from sealift.attest.tools.asreference import Trusted, to_references
+from sealift.attest.tools.collateralfiles import to_items
+from sealift.attest.tools.vendorfiles import wrap
 from sealift.cli.main import main
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, PolicyError, UsageError

@@ -13,8 +13,8 @@ from sealift.attest.collateral import (
     Collateral,
     pack_bundle,
 )
-from sealift.attest.collateralfiles import bundle, item_times, to_items
-from sealift.attest.vendorservices import Services, fetch, wanted
+from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
+from sealift.attest.tools.vendorservices import Services, fetch, wanted
 from sealift.cli.attestfiles import (
     add_evidence_arguments,
     load_collateral,

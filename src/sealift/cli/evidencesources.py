@@ -12,7 +12,6 @@ from sealift.attest.attester import Attester, MeasuringAttester
 from sealift.attest.attesters.azure import AzureAttester, AzureSources
 from sealift.attest.attesters.azurehost import AzureHost, MetadataService
 from sealift.attest.attesters.composite import CompositeAttester
-from sealift.attest.attesters.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters, open_nvml
 from sealift.attest.attesters.snp import PROVIDER as SNP_PROVIDER
 from sealift.attest.attesters.snp import SnpAttester
@@ -25,6 +24,7 @@ from sealift.attest.attesters.tdx import (
 from sealift.attest.attesters.tdx import PROVIDER as TDX_PROVIDER
 from sealift.attest.attesters.tpm import TpmAttester, TpmSources
 from sealift.attest.attesters.tpm.attester import EVENT_LOG, IMA_LIST
+from sealift.attest.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     GPU_BINDING,

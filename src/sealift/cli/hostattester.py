@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from sealift import __version__
+from sealift.attest.agentclient import AgentAttester
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.agent import AgentAttester
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.attesters.tpm import TpmAttester
 from sealift.attest.level import Level

@@ -24,8 +24,8 @@ from sealift.attest.agent import (
     encode_reply,
     read_frame,
 )
+from sealift.attest.agentclient import AgentAttester
 from sealift.attest.attester import ContinuingAttester, MeasuringAttester
-from sealift.attest.attesters.agent import AgentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import MalformedError, SealiftError, UnavailableError

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sealift.attest import Evidence, Level, ReferenceValues, asreference
-from sealift.attest.asreference import Trusted, to_references
+from sealift.attest import Evidence, Level, ReferenceValues
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters
 from sealift.attest.collateral import Collateral
@@ -20,6 +19,8 @@ from sealift.attest.snp import MEDIA_TYPE as SNP
 from sealift.attest.snp import SnpBody
 from sealift.attest.tdx import MEDIA_TYPE as TDX
 from sealift.attest.tdx import TdxBody
+from sealift.attest.tools import asreference
+from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.verifiers.snp import SnpVerifier

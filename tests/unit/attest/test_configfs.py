@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.attesters.configfs import (
+from sealift.attest.configfs import (
     ATTEMPTS,
     KernelTsmFolder,
     TsmReader,

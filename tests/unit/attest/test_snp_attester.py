@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from sealift.attest import Appraiser, Level
-from sealift.attest.attesters.configfs import TsmReader
 from sealift.attest.attesters.snp import SnpAttester
+from sealift.attest.configfs import TsmReader
 from sealift.attest.snp import MEDIA_TYPE, parse_body
 from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.errors import MalformedError, UnavailableError, UsageError

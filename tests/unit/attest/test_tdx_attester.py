@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sealift.attest import Appraiser, Claims, Evidence, Level
-from sealift.attest.attesters.configfs import TsmReader
 from sealift.attest.attesters.tdx import KernelRegister, TdxAttester
+from sealift.attest.configfs import TsmReader
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tdx import MEDIA_TYPE, parse_body
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE

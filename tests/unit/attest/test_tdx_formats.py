@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sealift.attest.formats import der, pck, sgxquote, tcbinfo
-from sealift.attest.formats.cursor import Cursor
+from sealift.attest import der
+from sealift.attest.cursor import Cursor
+from sealift.attest.formats import pck, sgxquote, tcbinfo
 from sealift.attest.tools import pcs
 from sealift.errors import MalformedError
 from tests.sim.intel_world import FMSPC, PPID, IntelWorld, pck_extension, svn_level

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from sealift.attest.attesters.configfs import (
+from sealift.attest.configfs import (
     INBLOB_BYTES,
     TsmReader,
     TsmReport,

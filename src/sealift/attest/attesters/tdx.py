@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Protocol
 
-from sealift.attest.attesters.configfs import (
+from sealift.attest.configfs import (
     INBLOB_BYTES,
     TsmReader,
     TsmReport,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.formats.der import (
+from sealift.attest.der import (
     INTEGER,
     OCTET_STRING,
     read_number,

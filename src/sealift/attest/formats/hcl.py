@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sealift.attest.formats.cursor import Cursor
+from sealift.attest.cursor import Cursor
 from sealift.crypto.hash import sha256
 from sealift.crypto.rsa import RsaKey
 from sealift.errors import MalformedError

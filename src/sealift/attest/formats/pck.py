@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.formats import der
+from sealift.attest import der
 from sealift.crypto.certificate import Certificate
 from sealift.errors import MalformedError
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.formats.cursor import Cursor
+from sealift.attest.cursor import Cursor
 from sealift.errors import MalformedError
 
 MAX_QUOTE_BYTES: Final = 64 << 10

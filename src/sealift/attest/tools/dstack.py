@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sealift.attest.formats.cursor import Cursor
+from sealift.attest.cursor import Cursor
 from sealift.attest.snp import SnpBody
 from sealift.attest.tdx import TdxBody
 from sealift.errors import MalformedError

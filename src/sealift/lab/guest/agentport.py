@@ -22,7 +22,7 @@ from sealift.attest.agent import (
     error_reply,
     read_frame,
 )
-from sealift.attest.attesters.agent import SCHEME
+from sealift.attest.agentclient import SCHEME
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.guest.guest import Guest
 

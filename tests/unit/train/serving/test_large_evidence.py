@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sealift.attest import tdx
-from sealift.attest.attesters.configfs import TsmReader
 from sealift.attest.attesters.tdx import TdxAttester
+from sealift.attest.configfs import TsmReader
 from sealift.attest.formats.tcglog import parse
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser

@@ -18,12 +18,12 @@ from typing import Final
 
 from sealift.attest import composite, nvidia, snp, tdx
 from sealift.attest.collateral import MAX_BUNDLE_BYTES
-from sealift.attest.collateralfiles import to_items
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.pck import platform_facts
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.snp import Report, parse_report, parse_tcb
 from sealift.attest.formats.spdm import parse_report as parse_device
+from sealift.attest.tools.collateralfiles import to_items
 from sealift.attest.verifiers.nvidia import chip_of
 from sealift.attest.verifiers.nvidia_golden import wanted_rims
 from sealift.crypto.certificate import Certificate, certificates_from_pem

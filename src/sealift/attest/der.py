@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealift.attest.formats.cursor import Cursor
+from sealift.attest.cursor import Cursor
 from sealift.errors import MalformedError
 
 BOOLEAN: Final = 0x01
