@@ -21,7 +21,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from sealift.attest.enrolment import EnrolmentRequest
+from sealift.attest.tpm.enrolment import EnrolmentRequest
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest, Role

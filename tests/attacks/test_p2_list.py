@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest.tpm import TpmBody, parse_body
-from sealift.attest.verifiers import tpm as verifier
+from sealift.attest.tpm import verifier
+from sealift.attest.tpm.evidence import TpmBody, parse_body
 from sealift.errors import StaleError
 from sealift.lab.attacks.office import PROGRAMS, Office
 from sealift.lab.attacks.proofs import RepeatingAttester, SpoilingAttester, entries_of

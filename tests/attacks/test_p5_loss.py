@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.verifiers import tpm as verifier
+from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.attacks.office import Office
 from sealift.release.lease import prove_lease

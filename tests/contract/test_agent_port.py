@@ -6,7 +6,7 @@ import pytest
 
 from sealift.attest.agentclient import AgentAttester
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import parse_body
+from sealift.attest.tpm.evidence import parse_body
 from sealift.lab.guest.agentport import AgentPort
 from tests.sim.guest import BOUND, GuestHost
 

@@ -12,12 +12,12 @@ import pytest
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.ima import parse_list
-from sealift.attest.formats.tcglog import parse
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import KIND, MEDIA_TYPE, parse_body
+from sealift.attest.tpm.eventlog import parse
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, parse_body
+from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import sha256
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.agentclient import AgentAttester
-from sealift.attest.formats.ima import parse_list
 from sealift.attest.level import Level
-from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.attest.tpm import parse_body
+from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.references import TpmReferences
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.lab.demo.secondact import run_second_act

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from sealift.attest.formats.amdcert import parse_endorsement
 from sealift.attest.formats.pck import platform_facts
 from sealift.attest.tools.collateralfiles import item_times, to_items
+from sealift.attest.tpm.owner import says_software
 from sealift.attest.verifiers.nvidia import certified_firmware_id
-from sealift.attest.verifiers.tpmkey import says_software
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.errors import MalformedError, SealiftError

@@ -8,9 +8,11 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealift.attest.formats import ima, imasig, tcglog
-from sealift.attest.ima import ImaState, advance
-from sealift.attest.references.tpm import ImaReferences
+from sealift.attest.tpm import eventlog as tcglog
+from sealift.attest.tpm import imalist as ima
+from sealift.attest.tpm import imasignature as imasig
+from sealift.attest.tpm.ima import ImaState, advance
+from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import AuthenticationError, MalformedError
 from tests.sim.imalist import Measured, ascii_list, binary, register
 

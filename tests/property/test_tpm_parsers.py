@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sealift import codec
-from sealift.attest.attesters.tpm import keys
-from sealift.attest.attesters.tpm.client import Command, TpmClient
-from sealift.attest.attesters.tpm.registers import read_registers
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.tpm import parse_public
-from sealift.attest.formats.tpmquote import parse_quote, parse_signature
-from sealift.attest.formats.tpmwire import sized
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import TpmReferences
-from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody
-from sealift.attest.verifiers.tpm import TpmVerifier
+from sealift.attest.tpm import keys
+from sealift.attest.tpm.client import Command, TpmClient
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody
+from sealift.attest.tpm.public import parse_public
+from sealift.attest.tpm.quote import parse_quote, parse_signature
+from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.tpm.registers import read_registers
+from sealift.attest.tpm.verifier import TpmVerifier
+from sealift.attest.tpm.wire import sized
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
 
 # The generator of P-256: a point that is sure to lie on the curve.

@@ -99,7 +99,7 @@ PLANTED = {
     "socket": ("attest.verifiers.tpm", "import socket", "Verifiers are functions"),
     "device": (
         "attest.verifiers.tpm",
-        "import sealift.attest.attesters.tpm",
+        "import sealift.attest.tpm.attester",
         "Verifiers are functions",
     ),
     "cycle": ("channel.record", "import sealift.session.handshake", "No import cycles"),

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from sealift.attest.azure import AzureBody
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.runtimelog import RuntimeEvent, replay
+from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.crypto.hash import sha256

@@ -12,14 +12,14 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.formats.hcl import parse_hcl
 from sealift.attest.formats.snp import parse_report
-from sealift.attest.formats.tpmquote import parse_quote
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.references.tpm import TpmReferences
+from sealift.attest.tpm.quote import parse_quote
+from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.tpm.state import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.azure import AzureVerifier
-from sealift.attest.verifiers.tpmstate import LOADER_PCRS, REQUIRED_PCRS
 from tests.sim.vectors import vector
 
 AT_S: Final = 1_748_736_000  # 1 June 2025

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.enrolment import (
+from sealift.attest.evidence import Evidence
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.tpm.enrolment import (
     Enrolment,
     SignedEnrolment,
     check_answer,
@@ -24,10 +26,8 @@ from sealift.attest.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.evidence import Evidence
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.tpm.verifier import TpmVerifier
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.tpm import TpmVerifier
 from sealift.crypto.sign import SigningKey
 from sealift.lab.guest.guest import Guest
 from sealift.lab.guest.image import build_image, find_packages

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from sealift.attest.attesters.tpm.client import Command, TpmClient
+from sealift.attest.tpm.client import Command, TpmClient
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 
 

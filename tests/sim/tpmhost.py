@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sealift import codec
-from sealift.attest.attesters.tpm import TpmAttester, TpmSources
 from sealift.attest.collateral import Collateral
-from sealift.attest.enrolment import (
+from sealift.attest.evidence import Evidence
+from sealift.attest.level import Level
+from sealift.attest.policy import Appraiser
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.tpm.attester import TpmAttester, TpmSources
+from sealift.attest.tpm.enrolment import (
     Enrolment,
     SignedEnrolment,
     check_answer,
@@ -22,13 +26,9 @@ from sealift.attest.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
-from sealift.attest.policy import Appraiser
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.verifier import TpmVerifier
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.tpm import TpmVerifier
 from sealift.crypto.sign import SigningKey
 from sealift.lab.worlds.softwarehost import StandInKernel, software_references
 from tests.sim.swtpm import Maker, SoftwareTpm, shut_down, software_tpm

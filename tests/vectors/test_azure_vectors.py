@@ -17,7 +17,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.formats.hcl import parse_claims, parse_hcl
 from sealift.attest.formats.sgxquote import TdReport
 from sealift.attest.formats.sgxquote import parse_quote as parse_td_quote
-from sealift.attest.formats.tpmquote import (
+from sealift.attest.tpm.quote import (
     parse_quote,
     parse_signature,
     verify_values,

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from sealift.attest.formats import tcglog
-from sealift.attest.formats.tcglog import Event, EventLog
+from sealift.attest.tpm import eventlog as tcglog
+from sealift.attest.tpm.eventlog import Event, EventLog
 from sealift.crypto.hash import HashName
 from sealift.errors import MalformedError
 from tests.sim.eventtypes import EVENT_TYPES

@@ -12,11 +12,11 @@ import pytest
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.ima import parse_list
-from sealift.attest.formats.tcglog import parse
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
-from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.eventlog import parse
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.imalist import parse_list
+from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, MalformedError, SealiftError

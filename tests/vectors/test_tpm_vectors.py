@@ -13,13 +13,14 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.enrolment import make_challenge
-from sealift.attest.formats.tpm import (
+from sealift.attest.tpm.enrolment import make_challenge
+from sealift.attest.tpm.owner import verify_endorsement
+from sealift.attest.tpm.public import (
     Public,
     parse_public,
     require_attestation_key,
 )
-from sealift.attest.formats.tpmquote import (
+from sealift.attest.tpm.quote import (
     Quote,
     Signature,
     parse_quote,
@@ -27,9 +28,8 @@ from sealift.attest.formats.tpmquote import (
     verify_signature,
     verify_values,
 )
-from sealift.attest.formats.tpmwire import sized
-from sealift.attest.references.tpm import TpmReferences, TpmRoot
-from sealift.attest.verifiers.tpmkey import verify_endorsement
+from sealift.attest.tpm.references import TpmReferences, TpmRoot
+from sealift.attest.tpm.wire import sized
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.hash import HashName
 from sealift.crypto.rsa import RsaKey

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sealift import codec
-from sealift.attest.enrolment import SignedEnrolment
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.enrolment import SignedEnrolment
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest
 

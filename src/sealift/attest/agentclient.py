@@ -26,9 +26,9 @@ from sealift.attest.agent import (
     decode_reply,
     read_frame,
 )
-from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import (
     MalformedError,

@@ -12,7 +12,7 @@ from typing import Final
 from sealift import codec
 from sealift.attest.evidence import MAX_BODY_BYTES, Evidence
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
-from sealift.attest.tpm import parse_registers
+from sealift.attest.tpm.evidence import parse_registers
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.hash import HashName
 from sealift.errors import MalformedError

@@ -13,7 +13,7 @@ from sealift.attest.collateral import DAY_S
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.references.tpm import TpmReferences
+from sealift.attest.tpm.references import TpmReferences
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest

@@ -17,8 +17,8 @@ from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.attesters.nvidia import gpu_attesters
 from sealift.attest.attesters.snp import SnpAttester
-from sealift.attest.attesters.tpm import TpmAttester
 from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attestfiles import (
     add_collateral_argument,
     parse_bound,

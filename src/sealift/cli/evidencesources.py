@@ -22,8 +22,6 @@ from sealift.attest.attesters.tdx import (
     TdxAttester,
 )
 from sealift.attest.attesters.tdx import PROVIDER as TDX_PROVIDER
-from sealift.attest.attesters.tpm import TpmAttester, TpmSources
-from sealift.attest.attesters.tpm.attester import EVENT_LOG, IMA_LIST
 from sealift.attest.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
@@ -31,6 +29,7 @@ from sealift.attest.runtimelog import (
     RuntimeEvent,
     measured_bundle,
 )
+from sealift.attest.tpm.attester import EVENT_LOG, IMA_LIST, TpmAttester, TpmSources
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import UnavailableError
 from sealift.ids import Digest

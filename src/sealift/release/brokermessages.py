@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError

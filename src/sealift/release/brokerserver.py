@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from sealift.attest.enrolment import Enrolment
+from sealift.attest.tpm.enrolment import Enrolment
 from sealift.codec import encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import PublicKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol, runtime_checkable
 
-from sealift.attest.enrolment import (
+from sealift.attest.tpm.enrolment import (
     EnrolmentRequest,
     SignedEnrolment,
     verify_enrolment,

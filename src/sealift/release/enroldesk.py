@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sealift.attest.enrolment import (
+from sealift.attest.reference import no_references
+from sealift.attest.tpm.enrolment import (
     Enrolment,
     EnrolmentRequest,
     SignedEnrolment,
@@ -22,8 +23,7 @@ from sealift.attest.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.reference import no_references
-from sealift.attest.verifiers.tpmkey import verify_endorsement
+from sealift.attest.tpm.owner import verify_endorsement
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import Signer
 from sealift.crypto.tpmcredential import Credential

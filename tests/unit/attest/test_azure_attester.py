@@ -24,19 +24,19 @@ from sealift.attest.attesters.azure import (
     AzureSources,
 )
 from sealift.attest.attesters.azurehost import MetadataService
-from sealift.attest.attesters.tpm.nonvolatile import (
+from sealift.attest.azure import parse_body
+from sealift.attest.check import require_passed
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.attest.tpm.nonvolatile import (
     remove_index,
     write_index,
 )
-from sealift.attest.azure import parse_body
-from sealift.attest.check import require_passed
-from sealift.attest.formats.tpmquote import parse_quote
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import TpmReferences
-from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.attest.tpm.quote import parse_quote
+from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.tpm.state import REQUIRED_PCRS
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.azure import AzureVerifier
-from sealift.attest.verifiers.tpmstate import REQUIRED_PCRS
 from sealift.errors import StaleError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim import azure_made, snp_made

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from sealift.attest.formats.tcglog import covered, parse, rtmrs
+from sealift.attest.tpm.eventlog import covered, parse, rtmrs
 from sealift.errors import MalformedError
 
 SHA256, SHA384, SEPARATOR, NO_ACTION = 0x0B, 0x0C, 4, 3

@@ -10,7 +10,6 @@ import pytest
 
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.check import require_passed
-from sealift.attest.formats.tcglog import parse, rtmrs
 from sealift.attest.level import Level, Tier
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
@@ -18,6 +17,7 @@ from sealift.attest.runtimelog import (
     event_digest,
     replay,
 )
+from sealift.attest.tpm.eventlog import parse, rtmrs
 from sealift.errors import (
     MalformedError,
     PolicyError,

@@ -9,13 +9,13 @@ import pytest
 
 from sealift.attest import Evidence, Level, ReferenceValues, Tier
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.tpmquote import ClockInfo
-from sealift.attest.references.tpm import ImaReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tpm import (
+from sealift.attest.tpm.evidence import (
     TpmBody,
 )
-from sealift.attest.verifiers.tpmstate import (
+from sealift.attest.tpm.quote import ClockInfo
+from sealift.attest.tpm.references import ImaReferences
+from sealift.attest.tpm.state import (
     LOADER_PCRS,
     REQUIRED_PCRS,
     check_clock,
@@ -113,9 +113,7 @@ def test_vendor_root_gives_the_level(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, operator: str, trusted: bool
 ) -> None:
     """As the same TPM would be judged if its certificate did not name a program."""
-    monkeypatch.setattr(
-        "sealift.attest.verifiers.tpmkey.says_software", lambda _: False
-    )
+    monkeypatch.setattr("sealift.attest.tpm.owner.says_software", lambda _: False)
     assert scene.references.tpm is not None
     (root,) = scene.references.tpm.roots
     called = with_tpm(scene.references, roots=(replace(root, operator=operator),))

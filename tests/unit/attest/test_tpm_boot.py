@@ -10,11 +10,11 @@ import pytest
 
 from sealift import codec
 from sealift.attest import ReferenceValues
-from sealift.attest.attesters.tpm.registers import extend
-from sealift.attest.formats import tcglog
-from sealift.attest.formats.ima import template_data
 from sealift.attest.runtimelog import LABEL, MODULE, RuntimeEvent, replay
-from sealift.attest.tpm import TpmBody, parse_body
+from sealift.attest.tpm import eventlog as tcglog
+from sealift.attest.tpm.evidence import TpmBody, parse_body
+from sealift.attest.tpm.imalist import template_data
+from sealift.attest.tpm.registers import extend
 from sealift.crypto.hash import digest
 from sealift.errors import MalformedError
 from sealift.lab.worlds.softwarehost import binary_entry

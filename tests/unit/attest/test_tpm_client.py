@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.attesters.tpm import TpmAttester, keys
-from sealift.attest.attesters.tpm.client import Command, TpmClient, TpmError
-from sealift.attest.attesters.tpm.link import DeviceLink, SocketLink, open_link
-from sealift.attest.attesters.tpm.nonvolatile import read_index
-from sealift.attest.attesters.tpm.registers import extend, read_registers
 from sealift.attest.check import check_bound
-from sealift.attest.enrolment import check_answer, make_challenge
-from sealift.attest.formats.tpmquote import parse_quote
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import parse_body
+from sealift.attest.tpm import keys
+from sealift.attest.tpm.attester import TpmAttester
+from sealift.attest.tpm.client import Command, TpmClient, TpmError
+from sealift.attest.tpm.enrolment import check_answer, make_challenge
+from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.link import DeviceLink, SocketLink, open_link
+from sealift.attest.tpm.nonvolatile import read_index
+from sealift.attest.tpm.quote import parse_quote
+from sealift.attest.tpm.registers import extend, read_registers
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import digest
 from sealift.errors import MalformedError, UnavailableError, UsageError
@@ -278,7 +279,7 @@ def test_busy_tpm_is_asked_again() -> None:
 
 
 def test_tpm_that_stays_busy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sealift.attest.attesters.tpm.client._PAUSE_S", 0)
+    monkeypatch.setattr("sealift.attest.tpm.client._PAUSE_S", 0)
     with pytest.raises(TpmError, match="busy too long"):
         TpmClient(ScriptedLink(RETRY)).flush(1)
 

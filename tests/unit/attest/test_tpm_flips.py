@@ -13,7 +13,7 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
 from sealift.attest.verifier import Claims
 from sealift.errors import SealiftError
 from tests.sim.flips import flips

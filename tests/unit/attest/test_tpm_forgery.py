@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from sealift import codec
 from sealift.attest import Evidence
-from sealift.attest.attesters.tpm import keys
-from sealift.attest.attesters.tpm.client import PASSWORD
-from sealift.attest.attesters.tpm.registers import extend, quote
-from sealift.attest.enrolment import (
+from sealift.attest.tpm import keys
+from sealift.attest.tpm import verifier as tpm_verifier
+from sealift.attest.tpm.client import PASSWORD
+from sealift.attest.tpm.enrolment import (
     Enrolment,
     SignedEnrolment,
     check_answer,
@@ -29,10 +29,10 @@ from sealift.attest.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.formats.tpm import Public, Scheme, parse_public
-from sealift.attest.formats.tpmwire import sized
-from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
-from sealift.attest.verifiers import tpm as tpm_verifier
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.public import Public, Scheme, parse_public
+from sealift.attest.tpm.registers import extend, quote
+from sealift.attest.tpm.wire import sized
 from sealift.crypto.hash import digest
 from sealift.errors import EvidenceError, UnavailableError
 from tests.sim.mutants import passing
@@ -141,7 +141,7 @@ def test_unrestricted_key_hides_what_ran_only_if_nobody_looks_at_it(
         examine(evidence, references)
     assert caught.value.code == "tpm-key-attributes"
     monkeypatch.setattr(
-        "sealift.attest.verifiers.tpm.require_attestation_key", any_scheme
+        "sealift.attest.tpm.verifier.require_attestation_key", any_scheme
     )
     assert failed(examine(evidence, references)) == set()
 
@@ -232,7 +232,7 @@ def test_quote_signed_by_another_key_is_refused(
     )
     if mutant:
         monkeypatch.setattr(
-            "sealift.attest.verifiers.tpm.verify_signature", lambda *_: None
+            "sealift.attest.tpm.verifier.verify_signature", lambda *_: None
         )
         assert failed(examine(evidence, host.references())) == set()
         return
@@ -296,9 +296,7 @@ def test_key_in_software_passes_only_if_nobody_asks_who_enrolled_it(
     with pytest.raises(EvidenceError) as caught:
         examine(evidence, host.references())
     assert caught.value.code == "tpm-not-enrolled"
-    monkeypatch.setattr(
-        "sealift.attest.verifiers.tpmkey.find_enrolment", first_enrolment
-    )
+    monkeypatch.setattr("sealift.attest.tpm.owner.find_enrolment", first_enrolment)
     assert failed(examine(evidence, host.references())) == set()
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest import Evidence
-from sealift.attest.enrolment import make_challenge, require_pair
-from sealift.attest.formats.tpmquote import ClockInfo
 from sealift.attest.runtimelog import MODULE, RuntimeEvent
-from sealift.attest.tpm import (
+from sealift.attest.tpm.enrolment import make_challenge, require_pair
+from sealift.attest.tpm.evidence import (
     check_same_boot,
     clock_measurements,
     parse_body,
 )
+from sealift.attest.tpm.quote import ClockInfo
 from sealift.errors import (
     PolicyError,
     StaleError,

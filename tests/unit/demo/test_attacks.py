@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sealift.attest.check import Check
-from sealift.attest.verifiers import tpm as verifier
+from sealift.attest.tpm import verifier
 from sealift.cli.main import main
 from sealift.lab.attacks import board
 from sealift.lab.attacks.scenario import Scenario, attempt

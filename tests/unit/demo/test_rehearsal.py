@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.level import Level
-from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
+from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.ids import Digest
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.secondact import BOUND_S, Revocation, Watched

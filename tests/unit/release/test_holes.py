@@ -12,13 +12,13 @@ from sealift.attest.level import Level
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.references.tpm import (
+from sealift.attest.referenceset import SetName
+from sealift.attest.tpm.references import (
     ImaReferences,
     Operator,
     TpmReferences,
     TpmRoot,
 )
-from sealift.attest.referenceset import SetName
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
 from sealift.release.agreement import (

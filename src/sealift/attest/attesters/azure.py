@@ -15,19 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.attesters.azurehost import AzureHost, MetadataService
-from sealift.attest.attesters.tpm.attester import EVENT_LOG
-from sealift.attest.attesters.tpm.client import TpmClient
-from sealift.attest.attesters.tpm.imalist import read_log
-from sealift.attest.attesters.tpm.keys import LoadedKey, read_persistent
-from sealift.attest.attesters.tpm.link import open_link
-from sealift.attest.attesters.tpm.measuredlog import (
-    LogPlace,
-    MeasuredLog,
-    require_log_register,
-)
-from sealift.attest.attesters.tpm.nonvolatile import read_index, write_index
-from sealift.attest.attesters.tpm.registers import quote
-from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.azure import MEDIA_TYPE, AzureBody
 from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.formats.hcl import (
@@ -37,6 +24,19 @@ from sealift.attest.formats.hcl import (
     parse_hcl,
 )
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.attester import EVENT_LOG
+from sealift.attest.tpm.client import TpmClient
+from sealift.attest.tpm.keys import LoadedKey, read_persistent
+from sealift.attest.tpm.link import open_link
+from sealift.attest.tpm.logfiles import read_log
+from sealift.attest.tpm.measuredlog import (
+    LogPlace,
+    MeasuredLog,
+    require_log_register,
+)
+from sealift.attest.tpm.nonvolatile import read_index, write_index
+from sealift.attest.tpm.registers import quote
+from sealift.attest.tpm.statefolder import StateFolder
 from sealift.errors import UnavailableError
 
 HCL_REPORT: Final = 0x01400001

@@ -16,10 +16,9 @@ from functools import reduce
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.attest import composite, nvidia, snp, tdx, tpm
+from sealift.attest import composite, nvidia, snp, tdx
 from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
-from sealift.attest.enrolment import Enrolment, sign_enrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats import spdm
 from sealift.attest.formats.amdcert import (
@@ -29,28 +28,30 @@ from sealift.attest.formats.amdcert import (
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.formats.ima import MeasurementList, parse_list, replay_until
 from sealift.attest.formats.pck import platform_facts
 from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.snp import TCB_FIELDS, Report, parse_report, parse_tcb
-from sealift.attest.formats.tpm import parse_public
-from sealift.attest.ima import ImaState
 from sealift.attest.policy import find_verifier
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.references.tpm import (
+from sealift.attest.referenceset import join
+from sealift.attest.tpm import evidence as tpm
+from sealift.attest.tpm.enrolment import Enrolment, sign_enrolment
+from sealift.attest.tpm.ima import ImaState
+from sealift.attest.tpm.imalist import MeasurementList, parse_list, replay_until
+from sealift.attest.tpm.public import parse_public
+from sealift.attest.tpm.references import (
     ImaReferences,
     Operator,
     TpmReferences,
     TpmRoot,
 )
-from sealift.attest.referenceset import join
+from sealift.attest.tpm.state import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.verifiers.tdchecks import BOOT_REGISTERS, SEPT_VE_DISABLE
-from sealift.attest.verifiers.tpmstate import LOADER_PCRS, REQUIRED_PCRS
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError

@@ -72,7 +72,7 @@ def _tdx() -> Verifier:
 
 
 def _tpm() -> Verifier:
-    from sealift.attest.verifiers.tpm import TpmVerifier
+    from sealift.attest.tpm.verifier import TpmVerifier
 
     return TpmVerifier()
 

@@ -27,31 +27,31 @@ from sealift.attest.formats.hcl import (
     parse_claims,
     parse_hcl,
 )
-from sealift.attest.formats.tpm import Scheme
-from sealift.attest.formats.tpmquote import (
+from sealift.attest.level import Level
+from sealift.attest.reference import ReferenceValues, no_references
+from sealift.attest.runtimelog import measured_bundle
+from sealift.attest.tpm.evidence import clock_measurements
+from sealift.attest.tpm.public import Scheme
+from sealift.attest.tpm.quote import (
     Quote,
     parse_quote,
     parse_signature,
     verify_values,
 )
-from sealift.attest.level import Level
-from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.references.tpm import TpmReferences
-from sealift.attest.runtimelog import measured_bundle
-from sealift.attest.tpm import clock_measurements
+from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.tpm.state import (
+    check_boot,
+    check_clock,
+    check_registers,
+    check_runtime,
+    replay_boot,
+)
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers.azurehardware import (
     AzureTrust,
     Hardware,
     examine_hardware,
-)
-from sealift.attest.verifiers.tpmstate import (
-    check_boot,
-    check_clock,
-    check_registers,
-    check_runtime,
-    replay_boot,
 )
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest

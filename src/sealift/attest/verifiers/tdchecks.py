@@ -17,11 +17,11 @@ from sealift.attest.check import (
 )
 from sealift.attest.collateral import Collateral
 from sealift.attest.formats.sgxquote import TdReport
-from sealift.attest.formats.tcglog import parse, rtmrs
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import replay
 from sealift.attest.tdx import REGISTER_HASH, RUNTIME_REGISTER, TdxBody
+from sealift.attest.tpm.eventlog import parse, rtmrs
 from sealift.attest.verifiers.intelquote import QuoteVerdict
 from sealift.crypto.certificate import say_time
 

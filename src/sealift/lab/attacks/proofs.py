@@ -13,8 +13,8 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import TpmReferences
-from sealift.attest.tpm import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from sealift.attest.level import Level
-from sealift.attest.references.tpm import TpmReferences
+from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Card, create_identity
 from sealift.crypto.sign import PublicKey

@@ -7,9 +7,9 @@ import struct
 import time
 from dataclasses import dataclass
 
-from sealift.attest.formats.ima import parse_list, replay
-from sealift.attest.ima import ImaState, advance
-from sealift.attest.references.tpm import ImaReferences
+from sealift.attest.tpm.ima import ImaState, advance
+from sealift.attest.tpm.imalist import parse_list, replay
+from sealift.attest.tpm.references import ImaReferences
 from sealift.ids import Digest
 
 

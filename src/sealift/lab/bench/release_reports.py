@@ -30,10 +30,10 @@ from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.snp import SnpBody
 from sealift.attest.tdx import TdxBody
 from sealift.attest.tools.pcs import import_collateral
+from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sealift.attest.references.tpm import TpmReferences
+from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from sealift.attest.evidence import BOUND_BYTES
-from sealift.attest.references.tpm import TpmReferences
+from sealift.attest.tpm.references import TpmReferences
 from sealift.errors import SealiftError
 from sealift.lab.guest.agentport import AgentPort
 from sealift.lab.guest.guest import Guest

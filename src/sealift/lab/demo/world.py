@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sealift.attest.level import Level
-from sealift.attest.references.tpm import TpmReferences
+from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity, save_identity
 from sealift.crypto.keys import SecretKey

@@ -24,11 +24,11 @@ from sealift.attest.agent import (
     error_reply,
     read_frame,
 )
-from sealift.attest.attesters.tpm import TpmAttester, TpmSources
-from sealift.attest.enrolment import SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import KIND, MEDIA_TYPE
+from sealift.attest.tpm.attester import TpmAttester, TpmSources
+from sealift.attest.tpm.enrolment import SignedEnrolment
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import PeerError, SealiftError, UsageError
 from sealift.ids import Digest

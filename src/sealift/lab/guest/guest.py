@@ -11,10 +11,10 @@ from sealift.attest.agent import (
     Keep,
     Measure,
 )
-from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import KIND, MEDIA_TYPE
+from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.tpmcredential import Credential
 from sealift.lab.guest.image import GuestImage

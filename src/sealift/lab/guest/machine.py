@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
-from sealift.attest.attesters.tpm.leash import end_leashed, start_leashed
+from sealift.attest.tpm.leash import end_leashed, start_leashed
 from sealift.errors import PeerError, UnavailableError
 from sealift.lab.guest.image import GuestImage
 from sealift.lab.guest.layout import COMMAND_LINE

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.attesters.tpm.attester import TpmAttester, TpmSources
-from sealift.attest.attesters.tpm.client import TpmClient
-from sealift.attest.attesters.tpm.link import open_link
-from sealift.attest.attesters.tpm.registers import extend, read_registers
-from sealift.attest.formats.ima import template_data
-from sealift.attest.references.tpm import ImaReferences, TpmReferences, TpmRoot
-from sealift.attest.tpm import IMA_PCR
+from sealift.attest.tpm.attester import TpmAttester, TpmSources
+from sealift.attest.tpm.client import TpmClient
+from sealift.attest.tpm.evidence import IMA_PCR
+from sealift.attest.tpm.imalist import template_data
+from sealift.attest.tpm.link import open_link
+from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
+from sealift.attest.tpm.registers import extend, read_registers
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import HashName, digest
 from sealift.errors import SealiftError, UnavailableError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.attesters.tpm.leash import end_leashed, start_leashed
+from sealift.attest.tpm.leash import end_leashed, start_leashed
 from sealift.crypto.certificate import Certificate
 from sealift.errors import UnavailableError
 

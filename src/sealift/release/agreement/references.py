@@ -8,8 +8,8 @@ from sealift.attest.reference import COLLATERAL_MAX_AGE_S, LowestTier, Reference
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
 from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.referenceset import SetName
+from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import MAX_INTEGER
 from sealift.crypto.sign import PublicKey
 from sealift.ids import check_name

@@ -14,10 +14,10 @@ import pytest
 from sealift.attest import tdx
 from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.configfs import TsmReader
-from sealift.attest.formats.tcglog import parse
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent, module_event
+from sealift.attest.tpm.eventlog import parse
 from sealift.errors import PeerError, PolicyError, RefusedError
 from sealift.release.signed import VerifiedAgreement
 from sealift.train.serving import door

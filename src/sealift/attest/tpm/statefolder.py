@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sealift import codec
-from sealift.attest.attesters.tpm.keys import WrappedKey
-from sealift.attest.enrolment import MAX_ENROLMENTS, SignedEnrolment
 from sealift.attest.evidence import MAX_BODY_BYTES
 from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
+from sealift.attest.tpm.keys import WrappedKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UnavailableError
 from sealift.ids import Digest

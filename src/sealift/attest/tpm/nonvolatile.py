@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from sealift.attest.attesters.tpm.client import (
+from sealift.attest.tpm.client import (
     PASSWORD,
     UNKNOWN_HANDLE,
     Command,
     TpmClient,
     TpmError,
 )
-from sealift.attest.formats.tpmwire import TpmReader, sized
+from sealift.attest.tpm.wire import TpmReader, sized
 
 _OWNER: Final = 0x40000001
 _CHUNK_BYTES: Final = 512

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.formats.tpm import Public, Scheme
-from sealift.attest.formats.tpmwire import (
+from sealift.attest.tpm.public import Public, Scheme
+from sealift.attest.tpm.wire import (
     ALG_ECDSA,
     ALG_RSAPSS,
     ALG_RSASSA,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.formats.ima import MeasurementList, parse_list, replay_until
+from sealift.attest.tpm.imalist import MeasurementList, parse_list, replay_until
 from sealift.crypto.hash import HashName, digest_bytes
 from sealift.errors import MalformedError, UnavailableError
 from sealift.ids import Digest

@@ -12,10 +12,10 @@ from typing import Final
 
 from sealift import codec
 from sealift.attest.check import Check, check
-from sealift.attest.enrolment import MAX_ENROLMENTS, SignedEnrolment
 from sealift.attest.evidence import MAX_BODY_BYTES
-from sealift.attest.formats.tpmquote import ClockInfo
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
+from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
+from sealift.attest.tpm.quote import ClockInfo
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.hash import HashName
 from sealift.errors import MalformedError

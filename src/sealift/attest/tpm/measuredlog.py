@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.attesters.tpm.client import TpmClient
-from sealift.attest.attesters.tpm.registers import extend, read_registers
-from sealift.attest.attesters.tpm.statefolder import StateFolder
 from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
+from sealift.attest.tpm.client import TpmClient
+from sealift.attest.tpm.registers import extend, read_registers
+from sealift.attest.tpm.statefolder import StateFolder
 from sealift.crypto.hash import HashName, digest_bytes
 from sealift.errors import UsageError
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral, read_revocations, require_recent
-from sealift.attest.enrolment import SignedEnrolment, find_enrolment
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tpm import TpmReferences, TpmRoot
-from sealift.attest.tpm import TpmBody
+from sealift.attest.tpm.enrolment import SignedEnrolment, find_enrolment
+from sealift.attest.tpm.evidence import TpmBody
+from sealift.attest.tpm.references import TpmReferences, TpmRoot
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ocsp import Revocations

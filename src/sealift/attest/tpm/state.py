@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from sealift.attest.check import Check, check, check_among
-from sealift.attest.formats import tcglog
-from sealift.attest.formats.ima import REGISTER, MeasurementList, parse_list
-from sealift.attest.formats.tpmquote import ClockInfo
-from sealift.attest.ima import ImaState, advance
-from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.runtimelog import RuntimeEvent, replay
+from sealift.attest.tpm import eventlog as tcglog
+from sealift.attest.tpm.ima import ImaState, advance
+from sealift.attest.tpm.imalist import REGISTER, MeasurementList, parse_list
+from sealift.attest.tpm.quote import ClockInfo
+from sealift.attest.tpm.references import TpmReferences
 from sealift.crypto.hash import digest_bytes
 from sealift.errors import MalformedError
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.attesters.tpm.client import PASSWORD, Command, TpmClient
-from sealift.attest.attesters.tpm.keys import LoadedKey
-from sealift.attest.formats.tpmquote import parse_quote, parse_selections
-from sealift.attest.formats.tpmwire import HASH_NUMBER, TpmReader, sized
+from sealift.attest.tpm.client import PASSWORD, Command, TpmClient
+from sealift.attest.tpm.keys import LoadedKey
+from sealift.attest.tpm.quote import parse_quote, parse_selections
+from sealift.attest.tpm.wire import HASH_NUMBER, TpmReader, sized
 from sealift.crypto.hash import HashName, digest
 from sealift.errors import UnavailableError
 

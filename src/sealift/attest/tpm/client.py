@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from sealift.attest.attesters.tpm.link import HEADER_BYTES, Link
-from sealift.attest.formats.tpmwire import TpmReader
+from sealift.attest.tpm.link import HEADER_BYTES, Link
+from sealift.attest.tpm.wire import TpmReader
 from sealift.errors import UnavailableError
 
 _NO_SESSIONS: Final = 0x8001

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Final
 
 from sealift import codec
-from sealift.attest.attesters.tpm import keys
-from sealift.attest.attesters.tpm.client import TpmClient, TpmError
-from sealift.attest.attesters.tpm.imalist import ImaReader, Position, read_log
-from sealift.attest.attesters.tpm.link import open_link
-from sealift.attest.attesters.tpm.measuredlog import (
+from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm import keys
+from sealift.attest.tpm.client import TpmClient, TpmError
+from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.attest.tpm.evidence import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
+from sealift.attest.tpm.link import open_link
+from sealift.attest.tpm.logfiles import ImaReader, Position, read_log
+from sealift.attest.tpm.measuredlog import (
     LogPlace,
     MeasuredLog,
     require_log_register,
 )
-from sealift.attest.attesters.tpm.registers import Quoted, quote
-from sealift.attest.attesters.tpm.statefolder import StateFolder
-from sealift.attest.enrolment import EnrolmentRequest, SignedEnrolment
-from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
-from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
+from sealift.attest.tpm.registers import Quoted, quote
+from sealift.attest.tpm.statefolder import StateFolder
 from sealift.crypto.hash import HashName
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import UnavailableError

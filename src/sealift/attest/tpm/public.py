@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.formats.tpmwire import (
+from sealift.attest.tpm.wire import (
     ALG_AES,
     ALG_CFB,
     ALG_ECC,

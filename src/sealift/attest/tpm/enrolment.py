@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift import codec
-from sealift.attest.formats.tpm import (
+from sealift.attest.tpm.public import (
     DECRYPT,
     FIXED_TPM,
     RESTRICTED,

@@ -18,15 +18,15 @@ from itertools import islice
 from typing import Final
 
 from sealift.attest.check import Check, check
-from sealift.attest.formats.ima import (
+from sealift.attest.tpm.imalist import (
     BOOT_AGGREGATE,
     Entry,
     MeasurementList,
     replay_padded,
     replay_until,
 )
-from sealift.attest.formats.imasig import SignerKey, signer_key, verify_file
-from sealift.attest.references.tpm import ImaReferences
+from sealift.attest.tpm.imasignature import SignerKey, signer_key, verify_file
+from sealift.attest.tpm.references import ImaReferences
 from sealift.crypto.hash import HashName, digest
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Digest

@@ -18,30 +18,28 @@ from sealift.attest.check import (
 )
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.tpm import Public, parse_public, require_attestation_key
-from sealift.attest.formats.tpmquote import (
-    Quote,
-    parse_quote,
-    parse_signature,
-    verify_signature,
-    verify_values,
-)
-from sealift.attest.ima import ImaState
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.references.tpm import TpmReferences
 from sealift.attest.runtimelog import measured_bundle
-from sealift.attest.tpm import (
+from sealift.attest.tpm.evidence import (
     MEDIA_TYPE,
     TpmBody,
     check_same_boot,
     clock_measurements,
     parse_body,
 )
-from sealift.attest.trust import TrustVector
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.tpmkey import Owner, check_pinned, find_owner
-from sealift.attest.verifiers.tpmstate import (
+from sealift.attest.tpm.ima import ImaState
+from sealift.attest.tpm.owner import Owner, check_pinned, find_owner
+from sealift.attest.tpm.public import Public, parse_public, require_attestation_key
+from sealift.attest.tpm.quote import (
+    Quote,
+    parse_quote,
+    parse_signature,
+    verify_signature,
+    verify_values,
+)
+from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.tpm.state import (
     check_boot,
     check_clock,
     check_list,
@@ -49,6 +47,8 @@ from sealift.attest.verifiers.tpmstate import (
     check_runtime,
     replay_boot,
 )
+from sealift.attest.trust import TrustVector
+from sealift.attest.verifier import Claims
 from sealift.errors import EvidenceError, MalformedError
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"

@@ -14,16 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.attesters.tpm.client import (
+from sealift.attest.tpm.client import (
     PASSWORD,
     UNKNOWN_HANDLE,
     Command,
     TpmClient,
     TpmError,
 )
-from sealift.attest.attesters.tpm.nonvolatile import read_index
-from sealift.attest.formats.tpm import USER_WITH_AUTH, Public, parse_public
-from sealift.attest.formats.tpmwire import sized
+from sealift.attest.tpm.nonvolatile import read_index
+from sealift.attest.tpm.public import USER_WITH_AUTH, Public, parse_public
+from sealift.attest.tpm.wire import sized
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError, UnavailableError
