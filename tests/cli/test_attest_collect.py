@@ -21,7 +21,7 @@ from sealift.attest.configfs import TsmReader
 from sealift.attest.gpubinding import read_binding
 from sealift.attest.referenceset import SetName, parse_set, verify_set
 from sealift.attest.runtimelog import CODE_BUNDLE, GPU_BINDING, measured_bundle
-from sealift.attest.tdx import parse_body as parse_tdx
+from sealift.attest.tdx.evidence import parse_body as parse_tdx
 from sealift.cli import attestcollect
 from sealift.cli.evidencesources import Platform
 from sealift.cli.hostattester import open_attester

@@ -9,7 +9,7 @@ from cryptography import x509
 from hypothesis import given, settings
 
 from sealift.attest.formats.amdcert import parse_endorsement
-from sealift.attest.formats.pck import platform_facts
+from sealift.attest.tdx.pck import platform_facts
 from sealift.attest.tools.collateralfiles import item_times, to_items
 from sealift.attest.tpm.owner import says_software
 from sealift.attest.verifiers.nvidia import certified_firmware_id

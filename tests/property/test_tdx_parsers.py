@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from sealift.attest import der
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats import pck, sgxquote, tcbinfo
-from sealift.attest.tdx import MEDIA_TYPE, TdxBody, parse_body
+from sealift.attest.tdx import pck, tcbinfo
+from sealift.attest.tdx import quote as sgxquote
+from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody, parse_body
 from sealift.attest.tools import pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.revocation import RevocationList

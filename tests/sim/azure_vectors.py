@@ -14,7 +14,7 @@ from sealift.attest.formats.hcl import parse_hcl
 from sealift.attest.formats.snp import parse_report
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.snp import SnpReferences
-from sealift.attest.references.tdx import TdxReferences
+from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.quote import parse_quote
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.state import LOADER_PCRS, REQUIRED_PCRS

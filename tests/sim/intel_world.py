@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.pck import EXTENSION
-from sealift.attest.references.tdx import TdxReferences
-from sealift.attest.verifiers.tdx import TdxVerifier
+from sealift.attest.tdx.pck import EXTENSION
+from sealift.attest.tdx.references import TdxReferences
+from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.crypto.hash import digest, sha256
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, der, make, moment
 

@@ -11,7 +11,7 @@ import pytest
 from sealift.attest import Claims, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx.evidence import TdxBody
 from sealift.errors import EvidenceError
 from tests.sim.intel_world import IntelWorld
 from tests.sim.made_chain import AT_S

@@ -7,13 +7,13 @@ from dataclasses import replace
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.sgxquote import TdReport, parse_quote
-from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx.evidence import TdxBody
+from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.references import TdxReferences
+from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.tdx import TdxVerifier
 from tests.sim.vectors import vector
 
 PHALA_AT_S = 1_750_332_000  # 19 June 2025, 11:20 UTC

@@ -13,20 +13,20 @@ import dcap_qvl
 import pytest
 
 from sealift.attest.anchors import INTEL_SGX_ROOTS
-from sealift.attest.attesters.tdx import TdxAttester
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import DAY_S
 from sealift.attest.configfs import TsmReader
-from sealift.attest.formats.sgxquote import parse_quote
 from sealift.attest.level import Level, Tier
-from sealift.attest.tdx import TdxBody, parse_body
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.intelquote import (
+from sealift.attest.tdx.attester import TdxAttester
+from sealift.attest.tdx.checks import check_logs, check_report
+from sealift.attest.tdx.evidence import TdxBody, parse_body
+from sealift.attest.tdx.intelquote import (
     Source,
     verify_quote,
     verify_signatures,
 )
-from sealift.attest.verifiers.tdchecks import check_logs, check_report
+from sealift.attest.tdx.quote import parse_quote
+from sealift.attest.verifier import Claims
 from sealift.errors import (
     EvidenceError,
     MalformedError,

@@ -15,13 +15,6 @@ from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters, open_nvml
 from sealift.attest.attesters.snp import PROVIDER as SNP_PROVIDER
 from sealift.attest.attesters.snp import SnpAttester
-from sealift.attest.attesters.tdx import (
-    CCEL_FILE,
-    KernelRegister,
-    RuntimeRegister,
-    TdxAttester,
-)
-from sealift.attest.attesters.tdx import PROVIDER as TDX_PROVIDER
 from sealift.attest.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
@@ -29,6 +22,13 @@ from sealift.attest.runtimelog import (
     RuntimeEvent,
     measured_bundle,
 )
+from sealift.attest.tdx.attester import (
+    CCEL_FILE,
+    KernelRegister,
+    RuntimeRegister,
+    TdxAttester,
+)
+from sealift.attest.tdx.attester import PROVIDER as TDX_PROVIDER
 from sealift.attest.tpm.attester import EVENT_LOG, IMA_LIST, TpmAttester, TpmSources
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import UnavailableError

@@ -17,8 +17,8 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.referenceset import ReferenceSet, sign_set
 from sealift.attest.snp import MEDIA_TYPE as SNP
 from sealift.attest.snp import SnpBody
-from sealift.attest.tdx import MEDIA_TYPE as TDX
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx.evidence import MEDIA_TYPE as TDX
+from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tools import asreference
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.verifier import Claims

@@ -9,7 +9,6 @@ import pytest
 from sealift import codec
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.snp import SnpReferences
-from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.referenceset import (
     ReferenceSet,
     SetName,
@@ -19,6 +18,7 @@ from sealift.attest.referenceset import (
     sign_set,
     verify_set,
 )
+from sealift.attest.tdx.references import TdxReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, StaleError
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sealift.attest import Appraiser, Claims, Evidence, Level
-from sealift.attest.attesters.tdx import KernelRegister, TdxAttester
 from sealift.attest.configfs import TsmReader
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tdx import MEDIA_TYPE, parse_body
+from sealift.attest.tdx.attester import KernelRegister, TdxAttester
+from sealift.attest.tdx.evidence import MEDIA_TYPE, parse_body
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.errors import EvidenceError, UnavailableError, UsageError
 from sealift.ids import Digest

@@ -9,7 +9,8 @@ import pytest
 
 from sealift.attest import der
 from sealift.attest.cursor import Cursor
-from sealift.attest.formats import pck, sgxquote, tcbinfo
+from sealift.attest.tdx import pck, tcbinfo
+from sealift.attest.tdx import quote as sgxquote
 from sealift.attest.tools import pcs
 from sealift.errors import MalformedError
 from tests.sim.intel_world import FMSPC, PPID, IntelWorld, pck_extension, svn_level

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.attest import composite, nvidia, snp, tdx
+from sealift.attest import composite, nvidia, snp
 from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
@@ -28,15 +28,17 @@ from sealift.attest.formats.amdcert import (
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.formats.pck import platform_facts
-from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.snp import TCB_FIELDS, Report, parse_report, parse_tcb
 from sealift.attest.policy import find_verifier
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
-from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.referenceset import join
+from sealift.attest.tdx import evidence as tdx
+from sealift.attest.tdx.checks import BOOT_REGISTERS, SEPT_VE_DISABLE
+from sealift.attest.tdx.pck import platform_facts
+from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm import evidence as tpm
 from sealift.attest.tpm.enrolment import Enrolment, sign_enrolment
 from sealift.attest.tpm.ima import ImaState
@@ -51,7 +53,6 @@ from sealift.attest.tpm.references import (
 from sealift.attest.tpm.state import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.verifiers.tdchecks import BOOT_REGISTERS, SEPT_VE_DISABLE
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError

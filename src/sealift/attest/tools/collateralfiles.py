@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats import tcbinfo
 from sealift.attest.formats.amdcert import (
     VCEK_NAME,
     VLEK_NAME,
     parse_certificates,
     parse_endorsement,
 )
+from sealift.attest.tdx import tcbinfo
 from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.tools.written import decode_text, read_bytes, read_object
 from sealift.crypto.certificate import Certificate

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sealift.attest.cursor import Cursor
 from sealift.attest.snp import SnpBody
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx.evidence import TdxBody
 from sealift.errors import MalformedError
 
 _MAX_DEPTH: Final = 16

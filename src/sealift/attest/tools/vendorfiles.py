@@ -18,11 +18,11 @@ from typing import Any, Final
 from sealift.attest.azure import AzureBody
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats.amdcert import parse_certificates
-from sealift.attest.formats.sgxquote import parse_quote
 from sealift.attest.formats.snp import REPORT_BYTES, parse_report
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.snp import SnpBody
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx.evidence import TdxBody
+from sealift.attest.tdx.quote import parse_quote
 from sealift.attest.tools.dstack import begins_container, read_container
 from sealift.attest.tools.written import decode_text, read_bytes
 from sealift.crypto.certificate import certificates_from_pem

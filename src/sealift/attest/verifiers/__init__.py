@@ -66,7 +66,7 @@ def _development() -> Verifier:
 
 
 def _tdx() -> Verifier:
-    from sealift.attest.verifiers.tdx import TdxVerifier
+    from sealift.attest.tdx.verifier import TdxVerifier
 
     return TdxVerifier()
 

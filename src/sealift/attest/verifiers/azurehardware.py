@@ -14,15 +14,16 @@ from sealift.attest.azure import AzureBody
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
 from sealift.attest.formats.hcl import HclReport
-from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.reference import ReferenceValues, no_references
+from sealift.attest.tdx import checks as tdchecks
+from sealift.attest.tdx.intelquote import QuoteVerdict, verify_quote
+from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.verifier import hardware_claim
+from sealift.attest.tdx.verifier import measurements as td_measurements
 from sealift.attest.trust import TrustVector
-from sealift.attest.verifiers import snpchecks, tdchecks
-from sealift.attest.verifiers.intelquote import QuoteVerdict, verify_quote
+from sealift.attest.verifiers import snpchecks
 from sealift.attest.verifiers.snp import attester_of
 from sealift.attest.verifiers.snpreport import SnpTrust, verify_report
-from sealift.attest.verifiers.tdx import hardware_claim
-from sealift.attest.verifiers.tdx import measurements as td_measurements
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 

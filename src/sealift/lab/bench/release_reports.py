@@ -23,22 +23,22 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.formats.hcl import parse_hcl
 from sealift.attest.formats.rim import read_rim
-from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.formats.snp import parse_report
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.references.snp import SnpReferences
-from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.snp import SnpBody
-from sealift.attest.tdx import TdxBody
+from sealift.attest.tdx.evidence import TdxBody
+from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.references import TdxReferences
+from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.attest.verifiers.snp import SnpVerifier
-from sealift.attest.verifiers.tdx import TdxVerifier
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.lab.bench.report import Row
 

@@ -21,9 +21,9 @@ from sealift.attest.configfs import (
     write_once,
 )
 from sealift.attest.evidence import Evidence, require_bound
-from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.runtimelog import RuntimeEvent, event_digest
-from sealift.attest.tdx import MEDIA_TYPE, REGISTER_HASH, TdxBody
+from sealift.attest.tdx.evidence import MEDIA_TYPE, REGISTER_HASH, TdxBody
+from sealift.attest.tdx.quote import TdReport, parse_quote
 from sealift.attest.tpm.eventlog import parse
 from sealift.errors import UnavailableError
 

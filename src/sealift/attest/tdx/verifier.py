@@ -12,22 +12,22 @@ from sealift.attest.anchors import INTEL_SGX_ROOTS
 from sealift.attest.check import Check, all_but_freshness, check_code_bundle
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.sgxquote import TdReport, parse_quote
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import measured_bundle
-from sealift.attest.tdx import MEDIA_TYPE, TdxBody, parse_body
-from sealift.attest.trust import TrustVector
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.intelquote import QuoteVerdict, verify_quote
-from sealift.attest.verifiers.tcblevel import UNKNOWN
-from sealift.attest.verifiers.tdchecks import (
+from sealift.attest.tdx.checks import (
     DEBUG,
     check_logs,
     check_platform,
     check_report,
 )
+from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody, parse_body
+from sealift.attest.tdx.intelquote import QuoteVerdict, verify_quote
+from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.references import TdxReferences
+from sealift.attest.tdx.tcblevel import UNKNOWN
+from sealift.attest.trust import TrustVector
+from sealift.attest.verifier import Claims
 from sealift.errors import EvidenceError
 from sealift.ids import Digest
 

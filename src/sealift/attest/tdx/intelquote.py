@@ -14,11 +14,10 @@ from typing import Final, TypeVar
 
 from sealift.attest.anchors import INTEL_SGX_ROOTS
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats import tcbinfo
-from sealift.attest.formats.pck import PlatformFacts, platform_facts
-from sealift.attest.formats.sgxquote import EnclaveReport, Quote, TdReport
-from sealift.attest.formats.tcbinfo import QeIdentity, TcbInfo, TcbLevel
-from sealift.attest.verifiers import tcblevel
+from sealift.attest.tdx import tcbinfo, tcblevel
+from sealift.attest.tdx.pck import PlatformFacts, platform_facts
+from sealift.attest.tdx.quote import EnclaveReport, Quote, TdReport
+from sealift.attest.tdx.tcbinfo import QeIdentity, TcbInfo, TcbLevel
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey

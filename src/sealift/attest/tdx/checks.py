@@ -16,13 +16,13 @@ from sealift.attest.check import (
     check_collateral_age,
 )
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.sgxquote import TdReport
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.tdx import TdxReferences
 from sealift.attest.runtimelog import replay
-from sealift.attest.tdx import REGISTER_HASH, RUNTIME_REGISTER, TdxBody
+from sealift.attest.tdx.evidence import REGISTER_HASH, RUNTIME_REGISTER, TdxBody
+from sealift.attest.tdx.intelquote import QuoteVerdict
+from sealift.attest.tdx.quote import TdReport
+from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.eventlog import parse, rtmrs
-from sealift.attest.verifiers.intelquote import QuoteVerdict
 from sealift.crypto.certificate import say_time
 
 # Intel TDX module ABI, ATTRIBUTES.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sealift.attest.formats.pck import PlatformFacts
-from sealift.attest.formats.sgxquote import EnclaveReport, TdReport
-from sealift.attest.formats.tcbinfo import (
+from sealift.attest.tdx.pck import PlatformFacts
+from sealift.attest.tdx.quote import EnclaveReport, TdReport
+from sealift.attest.tdx.tcbinfo import (
     ModuleIdentity,
     QeIdentity,
     TcbInfo,

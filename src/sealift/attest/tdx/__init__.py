@@ -1,0 +1,1 @@
+"""Intel TDX: format, attester, verifier and reference values of its evidence."""
