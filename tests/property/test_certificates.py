@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from hypothesis import given, settings
 
-from sealift.attest.formats.amdcert import parse_endorsement
+from sealift.attest.snp.certificate import parse_endorsement
 from sealift.attest.tdx.pck import platform_facts
 from sealift.attest.tools.collateralfiles import item_times, to_items
 from sealift.attest.tpm.owner import says_software

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.amdcert import (
+from sealift.attest.snp.certificate import (
     parse_certificates,
     parse_endorsement,
     parse_table,
 )
-from sealift.attest.formats.snp import REPORT_BYTES, parse_report, parse_tcb
-from sealift.attest.snp import KIND, MEDIA_TYPE, SnpBody
-from sealift.attest.verifiers.snp import SnpVerifier
+from sealift.attest.snp.evidence import KIND, MEDIA_TYPE, SnpBody
+from sealift.attest.snp.report import REPORT_BYTES, parse_report, parse_tcb
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import snp_made as made

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from sealift.attest.azure import AzureBody
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.formats.hcl import parse_hcl
-from sealift.attest.formats.snp import parse_report
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.snp import SnpReferences
+from sealift.attest.snp.certificate import parse_certificates
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.snp.report import parse_report
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.quote import parse_quote
 from sealift.attest.tpm.references import TpmReferences

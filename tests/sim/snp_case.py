@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from sealift.attest import Appraiser, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.snp import MEDIA_TYPE, SnpBody
+from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.snp import SnpVerifier
 from tests.sim import snp_made as made
 
 

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.snp import SIGNED_BYTES
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.snp import SnpReferences
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.snp.report import SIGNED_BYTES
 from sealift.crypto.certificate import Certificate
 from sealift.ids import Digest
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.amdcert import parse_certificates
-from sealift.attest.formats.snp import Report, parse_report
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.snp import SnpReferences
-from sealift.attest.snp import SnpBody
+from sealift.attest.snp.certificate import parse_certificates
+from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.snp.report import Report, parse_report
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.snp import SnpVerifier
 from tests.sim.vectors import vector
 
 AT_S = 1_748_736_000  # 1 June 2025: every certificate of the vectors is valid

@@ -11,8 +11,8 @@ import pytest
 
 from sealift.attest.anchors import AMD_ARKS
 from sealift.attest.check import require_passed
-from sealift.attest.formats.amdcert import parse_certificates, parse_endorsement
-from sealift.attest.formats.snp import parse_report, parse_tcb
+from sealift.attest.snp.certificate import parse_certificates, parse_endorsement
+from sealift.attest.snp.report import parse_report, parse_tcb
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey

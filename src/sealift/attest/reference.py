@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from sealift.attest.collateral import DAY_S
 from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.references.snp import SnpReferences
+from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import TpmReferences
 from sealift.crypto.sign import PublicKey

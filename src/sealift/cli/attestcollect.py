@@ -16,8 +16,8 @@ from sealift.attest.attesters.azure import AzureAttester
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.attesters.nvidia import gpu_attesters
-from sealift.attest.attesters.snp import SnpAttester
 from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attestfiles import (
     add_collateral_argument,

@@ -13,8 +13,6 @@ from sealift.attest.attesters.azure import AzureAttester, AzureSources
 from sealift.attest.attesters.azurehost import AzureHost, MetadataService
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters, open_nvml
-from sealift.attest.attesters.snp import PROVIDER as SNP_PROVIDER
-from sealift.attest.attesters.snp import SnpAttester
 from sealift.attest.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
@@ -22,6 +20,8 @@ from sealift.attest.runtimelog import (
     RuntimeEvent,
     measured_bundle,
 )
+from sealift.attest.snp.attester import PROVIDER as SNP_PROVIDER
+from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tdx.attester import (
     CCEL_FILE,
     KernelRegister,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sealift.attest.level import Level
 from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.references.snp import SnpReferences
+from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import ImaReferences, TpmReferences
 from sealift.codec import from_plain, to_plain

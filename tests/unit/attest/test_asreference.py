@@ -15,15 +15,15 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.nvidia import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser
 from sealift.attest.referenceset import ReferenceSet, sign_set
-from sealift.attest.snp import MEDIA_TYPE as SNP
-from sealift.attest.snp import SnpBody
+from sealift.attest.snp.evidence import MEDIA_TYPE as SNP
+from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.tdx.evidence import MEDIA_TYPE as TDX
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tools import asreference
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.verifier import Claims
 from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     EvidenceError,

@@ -8,7 +8,6 @@ import pytest
 
 from sealift import codec
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.snp import SnpReferences
 from sealift.attest.referenceset import (
     ReferenceSet,
     SetName,
@@ -18,6 +17,7 @@ from sealift.attest.referenceset import (
     sign_set,
     verify_set,
 )
+from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, StaleError

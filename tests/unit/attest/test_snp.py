@@ -8,10 +8,10 @@ import pytest
 
 from sealift.attest import Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.references.snp import SnpReferences
-from sealift.attest.snp import MEDIA_TYPE, SnpBody, parse_body
+from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody, parse_body
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.codec import encode
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Digest

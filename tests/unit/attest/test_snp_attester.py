@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from sealift.attest import Appraiser, Level
-from sealift.attest.attesters.snp import SnpAttester
 from sealift.attest.configfs import TsmReader
-from sealift.attest.snp import MEDIA_TYPE, parse_body
-from sealift.attest.verifiers.snp import SnpVerifier
+from sealift.attest.snp.attester import SnpAttester
+from sealift.attest.snp.evidence import MEDIA_TYPE, parse_body
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim import snp_made as made
 from tests.sim.tsm_folder import StandInTsmFolder

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest.formats.snp import REPORT_BYTES
-from sealift.attest.snp import SnpBody
+from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.report import REPORT_BYTES
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tools.dstack import begins_container, read_container
 from sealift.attest.tools.written import decode_text, read_bytes

@@ -8,13 +8,13 @@ import pytest
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.snp import SnpReferences
 from sealift.attest.referenceset import (
     ReferenceSet,
     SetName,
     SignedReferenceSet,
     sign_set,
 )
+from sealift.attest.snp.references import SnpReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.release.equip import equip

@@ -10,8 +10,8 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.references.snp import SnpReferences
 from sealift.attest.referenceset import SetName
+from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import (
     ImaReferences,

@@ -16,24 +16,25 @@ from functools import reduce
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.attest import composite, nvidia, snp
+from sealift.attest import composite, nvidia
 from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.formats import spdm
-from sealift.attest.formats.amdcert import (
+from sealift.attest.policy import find_verifier
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.referenceset import join
+from sealift.attest.snp import evidence as snp
+from sealift.attest.snp.certificate import (
     VCEK_NAME,
     VLEK_NAME,
     Endorsement,
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.formats.snp import TCB_FIELDS, Report, parse_report, parse_tcb
-from sealift.attest.policy import find_verifier
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.references.snp import SnpReferences
-from sealift.attest.referenceset import join
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.snp.report import TCB_FIELDS, Report, parse_report, parse_tcb
 from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.checks import BOOT_REGISTERS, SEPT_VE_DISABLE
 from sealift.attest.tdx.pck import platform_facts

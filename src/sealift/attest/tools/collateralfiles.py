@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.amdcert import (
+from sealift.attest.snp.certificate import (
     VCEK_NAME,
     VLEK_NAME,
     parse_certificates,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sealift.attest.cursor import Cursor
-from sealift.attest.snp import SnpBody
+from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.errors import MalformedError
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from sealift.attest.azure import AzureBody
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.amdcert import parse_certificates
-from sealift.attest.formats.snp import REPORT_BYTES, parse_report
 from sealift.attest.nvidia import NvidiaBody
-from sealift.attest.snp import SnpBody
+from sealift.attest.snp.certificate import parse_certificates
+from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.report import REPORT_BYTES, parse_report
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tdx.quote import parse_quote
 from sealift.attest.tools.dstack import begins_container, read_container

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Final
 
-from sealift.attest import composite, nvidia, snp
+from sealift.attest import composite, nvidia
 from sealift.attest.collateral import MAX_BUNDLE_BYTES
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.snp import Report, parse_report, parse_tcb
 from sealift.attest.formats.spdm import parse_report as parse_device
+from sealift.attest.snp import evidence as snp
+from sealift.attest.snp.report import Report, parse_report, parse_tcb
 from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.pck import platform_facts
 from sealift.attest.tdx.quote import TdReport, parse_quote

@@ -78,7 +78,7 @@ def _tpm() -> Verifier:
 
 
 def _snp() -> Verifier:
-    from sealift.attest.verifiers.snp import SnpVerifier
+    from sealift.attest.snp.verifier import SnpVerifier
 
     return SnpVerifier()
 

@@ -15,15 +15,15 @@ from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
 from sealift.attest.formats.hcl import HclReport
 from sealift.attest.reference import ReferenceValues, no_references
+from sealift.attest.snp import checks as snpchecks
+from sealift.attest.snp.genuine import SnpTrust, verify_report
+from sealift.attest.snp.verifier import attester_of
 from sealift.attest.tdx import checks as tdchecks
 from sealift.attest.tdx.intelquote import QuoteVerdict, verify_quote
 from sealift.attest.tdx.quote import TdReport, parse_quote
 from sealift.attest.tdx.verifier import hardware_claim
 from sealift.attest.tdx.verifier import measurements as td_measurements
 from sealift.attest.trust import TrustVector
-from sealift.attest.verifiers import snpchecks
-from sealift.attest.verifiers.snp import attester_of
-from sealift.attest.verifiers.snpreport import SnpTrust, verify_report
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 

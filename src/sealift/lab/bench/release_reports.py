@@ -20,15 +20,16 @@ from sealift.attest.anchors import NVIDIA_RIM_ROOTS
 from sealift.attest.azure import AzureBody
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.amdcert import parse_certificates
 from sealift.attest.formats.hcl import parse_hcl
 from sealift.attest.formats.rim import read_rim
-from sealift.attest.formats.snp import parse_report
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.references.snp import SnpReferences
-from sealift.attest.snp import SnpBody
+from sealift.attest.snp.certificate import parse_certificates
+from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.snp.report import parse_report
+from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tdx.quote import TdReport, parse_quote
 from sealift.attest.tdx.references import TdxReferences
@@ -38,7 +39,6 @@ from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Verifier
 from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
-from sealift.attest.verifiers.snp import SnpVerifier
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.lab.bench.report import Row
 

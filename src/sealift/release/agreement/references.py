@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sealift.attest.reference import COLLATERAL_MAX_AGE_S, LowestTier, ReferenceValues
 from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.references.snp import SnpReferences
 from sealift.attest.referenceset import SetName
+from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import MAX_INTEGER

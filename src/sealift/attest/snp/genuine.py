@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.amdcert import (
+from sealift.attest.snp.certificate import (
     VCEK_NAME,
     VLEK_NAME,
     Endorsement,
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.formats.snp import Report, parse_report, parse_tcb
+from sealift.attest.snp.report import Report, parse_report, parse_tcb
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey

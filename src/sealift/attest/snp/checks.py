@@ -17,17 +17,17 @@ from sealift.attest.check import (
     check_collateral_age,
 )
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.snp import (
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.snp.genuine import SnpVerdict
+from sealift.attest.snp.references import PlatformFact, SnpReferences
+from sealift.attest.snp.report import (
     NO_MIGRATION_AGENT,
     TCB_FIELDS,
     Report,
     Tcb,
     parse_tcb,
 )
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.snp import PlatformFact, SnpReferences
 from sealift.attest.trust import TrustVector
-from sealift.attest.verifiers.snpreport import SnpVerdict
 from sealift.ids import Digest
 
 _HOLDS: Final = "holds"

@@ -17,7 +17,7 @@ from sealift.attest.der import (
     read_number,
     read_value,
 )
-from sealift.attest.formats.snp import PRODUCTS, Tcb
+from sealift.attest.snp.report import PRODUCTS, Tcb
 from sealift.crypto.certificate import (
     Certificate,
     certificates_from_pem,

@@ -14,9 +14,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.snp import MEDIA_TYPE, parse_body
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.snpchecks import (
+from sealift.attest.snp.checks import (
     check_chip,
     check_guest,
     check_host_data,
@@ -24,7 +22,9 @@ from sealift.attest.verifiers.snpchecks import (
     notes_of,
     trust_of,
 )
-from sealift.attest.verifiers.snpreport import SnpTrust, SnpVerdict, verify_report
+from sealift.attest.snp.evidence import MEDIA_TYPE, parse_body
+from sealift.attest.snp.genuine import SnpTrust, SnpVerdict, verify_report
+from sealift.attest.verifier import Claims
 from sealift.ids import Digest
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"

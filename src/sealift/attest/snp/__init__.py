@@ -1,0 +1,1 @@
+"""AMD SEV-SNP: format, attester, verifier and reference values of its evidence."""
