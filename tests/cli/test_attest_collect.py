@@ -13,8 +13,8 @@ import pytest
 
 from sealift import codec
 from sealift.attest import Evidence, Level
-from sealift.attest.attesters.azure import AzureAttester
-from sealift.attest.azure import parse_body as parse_azure
+from sealift.attest.azure.attester import AzureAttester
+from sealift.attest.azure.evidence import parse_body as parse_azure
 from sealift.attest.collateral import pack_bundle
 from sealift.attest.composite import parse_body as parse_composite
 from sealift.attest.configfs import TsmReader

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealift.attest.azure import KIND, MEDIA_TYPE
+from sealift.attest.azure.evidence import KIND, MEDIA_TYPE
+from sealift.attest.azure.hcl import parse_claims, parse_hcl
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.hcl import parse_claims, parse_hcl
-from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import azure_made as made
 from tests.sim import snp_made

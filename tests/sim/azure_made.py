@@ -11,13 +11,13 @@ from typing import Any, Final
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from sealift.attest.azure import AzureBody
+from sealift.attest.azure.evidence import AzureBody
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import RuntimeEvent, replay
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.crypto.hash import sha256
 from sealift.crypto.rsa import RsaKey
 from sealift.ids import Digest

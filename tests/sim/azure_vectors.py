@@ -7,9 +7,10 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from sealift.attest.azure import AzureBody
+from sealift.attest.azure.evidence import AzureBody
+from sealift.attest.azure.hcl import parse_hcl
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.hcl import parse_hcl
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.snp.certificate import parse_certificates
 from sealift.attest.snp.references import SnpReferences
@@ -19,7 +20,6 @@ from sealift.attest.tpm.quote import parse_quote
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.state import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.azure import AzureVerifier
 from tests.sim.vectors import vector
 
 AT_S: Final = 1_748_736_000  # 1 June 2025

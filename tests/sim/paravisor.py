@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sealift.attest.attesters.azure import ATTESTATION_KEY, HCL_REPORT, USER_DATA
+from sealift.attest.azure.attester import ATTESTATION_KEY, HCL_REPORT, USER_DATA
 from sealift.attest.tpm.client import PASSWORD, TpmClient
 from sealift.attest.tpm.keys import OWNER, create_primary
 from sealift.attest.tpm.link import open_link

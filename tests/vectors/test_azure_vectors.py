@@ -12,9 +12,9 @@ from random import Random  # noqa: TID251 - which bits a test changes
 import pytest
 
 from sealift.attest.anchors import INTEL_SGX_ROOTS
+from sealift.attest.azure.hcl import parse_claims, parse_hcl
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.hcl import parse_claims, parse_hcl
 from sealift.attest.tdx.quote import TdReport
 from sealift.attest.tdx.quote import parse_quote as parse_td_quote
 from sealift.attest.tpm.quote import (

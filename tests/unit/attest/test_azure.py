@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest.azure import MEDIA_TYPE, parse_body
+from sealift.attest.azure.evidence import MEDIA_TYPE, parse_body
+from sealift.attest.azure.hcl import parse_claims, parse_hcl
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
-from sealift.attest.formats.hcl import parse_claims, parse_hcl
 from sealift.attest.level import Level
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tpm.references import ImaReferences
-from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.errors import MalformedError, PolicyError, SealiftError
 from sealift.ids import Digest
 from tests.sim import azure_made as made

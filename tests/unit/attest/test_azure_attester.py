@@ -18,13 +18,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealift.attest.attesters.azure import (
+from sealift.attest.azure.attester import (
     HCL_REPORT,
     AzureAttester,
     AzureSources,
 )
-from sealift.attest.attesters.azurehost import MetadataService
-from sealift.attest.azure import parse_body
+from sealift.attest.azure.evidence import parse_body
+from sealift.attest.azure.host import MetadataService
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
@@ -36,7 +37,6 @@ from sealift.attest.tpm.quote import parse_quote
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.state import REQUIRED_PCRS
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.errors import StaleError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim import azure_made, snp_made

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.level import Level
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.crypto.hash import sha256
 from sealift.errors import SealiftError
 from tests.sim import azure_made as made

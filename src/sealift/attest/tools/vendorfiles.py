@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sealift.attest.azure import AzureBody
+from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.snp.certificate import parse_certificates

@@ -54,7 +54,7 @@ class GrowingKind(Kind):
 
 
 def _azure() -> Verifier:
-    from sealift.attest.verifiers.azure import AzureVerifier
+    from sealift.attest.azure.verifier import AzureVerifier
 
     return AzureVerifier()
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.anchors import NVIDIA_RIM_ROOTS
-from sealift.attest.azure import AzureBody
+from sealift.attest.azure.evidence import AzureBody
+from sealift.attest.azure.hcl import parse_hcl
+from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.hcl import parse_hcl
 from sealift.attest.formats.rim import read_rim
 from sealift.attest.nvidia import NvidiaBody
 from sealift.attest.reference import ReferenceValues
@@ -37,7 +38,6 @@ from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Verifier
-from sealift.attest.verifiers.azure import AzureVerifier
 from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.lab.bench.report import Row

@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.attest.anchors import AMD_ARKS, INTEL_SGX_ROOTS
-from sealift.attest.azure import MEDIA_TYPE, AzureBody, parse_body
+from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_body
+from sealift.attest.azure.hardware import (
+    AzureTrust,
+    Hardware,
+    examine_hardware,
+)
+from sealift.attest.azure.hcl import (
+    USER_DATA_BYTES,
+    RuntimeClaims,
+    parse_claims,
+    parse_hcl,
+)
 from sealift.attest.check import (
     Check,
     all_but_freshness,
@@ -21,12 +32,6 @@ from sealift.attest.check import (
 )
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.hcl import (
-    USER_DATA_BYTES,
-    RuntimeClaims,
-    parse_claims,
-    parse_hcl,
-)
 from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues, no_references
 from sealift.attest.runtimelog import measured_bundle
@@ -48,11 +53,6 @@ from sealift.attest.tpm.state import (
 )
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.azurehardware import (
-    AzureTrust,
-    Hardware,
-    examine_hardware,
-)
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 

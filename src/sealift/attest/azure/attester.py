@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.attesters.azurehost import AzureHost, MetadataService
-from sealift.attest.azure import MEDIA_TYPE, AzureBody
-from sealift.attest.evidence import Evidence, require_bound
-from sealift.attest.formats.hcl import (
+from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody
+from sealift.attest.azure.hcl import (
     USER_DATA_BYTES,
     HclReport,
     parse_claims,
     parse_hcl,
 )
+from sealift.attest.azure.host import AzureHost, MetadataService
+from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.attester import EVENT_LOG
 from sealift.attest.tpm.client import TpmClient

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest.azure import AzureBody
+from sealift.attest.azure.evidence import AzureBody
+from sealift.attest.azure.hcl import HclReport
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.hcl import HclReport
 from sealift.attest.reference import ReferenceValues, no_references
 from sealift.attest.snp import checks as snpchecks
 from sealift.attest.snp.genuine import SnpTrust, verify_report

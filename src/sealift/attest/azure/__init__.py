@@ -1,0 +1,1 @@
+"""Azure's confidential guests: format, attester and verifier of their evidence."""
