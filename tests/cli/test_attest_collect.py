@@ -18,7 +18,7 @@ from sealift.attest.azure.evidence import parse_body as parse_azure
 from sealift.attest.collateral import pack_bundle
 from sealift.attest.composite import parse_body as parse_composite
 from sealift.attest.configfs import TsmReader
-from sealift.attest.gpubinding import read_binding
+from sealift.attest.nvidia.binding import read_binding
 from sealift.attest.referenceset import SetName, parse_set, verify_set
 from sealift.attest.runtimelog import CODE_BUNDLE, GPU_BINDING, measured_bundle
 from sealift.attest.tdx.evidence import parse_body as parse_tdx

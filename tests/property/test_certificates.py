@@ -8,11 +8,11 @@ import pytest
 from cryptography import x509
 from hypothesis import given, settings
 
+from sealift.attest.nvidia.verifier import certified_firmware_id
 from sealift.attest.snp.certificate import parse_endorsement
 from sealift.attest.tdx.pck import platform_facts
 from sealift.attest.tools.collateralfiles import item_times, to_items
 from sealift.attest.tpm.owner import says_software
-from sealift.attest.verifiers.nvidia import certified_firmware_id
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.errors import MalformedError, SealiftError

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.rim import read_rim
-from sealift.attest.formats.spdm import parse_report
-from sealift.attest.nvidia import KIND, MEDIA_TYPE, NvidiaBody
+from sealift.attest.nvidia.evidence import KIND, MEDIA_TYPE, NvidiaBody
+from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.nvidia.rim import read_rim
+from sealift.attest.nvidia.spdm import parse_report
+from sealift.attest.nvidia.verifier import NvidiaVerifier
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim

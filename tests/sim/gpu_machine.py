@@ -18,8 +18,8 @@ from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.check import check_bound
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite import MEDIA_TYPE
-from sealift.attest.gpubinding import BoundDevice, GpuBinding, MultiGpu
-from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.nvidia.binding import BoundDevice, GpuBinding, MultiGpu
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.result import AttestationResult
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent, measured_bundle
 from sealift.attest.trust import TrustVector

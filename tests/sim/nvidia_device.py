@@ -26,9 +26,9 @@ from cryptography.x509.oid import NameOID
 from lxml import etree
 
 from sealift.attest import anchors
-from sealift.attest.formats import rim as rim_format
-from sealift.attest.formats import spdm
-from sealift.attest.nvidia import NvidiaBody
+from sealift.attest.nvidia import rim as rim_format
+from sealift.attest.nvidia import spdm
+from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.ids import Digest
 
 AT = dt.datetime(2025, 6, 1, tzinfo=dt.UTC)

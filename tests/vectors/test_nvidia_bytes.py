@@ -9,15 +9,15 @@ import pytest
 
 from sealift.attest import anchors
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.rim import read_rim
-from sealift.attest.formats.spdm import parse_report
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers import nvidia
-from sealift.attest.verifiers.nvidia import (
+from sealift.attest.nvidia import verifier as nvidia
+from sealift.attest.nvidia.rim import read_rim
+from sealift.attest.nvidia.spdm import parse_report
+from sealift.attest.nvidia.verifier import (
     _verify_path,
     _verify_signature,
     examine_device,
 )
+from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.ocsp import Revocations
 from sealift.errors import EvidenceError, MalformedError

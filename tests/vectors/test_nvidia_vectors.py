@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest import anchors
-from sealift.attest.attesters.nvidia import NvidiaAttester
 from sealift.attest.check import Check
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.rim import Rim, read_rim
-from sealift.attest.formats.spdm import parse_report
+from sealift.attest.nvidia.attester import NvidiaAttester
+from sealift.attest.nvidia.rim import Rim, read_rim
+from sealift.attest.nvidia.spdm import parse_report
+from sealift.attest.nvidia.verifier import Device, examine_device
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.nvidia import Device, examine_device
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift.attest.collateral import DAY_S
-from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import TpmReferences

@@ -14,9 +14,9 @@ from sealift import __version__, codec
 from sealift.attest.attester import Attester
 from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.attesters.development import DevelopmentAttester
-from sealift.attest.attesters.nvidia import gpu_attesters
 from sealift.attest.azure.attester import AzureAttester
 from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.attestfiles import (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import ImaReferences, TpmReferences

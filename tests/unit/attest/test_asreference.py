@@ -10,9 +10,9 @@ import pytest
 
 from sealift.attest import Evidence, Level, ReferenceValues
 from sealift.attest.attesters.composite import CompositeAttester
-from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters
 from sealift.attest.collateral import Collateral
-from sealift.attest.nvidia import MEDIA_TYPE as NVIDIA
+from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
+from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser
 from sealift.attest.referenceset import ReferenceSet, sign_set
 from sealift.attest.snp.evidence import MEDIA_TYPE as SNP

@@ -16,8 +16,8 @@ from sealift.attest.composite import (
     lead_bound,
     parse_body,
 )
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifiers.composite import CompositeVerifier, worst

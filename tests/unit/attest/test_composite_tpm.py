@@ -13,11 +13,11 @@ import pytest
 
 from sealift.attest import Evidence, Level, Tier
 from sealift.attest.attesters.composite import CompositeAttester
-from sealift.attest.attesters.nvidia import bind_gpus, gpu_attesters
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite import parse_body
+from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.result import AttestationResult
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.errors import PolicyError, RefusedError

@@ -15,17 +15,17 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealift.attest import Appraiser, Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats import spdm
-from sealift.attest.formats.spdm import parse_report
-from sealift.attest.nvidia import NvidiaBody, parse_body
-from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.verifiers.nvidia import (
+from sealift.attest.nvidia import spdm
+from sealift.attest.nvidia.evidence import NvidiaBody, parse_body
+from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.nvidia.spdm import parse_report
+from sealift.attest.nvidia.verifier import (
     Device,
     _verify_signature,
     examine_device,
 )
+from sealift.attest.verifier import Claims
+from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, PolicyError
 from tests.sim import nvidia_device as sim

@@ -8,17 +8,17 @@ from typing import Any
 import pynvml
 import pytest
 
-from sealift.attest.attesters.nvidia import (
+from sealift.attest.check import check_bound
+from sealift.attest.nvidia.attester import (
     NvidiaAttester,
     bind_gpus,
     gpu_attesters,
     open_nvml,
     read_gpu_state,
 )
-from sealift.attest.check import check_bound
-from sealift.attest.formats.spdm import parse_report
-from sealift.attest.gpubinding import BoundDevice, GpuBinding
-from sealift.attest.nvidia import parse_body
+from sealift.attest.nvidia.binding import BoundDevice, GpuBinding
+from sealift.attest.nvidia.evidence import parse_body
+from sealift.attest.nvidia.spdm import parse_report
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.codec import decode
 from sealift.errors import UnavailableError, UsageError

@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from lxml import etree
 
-from sealift.attest.formats import rim as rim_format
-from sealift.attest.formats.rim import Rim, parse_signed, read_rim
+from sealift.attest.nvidia import rim as rim_format
+from sealift.attest.nvidia.rim import Rim, parse_signed, read_rim
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
 from tests.sim import nvidia_device as sim

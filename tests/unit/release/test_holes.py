@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sealift.attest.level import Level
-from sealift.attest.references.nvidia import NvidiaReferences
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.referenceset import SetName
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences

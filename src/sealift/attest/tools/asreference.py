@@ -16,14 +16,15 @@ from functools import reduce
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.attest import composite, nvidia
+from sealift.attest import composite
 from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats import spdm
+from sealift.attest.nvidia import evidence as nvidia
+from sealift.attest.nvidia import spdm
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import find_verifier
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.referenceset import join
 from sealift.attest.snp import evidence as snp
 from sealift.attest.snp.certificate import (

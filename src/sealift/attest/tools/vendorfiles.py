@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.evidence import Evidence
-from sealift.attest.nvidia import NvidiaBody
+from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.snp.certificate import parse_certificates
 from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.snp.report import REPORT_BYTES, parse_report

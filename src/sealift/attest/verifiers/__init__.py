@@ -84,7 +84,7 @@ def _snp() -> Verifier:
 
 
 def _nvidia() -> Verifier:
-    from sealift.attest.verifiers.nvidia import NvidiaVerifier
+    from sealift.attest.nvidia.verifier import NvidiaVerifier
 
     return NvidiaVerifier()
 

@@ -22,21 +22,21 @@ from sealift.attest.composite import (
     parse_body,
 )
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.spdm import Mode
-from sealift.attest.gpubinding import (
+from sealift.attest.level import Level, Tier
+from sealift.attest.nvidia.binding import (
     BoundDevice,
     GpuBinding,
     MultiGpu,
     check_binding,
     read_binding,
 )
-from sealift.attest.level import Level, Tier
-from sealift.attest.nvidia import KIND as DEVICE_KIND
-from sealift.attest.nvidia import MEDIA_TYPE as DEVICE_MEDIA_TYPE
+from sealift.attest.nvidia.evidence import KIND as DEVICE_KIND
+from sealift.attest.nvidia.evidence import MEDIA_TYPE as DEVICE_MEDIA_TYPE
+from sealift.attest.nvidia.spdm import Mode
+from sealift.attest.nvidia.verifier import Device, examine_device
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.trust import TrustVector, tier_of
 from sealift.attest.verifier import Claims, Verifier
-from sealift.attest.verifiers.nvidia import Device, examine_device
 from sealift.errors import EvidenceError
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"

@@ -22,10 +22,11 @@ from sealift.attest.azure.hcl import parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.rim import read_rim
-from sealift.attest.nvidia import NvidiaBody
+from sealift.attest.nvidia.evidence import NvidiaBody
+from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.nvidia.rim import read_rim
+from sealift.attest.nvidia.verifier import NvidiaVerifier
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.snp.certificate import parse_certificates
 from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.snp.references import SnpReferences
@@ -38,7 +39,6 @@ from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.attest.tools.pcs import import_collateral
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Verifier
-from sealift.attest.verifiers.nvidia import NvidiaVerifier
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.lab.bench.report import Row
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import COLLATERAL_MAX_AGE_S, LowestTier, ReferenceValues
-from sealift.attest.references.nvidia import NvidiaReferences
 from sealift.attest.referenceset import SetName
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences

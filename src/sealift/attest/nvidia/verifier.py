@@ -22,19 +22,19 @@ from sealift.attest.check import (
 )
 from sealift.attest.collateral import Collateral, read_revocations
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.rim import Rim
-from sealift.attest.formats.spdm import DeviceReport, Kind, Mode, parse_report
 from sealift.attest.level import Level
-from sealift.attest.nvidia import CHAIN_LENGTH, MEDIA_TYPE, parse_body
-from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.references.nvidia import NvidiaReferences
-from sealift.attest.trust import TrustVector
-from sealift.attest.verifier import Claims
-from sealift.attest.verifiers.nvidia_golden import (
+from sealift.attest.nvidia.evidence import CHAIN_LENGTH, MEDIA_TYPE, parse_body
+from sealift.attest.nvidia.golden import (
     compare_golden,
     open_rim,
     wanted_rims,
 )
+from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.nvidia.rim import Rim
+from sealift.attest.nvidia.spdm import DeviceReport, Kind, Mode, parse_report
+from sealift.attest.reference import ReferenceValues, no_references
+from sealift.attest.trust import TrustVector
+from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey

@@ -13,8 +13,8 @@ from typing import Final
 from sealift.attest import anchors
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
-from sealift.attest.formats.rim import Rim, read_rim
-from sealift.attest.formats.spdm import DeviceReport
+from sealift.attest.nvidia.rim import Rim, read_rim
+from sealift.attest.nvidia.spdm import DeviceReport
 from sealift.crypto.ocsp import Revocations
 from sealift.errors import EvidenceError, MalformedError
 

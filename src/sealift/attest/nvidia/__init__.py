@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs and switches: format, attester, verifier and reference values."""
