@@ -16,7 +16,7 @@ from sealift.attest import Evidence, Level
 from sealift.attest.azure.attester import AzureAttester
 from sealift.attest.azure.evidence import parse_body as parse_azure
 from sealift.attest.collateral import pack_bundle
-from sealift.attest.composite import parse_body as parse_composite
+from sealift.attest.composite.evidence import parse_body as parse_composite
 from sealift.attest.configfs import TsmReader
 from sealift.attest.nvidia.binding import read_binding
 from sealift.attest.referenceset import SetName, parse_set, verify_set

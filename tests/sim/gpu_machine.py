@@ -14,16 +14,16 @@ import pytest
 
 from sealift import codec
 from sealift.attest import Appraiser, Claims, Evidence, Level, ReferenceValues
-from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.check import check_bound
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite import MEDIA_TYPE
+from sealift.attest.composite.attester import CompositeAttester
+from sealift.attest.composite.evidence import MEDIA_TYPE
+from sealift.attest.composite.verifier import CompositeVerifier
 from sealift.attest.nvidia.binding import BoundDevice, GpuBinding, MultiGpu
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.result import AttestationResult
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent, measured_bundle
 from sealift.attest.trust import TrustVector
-from sealift.attest.verifiers.composite import CompositeVerifier
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from sealift.attest.attester import Attester, MeasuringAttester
-from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.azure.attester import AzureAttester, AzureSources
 from sealift.attest.azure.host import AzureHost, MetadataService
+from sealift.attest.composite.attester import CompositeAttester
 from sealift.attest.configfs import INBLOB_BYTES, TsmReader
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters, open_nvml
 from sealift.attest.runtimelog import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sealift.attest import Evidence, Level, ReferenceValues
-from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.collateral import Collateral
+from sealift.attest.composite.attester import CompositeAttester
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser

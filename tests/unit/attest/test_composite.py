@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest import Evidence, Level, Tier
-from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite import (
+from sealift.attest.composite.attester import CompositeAttester
+from sealift.attest.composite.evidence import (
     MEDIA_TYPE,
     CompositeBody,
     device_bound,
     lead_bound,
     parse_body,
 )
+from sealift.attest.composite.verifier import CompositeVerifier, worst
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
 from sealift.attest.trust import TrustVector
-from sealift.attest.verifiers.composite import CompositeVerifier, worst
 from sealift.errors import (
     EvidenceError,
     MalformedError,

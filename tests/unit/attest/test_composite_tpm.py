@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest import Evidence, Level, Tier
-from sealift.attest.attesters.composite import CompositeAttester
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite import parse_body
+from sealift.attest.composite.attester import CompositeAttester
+from sealift.attest.composite.evidence import parse_body
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import ReferenceValues

@@ -16,9 +16,9 @@ from functools import reduce
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.attest import composite
 from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
+from sealift.attest.composite import evidence as composite
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import evidence as nvidia
 from sealift.attest.nvidia import spdm

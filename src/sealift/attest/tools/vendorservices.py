@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Final
 
-from sealift.attest import composite
 from sealift.attest.collateral import MAX_BUNDLE_BYTES
+from sealift.attest.composite import evidence as composite
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import evidence as nvidia
 from sealift.attest.nvidia.golden import wanted_rims

@@ -90,7 +90,7 @@ def _nvidia() -> Verifier:
 
 
 def _composite() -> Verifier:
-    from sealift.attest.verifiers.composite import CompositeVerifier
+    from sealift.attest.composite.verifier import CompositeVerifier
 
     return CompositeVerifier({kind.media_type: kind for kind in _LEADS})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sealift.attest.attester import Attester, measuring
-from sealift.attest.composite import (
+from sealift.attest.composite.evidence import (
     MEDIA_TYPE,
     CompositeBody,
     device_bound,

@@ -14,7 +14,7 @@ from typing import Final
 
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite import (
+from sealift.attest.composite.evidence import (
     MEDIA_TYPE,
     CompositeBody,
     device_bound,

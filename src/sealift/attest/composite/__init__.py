@@ -1,0 +1,1 @@
+"""A machine with its devices: format, attester and verifier of their evidence."""
