@@ -18,7 +18,7 @@ Words, with a `name` in them.
 | part | modules | what they are |
 |---|---|---|
 | core: keys | `crypto.keys` `errors` | keys |
-| on demand | `attest.verifiers` | kinds |
+| on demand | `attest.kinds` | kinds |
 | core: broker | `release.stores` `release.vault` `agreement.*` | doors |
 | elsewhere | `data.worker` | a worker |
 
@@ -220,7 +220,7 @@ TABLES = {
         "`data.worker`",
         "`data.worker` `cli.main`",
     ),
-    "a place without demand": ("`attest.verifiers`", "`attest.verifiers` `errors`"),
+    "a place without demand": ("`attest.kinds`", "`attest.kinds` `errors`"),
     "a module left out": ("`release.vault` ", ""),
     "another heading": ("## The audited core", "## The core"),
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE, Kind
 from sealift.attest.verifier import Verifier
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE, Kind
 
 
 def loaded(media_type: str) -> Verifier:

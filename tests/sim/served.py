@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport

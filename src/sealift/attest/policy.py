@@ -14,12 +14,12 @@ from typing import Any
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.level import Level, Tier, parse_accept
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.result import APPRAISED, AttestationResult
 from sealift.attest.runtimelog import check_modules
 from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.errors import EvidenceError, PolicyError
 
 

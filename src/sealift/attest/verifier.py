@@ -2,7 +2,7 @@
 
 A verifier is a function of bytes: no sockets, no processes, no clock. It says what the
 evidence proves and how that compares with the references; whether that is enough is for
-``appraise`` and the agreement. Kinds are found in ``sealift.attest.verifiers``.
+``appraise`` and the agreement. Kinds are found in ``sealift.attest.kinds``.
 """
 
 from __future__ import annotations

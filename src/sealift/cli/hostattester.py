@@ -16,7 +16,7 @@ from typing import Final
 from sealift import __version__
 from sealift.attest.agentclient import AgentAttester
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.evidencesources import (

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from sealift import __version__
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, parse_bundle
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
 from sealift.crypto.identity import Identity, load_identity

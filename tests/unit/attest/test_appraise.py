@@ -22,14 +22,18 @@ from sealift.attest import (
     ReferenceValues,
     Tier,
 )
-from sealift.attest.attesters.development import DevelopmentAttester
 from sealift.attest.collateral import Collateral
-from sealift.attest.development import MEDIA_TYPE, RESULT_MEDIA_TYPE, parse_body
+from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development.evidence import (
+    MEDIA_TYPE,
+    RESULT_MEDIA_TYPE,
+    parse_body,
+)
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.result import APPRAISED
 from sealift.attest.runtimelog import RuntimeEvent, module_event
 from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import ContinuingVerifier
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     AuthenticationError,
@@ -311,7 +315,7 @@ def test_registries_agree_on_media_types() -> None:
 
 ROOMS_OF = """
 import sys
-from sealift.attest.development import MEDIA_TYPE
+from sealift.attest.development.evidence import MEDIA_TYPE
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
@@ -339,7 +343,7 @@ def test_rooms_of_kinds_that_nobody_accepts_are_not_loaded() -> None:
     loaded_by = {
         level: rooms_loaded(level) for level in (Level.ATTESTED_HOST, Level.TEE)
     }
-    prefix = "sealift.attest.verifiers"
+    prefix = "sealift.attest.kinds"
     tee = {f"{prefix}.{name}" for name in ("azure", "snp", "tdx", "intelquote")}
     assert not loaded_by[Level.ATTESTED_HOST] & tee
     assert not {each for each in loaded_by[Level.ATTESTED_HOST] if "sgx" in each}

@@ -11,6 +11,7 @@ import pytest
 from sealift.attest import Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite.attester import CompositeAttester
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser
@@ -23,7 +24,6 @@ from sealift.attest.tdx.evidence import TdxBody
 from sealift.attest.tools import asreference
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     EvidenceError,

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealift.attest import Appraiser, Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import spdm
 from sealift.attest.nvidia.evidence import NvidiaBody, parse_body
 from sealift.attest.nvidia.references import NvidiaReferences
@@ -25,7 +26,6 @@ from sealift.attest.nvidia.verifier import (
     examine_device,
 )
 from sealift.attest.verifier import Claims
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, PolicyError
 from tests.sim import nvidia_device as sim

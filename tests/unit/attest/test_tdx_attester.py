@@ -10,10 +10,10 @@ import pytest
 
 from sealift.attest import Appraiser, Claims, Evidence, Level
 from sealift.attest.configfs import TsmReader
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tdx.attester import KernelRegister, TdxAttester
 from sealift.attest.tdx.evidence import MEDIA_TYPE, parse_body
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.errors import EvidenceError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim.intel_world import IntelWorld

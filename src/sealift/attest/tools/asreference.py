@@ -20,6 +20,7 @@ from sealift.attest.check import UNBOUND, require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite import evidence as composite
 from sealift.attest.evidence import Evidence
+from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as nvidia
 from sealift.attest.nvidia import spdm
 from sealift.attest.nvidia.references import NvidiaReferences
@@ -54,7 +55,6 @@ from sealift.attest.tpm.references import (
 )
 from sealift.attest.tpm.state import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Verifier
-from sealift.attest.verifiers import VERIFIER_FOR_MEDIA_TYPE
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.crypto.hash import labelled

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser

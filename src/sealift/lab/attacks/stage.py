@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.channel.commitment import key_commitment
 from sealift.channel.rawfile import RawSealedFile

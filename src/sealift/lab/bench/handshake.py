@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues

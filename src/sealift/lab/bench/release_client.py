@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sealift.attest.attester import Attester
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.channel.transports.tcp import TcpListener

@@ -10,7 +10,7 @@ import time
 from secrets import token_bytes
 from typing import Any
 
-from sealift.attest.attesters.development import DevelopmentAttester
+from sealift.attest.development.attester import DevelopmentAttester
 from sealift.channel.transports.localsocket import LocalListener
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.channel.transports.transport import SlotTransport

@@ -12,7 +12,7 @@ from typing import Final
 from sealift import codec
 from sealift.attest.check import check_bound, check_code_bundle
 from sealift.attest.collateral import Collateral
-from sealift.attest.development import (
+from sealift.attest.development.evidence import (
     MEDIA_TYPE,
     RESULT_MEDIA_TYPE,
     DevelopmentBody,

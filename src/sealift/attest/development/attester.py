@@ -7,7 +7,7 @@ that the holder of the attester key took part in this very handshake, in this ro
 from __future__ import annotations
 
 from sealift import codec
-from sealift.attest.development import (
+from sealift.attest.development.evidence import (
     KIND,
     MEDIA_TYPE,
     DevelopmentBody,

@@ -60,7 +60,7 @@ def _azure() -> Verifier:
 
 
 def _development() -> Verifier:
-    from sealift.attest.verifiers.development import DevelopmentVerifier
+    from sealift.attest.development.verifier import DevelopmentVerifier
 
     return DevelopmentVerifier()
 

@@ -1,1 +1,0 @@
-"""Attesters by kind: they ask devices, so no verifier imports them."""

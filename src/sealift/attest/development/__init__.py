@@ -1,0 +1,1 @@
+"""Software keys that prove nothing: format, attester and verifier."""

@@ -1,1 +1,0 @@
-"""Foreign formats of evidence, parsed: bytes in, frozen records out."""
