@@ -15,16 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.demo.guest.guest import Guest
-from sealift.demo.guest.protocol import Act
-
 from sealift import codec
 from sealift.attest.evidence import Evidence
-from sealift.attest.formats.ima import parse_list
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm import parse_body
+from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import labelled
+from sealift.lab.guest.guest import Guest
+from sealift.lab.guest.protocol import Act
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(__file__).with_name("host.json")

@@ -35,7 +35,7 @@ CLEAN = {
     "crypto.keys": "TOKEN = object()\nclass SecretKey:\n    def reveal(self, token): ...\n",
     "attest.__init__": "",
     "attest.snp": "import sealift.errors\n",
-    "attest.verifiers": "def snp():\n    from sealift.attest import snp\n    return snp\n",
+    "attest.kinds": "def snp():\n    from sealift.attest import snp\n    return snp\n",
     "agreement.__init__": "",
     "agreement.whole": "from sealift.agreement import rules\n",
     "agreement.rules": "_SECRET = 1\n",
@@ -202,9 +202,9 @@ def test_what_the_core_imports_is_in_the_core(
 
 
 def test_what_loads_on_demand_does_it_on_demand_only(tmp_path: Path) -> None:
-    at_once = CLEAN["attest.verifiers"] + "import sealift.attest.snp.evidence\n"
-    code, said = run(tree(tmp_path, **{"attest.verifiers": at_once}))
-    assert (code, "imports sealift.attest.snp.evidence" in said) == (1, True)
+    at_once = CLEAN["attest.kinds"] + "import sealift.attest.snp\n"
+    code, said = run(tree(tmp_path, **{"attest.kinds": at_once}))
+    assert (code, "imports sealift.attest.snp" in said) == (1, True)
 
 
 def test_what_is_private_in_the_core_stays_there(tmp_path: Path) -> None:

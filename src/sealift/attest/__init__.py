@@ -1,7 +1,8 @@
 """Attestation (RFC 9334): who is at the other end, and what proves it.
 
-Attesters are imported from ``sealift.attest.attesters`` by whoever collects: they may
-open devices, and verifying must not load them.
+One room per kind, with format, attester, verifier and reference values. Attesters are
+imported from there by whoever collects: they may open devices, and verifying must not
+load them.
 """
 
 from sealift.attest.attester import Attester

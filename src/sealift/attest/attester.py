@@ -1,7 +1,7 @@
 """The seam on the attesting side: what every kind of evidence is collected through.
 
-An attester may open devices and talk to a platform; it decides nothing. Kinds are found
-in ``sealift.attest.attesters``.
+An attester may open devices and talk to a platform; it decides nothing. Each
+kind has its own, in ``attest/<kind>/attester.py``.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ _EXTENSIONS: Final = (
 # The trust core, and of this room what runs inside.
 _OURS: Final = ("errors.py", "events.py", "ids.py", "__init__.py")
 _OUR_ROOMS: Final = ("attest", "codec", "crypto")
-# Packages that import every kind of evidence; the agent needs one kind, and importing
-# under emulation is slow. Inside they are empty.
-_BARE: Final = ("attest/__init__.py", "attest/attesters/__init__.py")
+# A package that imports all of appraisal; the agent needs none, and importing under
+# emulation is slow. Inside it is empty.
+_BARE: Final = ("attest/__init__.py",)
 _OUR_GUEST: Final = ("__init__.py", "acts.py", "agent.py", "layout.py", "protocol.py")
 
 
