@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from sealift.channel.hostdevice import HostDevice
 from sealift.data import SealedDataLoader, SealedDataset
-from sealift.data.loader import deferral, memories, stepgate
-from sealift.data.loader.allof import AllOf
+from sealift.data.loader import deferral, memories
+from sealift.data.loader import deferral as stepgate
 from sealift.data.loader.devicewindows import DeviceWindows
+from sealift.data.loader.opening import AllOf
 from sealift.errors import (
     AuthenticationError,
     SealiftError,

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from sealift.channel.verdict import Gate
-from sealift.data.loader.deferral import Deferral
-from sealift.data.loader.stepgate import StepGate
+from sealift.data.loader.deferral import Deferral, StepGate
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
 
 FLOATS = {"dtype": "float32", "shape": (2, 3), "nbytes": 24}

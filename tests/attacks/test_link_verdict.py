@@ -12,7 +12,7 @@ from sealift.channel.hostdevice import HostDevice
 from sealift.channel.verdict import Gate, check_deferrable
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
-from sealift.data.loader.stepgate import StepGate
+from sealift.data.loader.deferral import StepGate
 from sealift.errors import AuthenticationError, UsageError
 
 ROWS, FEATURES = 8, 16

@@ -20,8 +20,8 @@ import pytest
 from sealift.attest.tpm.link import DeviceLink
 from sealift.channel.bytesource import FileSource
 from sealift.cli import join
-from sealift.data.loader.arena import WindowArena
 from sealift.data.loader.torchloader import SealedDataLoader
+from sealift.data.loader.windows import WindowArena
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
 from sealift.train.checkpoints import StateFolder

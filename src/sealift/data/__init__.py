@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sealift.data.loader.torchloader import SealedDataLoader as SealedDataLoader
     from sealift.data.shards.dataset import SealedDataset as SealedDataset
-    from sealift.data.shards.ownerkeys import owner_keys as owner_keys
+    from sealift.data.shards.dataset import owner_keys as owner_keys
 
 _HOME_OF: Final = {
     "SealedDataLoader": "sealift.data.loader.torchloader",
     "SealedDataset": "sealift.data.shards.dataset",
-    "owner_keys": "sealift.data.shards.ownerkeys",
+    "owner_keys": "sealift.data.shards.dataset",
 }
 
 __all__ = ["SealedDataLoader", "SealedDataset", "owner_keys"]

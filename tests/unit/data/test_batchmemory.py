@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from sealift.data import SealedDataLoader
-from sealift.data.loader import batchmemory
-from sealift.data.loader.batchmemory import SMALL_BYTES, BatchMemory
+from sealift.data.loader import batches as batchmemory
+from sealift.data.loader.batches import SMALL_BYTES, BatchMemory
 from tests.sim.sealed_shards import Shards, seal_shards
 
 ROWS, ROW = 16, 128 << 10  # a batch of 2 MiB

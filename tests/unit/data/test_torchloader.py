@@ -14,7 +14,7 @@ import torch
 from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset
-from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.windows import WindowArena
 from sealift.data.schema.rows import pack
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.shards.shard import ShardReader

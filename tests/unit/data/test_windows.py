@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from sealift.data.loader import windows as windows_module
-from sealift.data.loader.arena import WindowArena
 from sealift.data.loader.opening import Extent, OpenerPool
-from sealift.data.loader.windows import HostWindows, WindowStream
+from sealift.data.loader.windows import HostWindows, WindowArena, WindowStream
 from sealift.data.schedule.order import Run, Window
 from sealift.errors import IntegrityError
 

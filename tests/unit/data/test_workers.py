@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, _utils
 
 from sealift.crypto.keys import TOKEN
 from sealift.data import SealedDataLoader
-from sealift.data.loader.arena import WindowArena
 from sealift.data.loader.opening import Extent
+from sealift.data.loader.windows import WindowArena
 from sealift.data.loader.worker.process import SpawnedOpener
 from sealift.errors import AuthenticationError, PeerError, UsageError
 from tests.sim.sealed_shards import Shards, seal_shards
@@ -159,7 +159,7 @@ ORPHANED = """
 import os, signal, sys
 from pathlib import Path
 from sealift.crypto.keys import SecretKey
-from sealift.data.loader.arena import WindowArena
+from sealift.data.loader.windows import WindowArena
 from sealift.data.loader.worker.process import SpawnedOpener
 opener = SpawnedOpener([], WindowArena(1, 64, shared=True))
 print(opener.process.pid, flush=True)

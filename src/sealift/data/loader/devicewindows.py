@@ -32,8 +32,7 @@ from sealift.channel.header import sealed_bytes
 from sealift.channel.quarantine import scrub
 from sealift.crypto.hash import keyed_hash
 from sealift.crypto.keys import SecretKey
-from sealift.data.loader.allof import AllOf
-from sealift.data.loader.opening import OPEN_SHARDS
+from sealift.data.loader.opening import OPEN_SHARDS, AllOf
 from sealift.data.loader.windows import Pending
 from sealift.data.schedule.order import Indices, Window
 from sealift.data.shards.shard import ShardReader

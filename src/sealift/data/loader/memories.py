@@ -16,12 +16,12 @@ from sealift.channel.device import DeviceEngine, DeviceMemory, Verdicts
 from sealift.channel.hostdevice import HostDevice, HostMemory
 from sealift.channel.select import select_device
 from sealift.channel.verdict import not_deferred
-from sealift.data.loader.arena import WindowArena
-from sealift.data.loader.collate import Columns, columns_of
+from sealift.data.loader.batches import Columns, columns_of
 from sealift.data.loader.devicewindows import DeviceWindows
 from sealift.data.loader.opening import Opener, OpenerPool, ShardOpener
 from sealift.data.loader.windows import (
     HostWindows,
+    WindowArena,
     WindowMemory,
     record_window_bytes,
     window_bytes,

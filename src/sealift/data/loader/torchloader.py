@@ -18,11 +18,15 @@ import torch
 from torch import Tensor
 
 from sealift.channel.verdict import Gate
-from sealift.data.loader.batchmemory import BatchMemory
-from sealift.data.loader.batchplan import BatchPlan, demand_count, place_among_ranks
-from sealift.data.loader.collate import Batch, Columns
-from sealift.data.loader.deferral import Deferral, Verdicting, check_deferral
-from sealift.data.loader.loaderstate import LoaderState, parse_state
+from sealift.data.loader.batches import (
+    Batch,
+    BatchMemory,
+    BatchPlan,
+    Columns,
+    demand_count,
+    place_among_ranks,
+)
+from sealift.data.loader.deferral import Deferral, StepGate, Verdicting, check_deferral
 from sealift.data.loader.memories import (
     Engine,
     MemoryOptions,
@@ -30,9 +34,13 @@ from sealift.data.loader.memories import (
     WorkerKind,
     make_rows,
 )
-from sealift.data.loader.stepgate import StepGate
 from sealift.data.loader.windows import WindowStream
-from sealift.data.schedule.order import EpochOrder, OrderOptions
+from sealift.data.schedule.order import (
+    EpochOrder,
+    LoaderState,
+    OrderOptions,
+    parse_state,
+)
 from sealift.data.shards.dataset import SealedDataset
 from sealift.errors import SealiftError, UsageError
 

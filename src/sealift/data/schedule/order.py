@@ -11,16 +11,16 @@ keeps, and sorting); any position is reached without computing what comes before
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sealift.crypto.hash import labelled
-from sealift.errors import UsageError
+from sealift.errors import MalformedError, UsageError
 
 Indices = NDArray[np.int64]
 _WINDOW: Final = -1  # no number of a window: the permutation of the units
@@ -242,3 +242,78 @@ def _unit_starts(shard: ShardLayout, row_bytes: int) -> Indices:
     records = -(-shard.rows * row_bytes // shard.record_bytes)
     firsts = -(-np.arange(records, dtype=np.int64) * shard.record_bytes // row_bytes)
     return np.minimum(firsts, shard.rows)
+
+
+STATE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """A position, and the order it is a position in.
+
+    Attributes:
+        epoch: From 0.
+        position: Rows of this rank's epoch that were handed out.
+        shards: Fingerprint of the shards, in their order.
+        shuffle, seed, window_bytes, world_size, pad: See ``OrderOptions``.
+    """
+
+    epoch: int
+    position: int
+    shards: str
+    shuffle: bool
+    seed: int
+    window_bytes: int
+    world_size: int
+    pad: bool
+
+    def to_plain(self) -> dict[str, Any]:
+        """The dict that ``parse_state`` reads."""
+        return {"version": STATE_VERSION, **asdict(self)}
+
+    def demand_same_order(self, current: LoaderState) -> None:
+        """Demand that ``current`` counts in the same order.
+
+        At the start of an epoch it may be another one: there is nothing to go on from.
+
+        Raises:
+            UsageError: code ``loader-state``; names what differs.
+        """
+        counted = ("shards", "shuffle", "seed", "window_bytes", "world_size", "pad")
+        for name in counted if self.position else ("shards",):
+            saved, here = getattr(self, name), getattr(current, name)
+            if saved != here:
+                raise UsageError(
+                    "the state is of another loader",
+                    why=f"its {name} was {saved}, here it is {here}",
+                    code="loader-state",
+                )
+
+
+def parse_state(plain: object) -> LoaderState:
+    """Read what ``to_plain`` made.
+
+    Raises:
+        MalformedError: code ``bad-loader-state``; names the key.
+    """
+    known = {field.name: field.type for field in fields(LoaderState)}
+    if not isinstance(plain, Mapping) or plain.get("version") != STATE_VERSION:
+        raise _bad("version", "it is not a loader's state of version 1")
+    for name in plain.keys() - known.keys() - {"version"}:
+        raise _bad(str(name), "unknown key")
+    for name, kind in known.items():
+        if type(plain.get(name)).__name__ != kind:
+            raise _bad(name, f"it is not {kind}")
+    state = LoaderState(**{name: plain[name] for name in known})
+    if state.epoch < 0 or state.position < 0:
+        raise _bad("position", "it is negative")
+    return state
+
+
+def _bad(name: str, why: str) -> MalformedError:
+    return MalformedError(
+        "this is not the state of a sealed loader",
+        field=name,
+        why=why,
+        code="bad-loader-state",
+    )

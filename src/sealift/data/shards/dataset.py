@@ -14,11 +14,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sealift.crypto.identity import load_identity
 from sealift.data.schedule.order import EpochOrder, OrderOptions
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.rows import Array, unpack
@@ -28,6 +31,9 @@ from sealift.data.shards.shardset import Keys, Place, ShardOptions, open_shards
 from sealift.data.urls import StorageOptions
 from sealift.errors import UsageError
 from sealift.release.agreement import Resource
+from sealift.release.files import read_secret_line
+from sealift.release.stores import opened_vault
+from sealift.release.vault import Vault
 
 CACHED_RECORDS: Final = 8
 OPEN_SHARDS: Final = 64
@@ -208,3 +214,33 @@ def _other_process() -> UsageError:
 
 def _scrub(record: bytearray) -> None:
     record[:] = bytes(len(record))
+
+
+@contextmanager
+def owner_keys(
+    vault: str | Path,
+    identity: str | Path,
+    *,
+    passphrase: str | None = None,
+    passphrase_file: str | Path | None = None,
+) -> Iterator[Vault]:
+    """An owner's vault, open: give it to ``SealedDataset`` as ``keys``.
+
+    Args:
+        vault: Where ``sealift data seal`` keeps the data keys.
+        identity: The owner's identity file.
+        passphrase: Of the identity; or
+        passphrase_file: a file whose first line it is.
+
+    Raises:
+        UsageError: unless exactly one of both is given.
+        UnavailableError: if a file cannot be read.
+        RefusedError: if the passphrase, or the identity, is another one.
+    """
+    if (passphrase is None) == (passphrase_file is None):
+        raise UsageError("give passphrase= or passphrase_file=")
+    if passphrase_file is not None:
+        passphrase = read_secret_line(Path(passphrase_file))
+    owner = load_identity(Path(identity), passphrase or "")
+    with opened_vault(Path(vault), owner) as opened:
+        yield opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from sealift.data.sources import arrow as parquet
 from sealift.data.sources import (
     csvtable,
     huggingface,
@@ -12,7 +13,6 @@ from sealift.data.sources import (
     mapstyle,
     npy,
     npz,
-    parquet,
     safetensorsfile,
 )
 from sealift.data.sources.source import Source

@@ -17,17 +17,17 @@ import numpy as np
 
 from sealift.data.schema.rows import Array, bad_table
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.sources.arrowcolumns import field_of_type, made_field
-from sealift.data.sources.arrowtable import (
+from sealift.data.sources.arrow import (
     ArrowTable,
     Convert,
     check_columns,
     demand_distinct,
+    field_of_type,
+    made_field,
     reading,
 )
-from sealift.data.sources.extras import require
 from sealift.data.sources.images import decode, first_form, form_of
-from sealift.data.sources.source import Source, SourceOptions, unclear
+from sealift.data.sources.source import Source, SourceOptions, require, unclear
 from sealift.errors import MalformedError, UnavailableError
 from sealift.release.files import read_whole
 

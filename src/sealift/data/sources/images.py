@@ -19,8 +19,7 @@ import numpy as np
 
 from sealift.data.schema.rows import Array
 from sealift.data.schema.schema import Field
-from sealift.data.sources.extras import require
-from sealift.data.sources.source import SourceOptions, unclear
+from sealift.data.sources.source import SourceOptions, require, unclear
 from sealift.errors import MalformedError, UsageError
 
 CHANNELS = {"RGB": 3, "L": 1}

@@ -26,8 +26,8 @@ from sealift.data.schema.rows import (
     numpy_dtype,
 )
 from sealift.data.schema.schema import Field, Schema
-from sealift.data.sources.arraytable import field_of
-from sealift.data.sources.arrowcolumns import as_integer
+from sealift.data.sources.arrays import field_of
+from sealift.data.sources.arrow import as_integer
 from sealift.data.sources.source import (
     Source,
     SourceOptions,

@@ -10,15 +10,17 @@ import numpy as np
 
 from sealift.data.schema.rows import Array, Columns, bad_table
 from sealift.data.schema.schema import Schema
-from sealift.data.sources.arraytable import (
+from sealift.data.sources.arrays import (
     ArrayTable,
     Layout,
     block_lengths,
     check_layouts,
     chosen_layouts,
+    demand_end,
+    read_layout,
+    read_rows,
     schema_from_layouts,
 )
-from sealift.data.sources.npyarrays import demand_end, read_layout, read_rows
 from sealift.data.sources.source import (
     Source,
     SourceOptions,

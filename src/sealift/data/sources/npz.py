@@ -9,19 +9,17 @@ from pathlib import Path
 
 from sealift.data.schema.rows import Columns, bad_table
 from sealift.data.schema.schema import Schema
-from sealift.data.sources.arraytable import (
+from sealift.data.sources.arrays import (
+    ARCHIVE_ERRORS,
     ArrayTable,
     Layout,
     block_lengths,
     check_layouts,
     chosen_layouts,
-    schema_from_layouts,
-)
-from sealift.data.sources.npyarrays import (
-    ARCHIVE_ERRORS,
     demand_end,
     read_layout,
     read_rows,
+    schema_from_layouts,
 )
 from sealift.data.sources.source import (
     Source,

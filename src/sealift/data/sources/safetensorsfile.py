@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from sealift.data.schema.rows import Columns, bad_table
 from sealift.data.schema.schema import Schema
-from sealift.data.sources.arraytable import (
+from sealift.data.sources.arrays import (
     ArrayTable,
     Layout,
     block_lengths,

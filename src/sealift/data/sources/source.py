@@ -6,14 +6,15 @@ kind may need a package that sealift itself does not (``packages``).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sealift.data.schema.rows import Columns, Locate
 from sealift.data.schema.schema import Schema
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, UnavailableError, UsageError
 
 
 class TableReader(Protocol):
@@ -113,3 +114,25 @@ def unclear(what: str, *, why: str = "", fix: str = "") -> MalformedError:
         fix=fix,
         code="no-schema",
     )
+
+
+def require(module: str, *, extra: str, what: str) -> Any:
+    """Import a module of an extra.
+
+    Args:
+        module: Its import path.
+        extra: The extra of sealift that brings it.
+        what: What needs it, in words.
+
+    Raises:
+        UnavailableError: ``extra-missing``, with the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UnavailableError(
+            f"{what} needs a package that is not installed",
+            why=str(error),
+            fix=f"Run: pip install 'sealift[{extra}]'",
+            code="extra-missing",
+        ) from None

@@ -23,7 +23,7 @@ from sealift.channel.link.send import LinkSender, suggested_record_bytes
 from sealift.channel.sealer import StreamSealer
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.data.loader.arena import use_huge_pages
+from sealift.data.loader.windows import use_huge_pages
 from sealift.lab.bench.linkdevice import NAIVE_NONCE, TIMEOUT_S
 from sealift.lab.bench.linkpeer import DevicePeer
 from sealift.lab.bench.linkreencrypt import OwnersRecords, Reencrypter

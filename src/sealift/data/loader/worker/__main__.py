@@ -15,9 +15,9 @@ from typing import Final
 
 from sealift import codec
 from sealift.crypto.keys import KEY_BYTES, SecretKey
-from sealift.data.loader.arena import map_arena
 from sealift.data.loader.opening import ShardOpener
-from sealift.data.loader.worker.wire import (
+from sealift.data.loader.windows import map_arena
+from sealift.data.loader.worker.process import (
     MAX_FRAME_BYTES,
     AssignedShard,
     Assignment,
