@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sealift.channel.sealedfile import SealedFileReader
-from sealift.data.loader.recipebatches import batch_from_rows
+from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.card import read_card
 from sealift.lab.worlds.folder import World
 from sealift.release.vault import Vault

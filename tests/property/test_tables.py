@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sealift import codec
-from sealift.data.loader.recipebatches import batch_from_rows, check_rows
+from sealift.data.loader.rowtensors import batch_from_rows, check_rows
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
 from sealift.data.schema.rows import pack, unpack
 from sealift.data.schema.schema import DTYPES, MAX_EXACT_INTEGER, Field, Schema

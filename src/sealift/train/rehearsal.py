@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sealift.data.loader.recipebatches import check_rows
+from sealift.data.schema.rowcheck import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.sums import sum_table
@@ -60,7 +60,7 @@ def rehearse(
     """
     torch.set_num_threads(settings.threads)
     table = synthetic_rows(schema, rows, seed=settings.seed)
-    check_rows(table, schema)
+    demand_rows(table.numpy(), schema)
     statistics: dict[str, Tensor] = {}
     if recipe.defines("prepare"):
         statistics = as_tensors(sum_table(recipe, table, schema, settings.batch_rows))

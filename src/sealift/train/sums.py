@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sealift.codec import MAX_INTEGER
-from sealift.data.loader.recipebatches import batch_from_rows
+from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.faults import unfit
 from sealift.train.recipe import Recipe

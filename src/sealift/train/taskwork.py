@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sealift.data.loader.recipebatches import check_rows
 from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.rowcheck import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.bundleimport import Notice, unnoticed
 from sealift.train.containment import Guard
@@ -56,7 +56,7 @@ def carry_out(
     tables = [_table(task, given, place) for place in range(len(task.parts))]
     schemas = [schema_from_plain(part.schema) for part in task.parts]
     for table, schema in zip(tables, schemas, strict=True):
-        check_rows(table, schema)
+        demand_rows(table.numpy(), schema)
     recipe = Recipe(files, entry, guard=guard, notice=notice)
     return TaskWork(task, given, recipe, hand_over).do(tables, schemas)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sealift.data.loader.recipebatches import batch_from_rows, batch_order, split_order
+from sealift.data.loader.rowtensors import batch_from_rows, batch_order, split_order
 from sealift.data.schema.schema import Schema
 from sealift.train.faults import not_finite
 from sealift.train.recipe import Recipe

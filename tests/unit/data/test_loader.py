@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.data.loader.recipebatches import (
-    Columns,
+from sealift.data.loader.rowtensors import (
     batch_from_rows,
     batch_order,
-    check_rows,
+    column_views,
     split_order,
 )
+from sealift.data.schema.rowcheck import demand_rows
 from sealift.data.schema.rows import pack
 from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.errors import MalformedError, UsageError
@@ -27,8 +27,7 @@ def buffer_of(arrays: Arrays, schema: Schema = SCHEMA) -> torch.Tensor:
 def test_columns_are_views_of_the_buffer() -> None:
     arrays = make_arrays(20)
     buffer = buffer_of(arrays)
-    columns = Columns(buffer, SCHEMA)
-    assert len(columns) == 20
+    columns = column_views(buffer, SCHEMA)
     for name, array in arrays.items():
         np.testing.assert_array_equal(columns[name].numpy(), array)
     buffer.zero_()
@@ -39,7 +38,7 @@ def test_a_batch_is_the_rows_asked_for_and_a_copy() -> None:
     arrays = make_arrays(20)
     buffer = buffer_of(arrays)
     rows = torch.tensor([7, 0, 7])
-    batch = Columns(buffer, SCHEMA).batch(rows)
+    batch = batch_from_rows(buffer.index_select(0, rows), SCHEMA)
     buffer.zero_()
     for name, array in arrays.items():
         assert batch[name].is_contiguous()
@@ -80,7 +79,7 @@ def test_order_is_cut_into_batches() -> None:
 
 
 def test_check_passes_good_rows_of_every_kind() -> None:
-    check_rows(buffer_of(make_arrays(1000)), SCHEMA)
+    demand_rows(buffer_of(make_arrays(1000)).numpy(), SCHEMA)
 
 
 def place(name: str) -> int:
@@ -105,11 +104,11 @@ def place(name: str) -> int:
 def test_check_names_the_field_and_nothing_else(
     start: int, raw: bytes, field: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sealift.data.loader.recipebatches.CHECK_BLOCK_BYTES", 500)
+    monkeypatch.setattr("sealift.data.schema.rowcheck.BLOCK_BYTES", 500)
     buffer = buffer_of(make_arrays(100))
     buffer[77, start : start + len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
     with pytest.raises(MalformedError) as caught:
-        check_rows(buffer, SCHEMA)
+        demand_rows(buffer.numpy(), SCHEMA)
     line = str(caught.value)
     assert caught.value.field == field
     assert rule in line
@@ -118,13 +117,14 @@ def test_check_names_the_field_and_nothing_else(
 
 def test_nan_is_allowed_where_the_schema_allows_it() -> None:
     schema = Schema((Field("x", "float32", finite=False, minimum=0.0),))
-    check_rows(buffer_of({"x": np.array([np.nan, np.inf], np.float32)}, schema), schema)
+    unbounded = {"x": np.array([np.nan, np.inf], np.float32)}
+    demand_rows(buffer_of(unbounded, schema).numpy(), schema)
 
 
 def test_bounds_are_compared_in_the_dtype_on_both_sides() -> None:
     schema = Schema((Field("x", "float32", minimum=0.1, maximum=0.3),))
     edge = np.array([0.1, 0.3], np.float32)  # both a little above the decimal number
-    check_rows(buffer_of({"x": edge}, schema), schema)
+    demand_rows(buffer_of({"x": edge}, schema).numpy(), schema)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,4 @@ def test_bounds_are_compared_in_the_dtype_on_both_sides() -> None:
 )
 def test_a_buffer_of_another_layout_is_refused(buffer: torch.Tensor) -> None:
     with pytest.raises(UsageError):
-        Columns(buffer, SCHEMA)
-
-
-def test_unknown_field_is_a_usage_error() -> None:
-    with pytest.raises(UsageError):
-        Columns(buffer_of(make_arrays(1)), SCHEMA)["age"]
+        column_views(buffer, SCHEMA)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sealift.data.loader.recipebatches import batch_from_rows, check_rows
+from sealift.data.loader.rowtensors import batch_from_rows, check_rows
 from sealift.data.schema.document import load_schema
 from sealift.data.sources.table import open_table
 from sealift.lab.demo.tasks.catalogue import TASKS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sealift.data.loader.recipebatches import batch_order
+from sealift.data.loader.rowtensors import batch_order
 from sealift.errors import JobError, UsageError
 from sealift.train.joint import JOINT, BetweenSteps, JointTraining
 from sealift.train.output import let_out

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sealift.data.loader.recipebatches import check_rows
+from sealift.data.schema.rowcheck import demand_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
 from sealift.train.statedigest import state_digest
@@ -93,7 +93,7 @@ def test_rows_that_do_not_fit_are_refused_before_a_step() -> None:
     bad = rows(8)
     bad[3, 0:4] = torch.tensor([float("nan")]).view(torch.uint8)
     with pytest.raises(MalformedError) as caught:
-        check_rows(bad, schema())
+        demand_rows(bad.numpy(), schema())
     assert caught.value.code == "bad-row"
     assert caught.value.field == "x"
     assert "3" not in str(caught.value).split("(at")[0]

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sealift.channel.device import Verdicts
-from sealift.data.loader.recipebatches import column_views
 from sealift.data.loader.windows import overwrite_memory, use_huge_pages
 from sealift.data.schedule.order import EpochOrder, Layout, OrderOptions
 from sealift.data.schema.schema import Field, Schema
@@ -266,16 +265,6 @@ class Batch:
             here = places.to(column.device)
             torch.index_select(column, 0, here, out=out[self.filled : end])
         self.filled = end
-
-
-def columns_of(rows: Tensor, schema: Schema) -> Columns:
-    """Views of every field.
-
-    Args:
-        rows: ``uint8`` of shape ``(rows, row_bytes)``.
-        schema: What a row is.
-    """
-    return column_views(rows, schema)
 
 
 def _empty(column: Tensor, rows: int, memory: BatchMemory, most_rows: int) -> Tensor:

@@ -16,9 +16,10 @@ from sealift.channel.device import DeviceEngine, DeviceMemory, Verdicts
 from sealift.channel.hostdevice import HostDevice, HostMemory
 from sealift.channel.select import select_device
 from sealift.channel.verdict import not_deferred
-from sealift.data.loader.batches import Columns, columns_of
+from sealift.data.loader.batches import Columns
 from sealift.data.loader.devicewindows import DeviceWindows
 from sealift.data.loader.opening import Opener, OpenerPool, ShardOpener
+from sealift.data.loader.rowtensors import column_views
 from sealift.data.loader.windows import (
     HostWindows,
     WindowArena,
@@ -151,7 +152,7 @@ def _device_rows(
     def columns(slot: int) -> Columns:
         plain = device_tensor(memory.plain(slot), lies_on)
         whole = plain[: len(plain) // schema.row_bytes * schema.row_bytes]
-        return columns_of(whole.view(-1, schema.row_bytes), schema)
+        return column_views(whole.view(-1, schema.row_bytes), schema)
 
     try:
         found = device_tensor(memory.plain(0), lies_on).device
@@ -228,7 +229,7 @@ def _host_rows(
     def columns(slot: int) -> Columns:
         view = memory.view(slot, slot_bytes // schema.row_bytes)
         rows = torch.frombuffer(view, dtype=torch.uint8).view(-1, schema.row_bytes)
-        return columns_of(rows, schema)
+        return column_views(rows, schema)
 
     assert options.device is not None
     why = (

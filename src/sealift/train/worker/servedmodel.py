@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sealift.data.loader.recipebatches import batch_from_rows
+from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.train.containment import Containment
