@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sealift import codec
-from sealift.data.loader.rowtensors import batch_from_rows, check_rows
+from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
-from sealift.data.schema.rows import pack, unpack
+from sealift.data.schema.rows import demand_rows, pack, unpack
 from sealift.data.schema.schema import DTYPES, MAX_EXACT_INTEGER, Field, Schema
 from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError, SealiftError
@@ -114,7 +114,7 @@ def test_what_is_packed_comes_back_here_and_in_torch(table: Any) -> None:
     raw = pack(columns, schema, source="t", locate=lambda *_: "")
     buffer = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
     buffer = buffer.view(-1, schema.row_bytes)
-    check_rows(buffer, schema)
+    demand_rows(buffer.numpy(), schema)
     batch, back = batch_from_rows(buffer, schema), unpack(raw, schema)
     for name, array in columns.items():
         assert back[name].tobytes() == array.tobytes()
@@ -134,7 +134,7 @@ def test_both_checks_agree_on_any_bytes(schema: Schema, data: st.DataObject) -> 
         canonical = None
     buffer = torch.frombuffer(raw, dtype=torch.uint8).view(1, -1)
     try:
-        check_rows(buffer, schema)
+        demand_rows(buffer.numpy(), schema)
     except MalformedError:
         assert canonical != bytes(raw)
     else:

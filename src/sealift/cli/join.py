@@ -223,7 +223,7 @@ def check_keys(setup: RoleSetup, vault: Path, held: dict[str, HeldResource]) -> 
             ``schema-mismatch``, with other columns than the agreement says.
         UnavailableError: if the vault cannot be opened, or has no such key.
     """
-    from sealift.data.shards.sameschema import demand_sealed_as
+    from sealift.data.shards.inspect import demand_sealed_as
     from sealift.data.shards.shard import Shard
 
     with opened_vault(vault, setup.identity) as keys:

@@ -22,7 +22,7 @@ from sealift.data.schema.card import (
     commitment_of,
     schema_of,
 )
-from sealift.data.shards.sameschema import demand_sealed_as
+from sealift.data.shards.inspect import demand_sealed_as
 from sealift.data.shards.shard import Shard
 from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit

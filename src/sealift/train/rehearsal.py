@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.sums import sum_table

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sealift.data.schema.document import schema_from_plain
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.train.bundleimport import Notice, unnoticed
 from sealift.train.containment import Guard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sealift.data.schema.document import schema_from_plain
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
 from sealift.release.agreement import Agreement, Resource

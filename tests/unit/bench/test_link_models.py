@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sealift.crypto.sign import SigningKey
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.lab.bench import linkinference, linktraining
 from sealift.lab.bench.link import best_plain_goodput
 from sealift.lab.bench.linkarms import Arm, timed

@@ -10,8 +10,7 @@ from sealift.data.loader.rowtensors import (
     column_views,
     split_order,
 )
-from sealift.data.schema.rowcheck import demand_rows
-from sealift.data.schema.rows import pack
+from sealift.data.schema.rows import demand_rows, pack
 from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.errors import MalformedError, UsageError
 from tests.unit.data.tables import SCHEMA, Arrays, make_arrays
@@ -104,7 +103,7 @@ def place(name: str) -> int:
 def test_check_names_the_field_and_nothing_else(
     start: int, raw: bytes, field: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sealift.data.schema.rowcheck.BLOCK_BYTES", 500)
+    monkeypatch.setattr("sealift.data.schema.rows.BLOCK_BYTES", 500)
     buffer = buffer_of(make_arrays(100))
     buffer[77, start : start + len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
     with pytest.raises(MalformedError) as caught:

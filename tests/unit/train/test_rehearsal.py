@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sealift.data.schema.document import schema_from_plain
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import DTYPES
 from sealift.train.rehearsal import rehearse
 from sealift.train.synthetic import synthetic_rows

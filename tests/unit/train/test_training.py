@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
 from sealift.train.statedigest import state_digest

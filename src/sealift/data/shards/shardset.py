@@ -30,7 +30,7 @@ from sealift.data.schema.card import (
 )
 from sealift.data.schema.schema import Schema
 from sealift.data.seal.staging import demand_all_placed
-from sealift.data.shards.sameschema import check_same, demand_sealed_as
+from sealift.data.shards.inspect import check_same, demand_sealed_as
 from sealift.data.shards.shard import Shard, ShardReader, moved
 from sealift.data.urls import (
     StorageOptions,

@@ -1,4 +1,9 @@
-"""Tables that Arrow reads in batches: what Parquet and Arrow files share."""
+"""Parquet, and all tables that Arrow reads in batches (extra ``tables``).
+
+Numbers, truth values and lists of one length become arrays; a null, or a list of another
+length, is refused with its row. Batches are validated in full: a damaged file may say
+offsets that lead elsewhere.
+"""
 
 from __future__ import annotations
 

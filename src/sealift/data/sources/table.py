@@ -14,9 +14,19 @@ from typing import Final, TypeVar
 
 from sealift.data.schema.rows import bad_table, pack
 from sealift.data.schema.schema import Schema
-from sealift.data.sources import source_of
+from sealift.data.sources import (
+    arrow,
+    csvtable,
+    huggingface,
+    images,
+    mapstyle,
+    npy,
+    npz,
+    safetensorsfile,
+)
 from sealift.data.sources.source import (
     NO_OPTIONS,
+    Source,
     SourceOptions,
     TableReader,
     unclear,
@@ -24,6 +34,17 @@ from sealift.data.sources.source import (
 from sealift.errors import UnavailableError, UsageError
 from sealift.release.files import unreadable
 
+# The first that claims a place gets it: folders with files of their own before images.
+SOURCES: Final[tuple[Source, ...]] = (
+    csvtable.SOURCE,
+    npy.SOURCE,
+    npz.SOURCE,
+    safetensorsfile.SOURCE,
+    arrow.SOURCE,
+    huggingface.SOURCE,
+    images.SOURCE,
+    mapstyle.SOURCE,
+)
 BLOCK_BYTES: Final = 1 << 20
 
 T = TypeVar("T")
@@ -96,6 +117,29 @@ def open_table(
     if reader.rows < 1:
         raise bad_table(f"{name} has no rows")
     return Table(name, schema, reader)
+
+
+def source_of(place: str) -> Source:
+    """The kind of source that a place is.
+
+    Raises:
+        UsageError: code ``unknown-source``, if it is none.
+        UnavailableError: if there is nothing of that name.
+    """
+    for source in SOURCES:
+        if source.claims(place):
+            return source
+    if not Path(place).exists():
+        raise UnavailableError(
+            f"cannot read {place}",
+            why="there is no such file, and it is no MODULE:ATTRIBUTE",
+            code="cannot-read",
+        )
+    raise UsageError(
+        f"{place} is not a table that can be sealed",
+        fix=f"Use one of: {'; '.join(source.name for source in SOURCES)}",
+        code="unknown-source",
+    )
 
 
 def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Schema:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.data.schema.rowcheck import demand_rows
+from sealift.data.schema.rows import demand_rows
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.release.visible import visible

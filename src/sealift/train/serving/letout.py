@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sealift.data.schema.rowcheck import demand_rows
-from sealift.data.schema.rows import numpy_dtype
+from sealift.data.schema.rows import demand_rows, numpy_dtype
 from sealift.errors import JobError, MalformedError
 from sealift.train.modelform import Fields
 
