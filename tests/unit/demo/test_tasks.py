@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sealift.data.loader.rowtensors import batch_from_rows, check_rows
+from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import load_schema
+from sealift.data.schema.rows import demand_rows
 from sealift.data.sources.table import open_table
 from sealift.lab.demo.tasks.catalogue import TASKS
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task
@@ -70,7 +71,7 @@ def test_by_default_one_buffer_is_agreed_on(task: Task, tmp_path: Path) -> None:
 def test_its_recipe_learns_and_measures(task: Task, tmp_path: Path) -> None:
     task.write_tables(tmp_path)
     rows, schema = rows_of(tmp_path / OWNERS[0])
-    check_rows(rows, schema)
+    demand_rows(rows.numpy(), schema)
     torch.manual_seed(0)
     recipe = recipe_of(task)
     model = recipe.build()
