@@ -17,16 +17,16 @@ from sealift.release.collect import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
 from sealift.session.frames import FrameKind, pack
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.registry import Registry
 from sealift.session.relay.server import Relay
 from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
 from sealift.travel import brokerage
 from sealift.travel.brokerage import Brokerage
-from sealift.travel.peers import ACCELERATOR, expect_broker, link_name
+from sealift.travel.peers import ACCELERATOR, expect_broker, relay_name
 from tests.sim.owners import Consortium, make_broker, make_consortium
 
-ADA = link_name(Role.BROKER, "ada")
+ADA = relay_name(Role.BROKER, "ada")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def serving(consortium: Consortium, folder: Path) -> Iterator[Relay]:
             identity=consortium.identities["ada"],
         )
         door = Brokerage(
-            relay.local_link(ADA), endpoint, consortium.verified(), broker=box.broker
+            relay.local_client(ADA), endpoint, consortium.verified(), broker=box.broker
         )
 
         def serve() -> None:
@@ -80,7 +80,7 @@ def collect(consortium: Consortium, relay: Relay) -> str:
     verified = consortium.verified()
     try:
         with (
-            Link.dial(relay.address, ACCELERATOR) as link,
+            RelayClient.dial(relay.address, ACCELERATOR) as link,
             connect(
                 link.open(ADA, 5), endpoint, expect_broker(verified, "ada")
             ) as there,
@@ -94,7 +94,9 @@ def collect(consortium: Consortium, relay: Relay) -> str:
 def half_open(relay: Relay, stack: ExitStack, *, first: bytes = b"") -> None:
     """Strangers of several names open all they may, and say nothing, or half a hello."""
     for number in range(brokerage.MAX_SESSIONS // MAX_OPENED_UNPROVEN):
-        link = stack.enter_context(Link.dial(relay.address, f"stranger-{number}"))
+        link = stack.enter_context(
+            RelayClient.dial(relay.address, f"stranger-{number}")
+        )
         for _ in range(MAX_OPENED_UNPROVEN):
             circuit = link.open(ADA, 5)
             if first:

@@ -9,7 +9,7 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError
 from sealift.session.relay import server as relay_module
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Envelope, EnvelopeKind, fresh_circuit
 from sealift.session.relay.server import Relay
 from tests.attacks.test_relay_strangers import (
@@ -63,7 +63,7 @@ def test_whoever_had_a_name_before_it_was_vouched_for_speaks_under_it_no_more() 
         relay = stack.enter_context(Relay.listen(registry=REGISTRY))
         broker = stack.enter_context(dial(relay, "broker-north"))
         early, genuine = (
-            stack.enter_context(Link.dial(relay.address, "accelerator"))
+            stack.enter_context(RelayClient.dial(relay.address, "accelerator"))
             for _ in range(2)
         )
         early.open("broker-north", 5)  # control: nobody was vouched for yet

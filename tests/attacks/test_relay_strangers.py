@@ -15,7 +15,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Digest
 from sealift.session.relay import server as relay_module
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.connection import Account, RelayLine
 from sealift.session.relay.envelope import (
     WINDOW_BYTES,
@@ -43,8 +43,8 @@ def relay() -> Iterator[Relay]:
         yield relay
 
 
-def dial(relay: Relay, name: str, key: SigningKey = NORTH) -> Link:
-    return Link.dial(relay.address, name, prove=prover(key, AGREEMENT, name))
+def dial(relay: Relay, name: str, key: SigningKey = NORTH) -> RelayClient:
+    return RelayClient.dial(relay.address, name, prove=prover(key, AGREEMENT, name))
 
 
 def stranger(relay: Relay, name: str) -> TcpTransport:
@@ -71,7 +71,7 @@ def waiting_bytes(relay: Relay) -> int:
 
 def refused(relay: Relay, name: str, **named: object) -> str:
     with pytest.raises(SealiftError) as caught:
-        Link.dial(relay.address, name, **named)  # type: ignore[arg-type]
+        RelayClient.dial(relay.address, name, **named)  # type: ignore[arg-type]
     return caught.value.code
 
 
@@ -110,7 +110,7 @@ def test_a_proof_counts_once(relay: Relay) -> None:
         return seen[0]
 
     name = "holder-north"
-    Link.dial(relay.address, name, prove=overheard).close()
+    RelayClient.dial(relay.address, name, prove=overheard).close()
     wait_until(lambda: name not in relay.names)
     assert refused(relay, name, prove=overheard) == "name-unproven"
 
@@ -120,7 +120,7 @@ def test_mutant_that_verifies_nothing_lets_a_stranger_in(
 ) -> None:
     monkeypatch.setattr(Registry, "verify", lambda *_: None)
     prove = prover(SigningKey.generate(), AGREEMENT, "holder-north")
-    Link.dial(relay.address, "holder-north", prove=prove).close()
+    RelayClient.dial(relay.address, "holder-north", prove=prove).close()
 
 
 def test_nothing_but_a_challenge_is_signed() -> None:
@@ -342,7 +342,10 @@ def test_who_takes_nothing_for_long_is_dropped(
 def test_the_accelerators_name_is_of_whom_its_evidence_speaks(relay: Relay) -> None:
     """A stranger that came first keeps it until the orchestrator vouches for another."""
     squatter = stranger(relay, "accelerator")
-    with relay.local_link() as desk, Link.dial(relay.address, "accelerator") as genuine:
+    with (
+        relay.local_client() as desk,
+        RelayClient.dial(relay.address, "accelerator") as genuine,
+    ):
         genuine.open("orchestrator", 5)
         relay.vouch(desk.accept(5).id)
         with dial(relay, "holder-north") as holder:
@@ -355,16 +358,16 @@ def test_the_accelerators_name_is_of_whom_its_evidence_speaks(relay: Relay) -> N
 
 def test_nobody_vouches_for_what_is_gone_or_a_partys(relay: Relay) -> None:
     relay.vouch(fresh_circuit())
-    with relay.local_link() as desk, stranger_link(relay) as link:
+    with relay.local_client() as desk, stranger_link(relay) as link:
         link.open("orchestrator", 5)
         circuit = desk.accept(5)
-        with relay.local_link("accelerator"):
+        with relay.local_client("accelerator"):
             relay.vouch(circuit.id)
             assert refused(relay, "accelerator") == "name-taken"
 
 
-def stranger_link(relay: Relay) -> Link:
-    return Link.dial(relay.address, "accelerator")
+def stranger_link(relay: Relay) -> RelayClient:
+    return RelayClient.dial(relay.address, "accelerator")
 
 
 def test_charges_are_given_back_whatever_happens() -> None:

@@ -49,7 +49,7 @@ class Running:
             agreement=self.consortium.agreement.digest,
             identity=self.consortium.identities["ada"],
         )
-        with Relay.listen() as relay, relay.local_link("broker-ada") as link:
+        with Relay.listen() as relay, relay.local_client("broker-ada") as link:
             served = Brokerage(
                 link,
                 endpoint,

@@ -16,8 +16,8 @@ from sealift.session.relay.server import Relay
 SOURCE = Path(__file__).parents[2] / "src"
 ECHO = """
 import sys
-from sealift.session.relay.client import Link
-with Link.dial(("127.0.0.1", int(sys.argv[1])), "echo") as link:
+from sealift.session.relay.client import RelayClient
+with RelayClient.dial(("127.0.0.1", int(sys.argv[1])), "echo") as link:
     circuit = link.accept(20)
     while True:
         circuit.send(circuit.receive(20))
@@ -26,7 +26,7 @@ with Link.dial(("127.0.0.1", int(sys.argv[1])), "echo") as link:
 
 @pytest.mark.distributed
 def test_a_killed_process_is_a_peer_error() -> None:
-    with Relay.listen() as relay, relay.local_link() as link:
+    with Relay.listen() as relay, relay.local_client() as link:
         child = subprocess.Popen(
             [sys.executable, "-c", ECHO, str(relay.address[1])],
             env={**os.environ, "PYTHONPATH": str(SOURCE)},

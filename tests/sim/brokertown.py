@@ -45,7 +45,7 @@ class Town:
         self._stack.callback(box.close)
         ended = threading.Event()
         self._stack.callback(ended.wait, 5.0)
-        link = self._stack.enter_context(self._relay.local_link(f"broker-{owner}"))
+        link = self._stack.enter_context(self._relay.local_client(f"broker-{owner}"))
         endpoint = self._endpoint(
             consortium, Role.BROKER, owner, identity=consortium.identities[owner]
         )
@@ -72,7 +72,7 @@ class Town:
         )
         policy = expect_broker(consortium.verified(), owner)
         with (
-            self._relay.local_link("accelerator") as link,
+            self._relay.local_client("accelerator") as link,
             connect(link.open(f"broker-{owner}", 5.0), ours, policy) as session,
         ):
             yield session

@@ -29,7 +29,7 @@ from sealift.release.receipt import SignedReceipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
 from sealift.train.messages import AcceleratorSettings
@@ -72,7 +72,7 @@ class LiveJob:
     agreement: VerifiedAgreement
     held: Mapping[str, HeldResource]
     relay: Relay
-    links: Mapping[str, Link]
+    links: Mapping[str, RelayClient]
     control: Session
     process: subprocess.Popen[str]
     brokers: Mapping[str, Broker] = field(default_factory=dict)
@@ -226,12 +226,12 @@ def live_job(
     (folder / "recipe.py").write_bytes(recipe)
     with files, ExitStack() as stack:
         relay = stack.enter_context(Relay.listen())
-        orchestrator = stack.enter_context(relay.local_link())
+        orchestrator = stack.enter_context(relay.local_client())
         links, brokers = {}, {}
         for owner in consortium.identities:
             brokers[owner] = _start_broker(stack, relay, consortium, owner, folder)
             name = f"holder-{owner}"
-            links[name] = stack.enter_context(relay.local_link(name))
+            links[name] = stack.enter_context(relay.local_client(name))
         process = start(relay.address[1], folder, mutant, attester, environment)
         stack.callback(stop, process)
         control = _greet(orchestrator, consortium, agreement)
@@ -286,7 +286,7 @@ def _start_broker(
     stack.callback(box.close)
     ended = threading.Event()
     stack.callback(ended.wait, WAIT_S)
-    link = stack.enter_context(relay.local_link(f"broker-{owner}"))
+    link = stack.enter_context(relay.local_client(f"broker-{owner}"))
     endpoint = Endpoint(
         role=Role.BROKER,
         name=owner,
@@ -304,7 +304,9 @@ def _start_broker(
     return box.broker
 
 
-def _greet(link: Link, consortium: Consortium, agreement: VerifiedAgreement) -> Session:
+def _greet(
+    link: RelayClient, consortium: Consortium, agreement: VerifiedAgreement
+) -> Session:
     endpoint = Endpoint(
         role=Role.ORCHESTRATOR,
         name=agreement.agreement.operator,

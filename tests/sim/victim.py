@@ -19,7 +19,7 @@ from sealift.ids import Role
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator
 from sealift.train.worker.workshop import Workshop
 from sealift.travel import accelerator as room
@@ -59,7 +59,7 @@ def main() -> int:
     files = {"recipe.py": (folder / "recipe.py").read_bytes()}
     with (
         Workshop(files, "recipe.py") as workshop,
-        Link.dial(("127.0.0.1", port), "accelerator") as link,
+        RelayClient.dial(("127.0.0.1", port), "accelerator") as link,
     ):
         Accelerator(
             link, endpoint, agreement, workshop=workshop, clock=time.monotonic

@@ -20,7 +20,7 @@ from sealift.ids import Role
 from sealift.release.bundle import load_bundle
 from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator
 from sealift.train.checkpoints import StateFolder
 from sealift.train.enrolling import enrol_where_missing
@@ -122,9 +122,9 @@ class _Seat:
             agreement=setup.agreement.digest,
             attester=self.attester,
         )
-        with Link.dial(setup.address, ACCELERATOR, dial_s) as link:
+        with RelayClient.dial(setup.address, ACCELERATOR, dial_s) as relay:
             enrol_where_missing(
-                link,
+                relay,
                 endpoint,
                 setup.agreement,
                 wait_s=setup.job.travel.gather_s,
@@ -133,14 +133,14 @@ class _Seat:
             keeping = StateKeeping(
                 folder=self.folder,
                 required=self.must_resume,
-                link=link,
+                relay=relay,
                 endpoint=endpoint,
                 agreement=setup.agreement,
                 clock=_boot_clock,
                 sink=setup.sink,
             )
             Accelerator(
-                link,
+                relay,
                 endpoint,
                 setup.agreement,
                 workshop=self.workshop,

@@ -25,10 +25,10 @@ from sealift.release.ledger import Ledger
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.stores import opened_broker
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.registry import prover
 from sealift.travel.brokerage import Brokerage
-from sealift.travel.peers import link_name
+from sealift.travel.peers import relay_name
 
 
 def add_parser(subparsers: Any) -> None:
@@ -102,12 +102,17 @@ def _serve(
         agreement=setup.agreement.digest,
         identity=setup.identity,
     )
-    called = link_name(Role.BROKER, name)
+    called = relay_name(Role.BROKER, name)
     prove = prover(setup.identity, setup.agreement.digest, called)
-    with Link.dial(setup.address, called, dial_s, prove) as link:
+    with RelayClient.dial(setup.address, called, dial_s, prove) as relay:
         joined()
         Brokerage(
-            link, endpoint, setup.agreement, broker=broker, sink=setup.sink, heads=heads
+            relay,
+            endpoint,
+            setup.agreement,
+            broker=broker,
+            sink=setup.sink,
+            heads=heads,
         ).serve()
 
 

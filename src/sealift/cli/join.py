@@ -43,12 +43,12 @@ from sealift.release.statement import ENDS
 from sealift.release.statementdesk import StatementDesk
 from sealift.release.stores import opened_vault
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import DIAL_TIMEOUT_S, Link
+from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.registry import prover
 from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.holder import HeldResource
 from sealift.travel.messages import Finished
-from sealift.travel.peers import link_name
+from sealift.travel.peers import relay_name
 from sealift.travel.served import SERVED_NAME, ServedVisits
 
 
@@ -134,7 +134,7 @@ class _Holder:
         self._setup = setup
         self._held = held
         self._rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
-        self._link: Link | None = None
+        self._relay: RelayClient | None = None
         self._leaving = threading.Event()
         self._statements = StatementDesk(
             setup.agreement, statements_folder(setup), clock=wall_clock
@@ -168,17 +168,17 @@ class _Holder:
     def leave(self) -> None:
         """End at once, from another thread."""
         self._leaving.set()
-        if self._link is not None:
-            self._link.close()
+        if self._relay is not None:
+            self._relay.close()
 
     def _attend(self, joined: Joined) -> Finished:
-        with holder_link(self._setup, self._rejoining.dial_s) as self._link:
+        with holder_link(self._setup, self._rejoining.dial_s) as self._relay:
             if self._leaving.is_set():
                 raise PeerError("asked to leave", code="role-ended")
             attendance = make_attendance(
                 self._args,
                 self._setup,
-                self._link,
+                self._relay,
                 self._held,
                 self._statements,
                 receipts=self.receipts,
@@ -273,17 +273,17 @@ def load_held(
     return held
 
 
-def holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> Link:
+def holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> RelayClient:
     """Dial the relay under the holder's name."""
-    name = link_name(Role.HOLDER, setup.identity.name)
+    name = relay_name(Role.HOLDER, setup.identity.name)
     prove = prover(setup.identity, setup.agreement.digest, name)
-    return Link.dial(setup.address, name, dial_s, prove)
+    return RelayClient.dial(setup.address, name, dial_s, prove)
 
 
 def make_attendance(
     args: argparse.Namespace,
     setup: RoleSetup,
-    link: Link,
+    relay: RelayClient,
     held: dict[str, HeldResource],
     statements: StatementDesk,
     *,
@@ -297,7 +297,7 @@ def make_attendance(
         identity=setup.identity,
     )
     return Attendance(
-        link,
+        relay,
         endpoint,
         setup.agreement,
         held=held,

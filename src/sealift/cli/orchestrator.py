@@ -16,7 +16,7 @@ from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import dismiss_brokers
@@ -79,10 +79,10 @@ def _orchestrate(
         identity=setup.identity,
     )
     roster = Roster(clock=time.monotonic)
-    link = stack.enter_context(relay.local_link())
+    client = stack.enter_context(relay.local_client())
     stack.callback(roster.close)
     door = Doorkeeper(
-        link,
+        client,
         endpoint,
         setup.agreement,
         roster=roster,
@@ -100,14 +100,14 @@ def _orchestrate(
         sink=setup.sink,
     )
     if folder.complete:
-        return _say_farewell(setup, folder, roster, link, endpoint)
+        return _say_farewell(setup, folder, roster, client, endpoint)
     outcome = "failed"
     try:
         outputs = _Outputs(folder, setup.agreement)
         orchestrator.run(_start(setup), outputs)
         outcome = "finished"
     finally:
-        dismiss_brokers(link, endpoint, setup.agreement, outcome)
+        dismiss_brokers(client, endpoint, setup.agreement, outcome)
     return outputs.summary
 
 
@@ -115,7 +115,7 @@ def _say_farewell(
     setup: RoleSetup,
     folder: RunFolder,
     roster: Roster,
-    link: Link,
+    client: RelayClient,
     endpoint: Endpoint,
 ) -> dict[str, Any]:
     """The run was complete when the orchestrator was killed: tell whoever waits for it."""
@@ -123,7 +123,7 @@ def _say_farewell(
     emit(setup.sink, "job.complete", run=summary["run"])
     wait_s = min(setup.job.travel.rejoin_s, FAREWELL_WAIT_S)
     dismiss_roles(roster, setup.agreement, "finished", wait_s=wait_s)
-    dismiss_brokers(link, endpoint, setup.agreement, "finished", wait_s=BACK_S)
+    dismiss_brokers(client, endpoint, setup.agreement, "finished", wait_s=BACK_S)
     return summary
 
 

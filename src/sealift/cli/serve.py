@@ -79,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
         Workshop(
             files, code.entry, tell=say_sandbox, measure=measuring(attester)
         ) as workshop,
-        relay.local_link(ACCELERATOR) as link,
+        relay.local_client(ACCELERATOR) as client,
         closing(TcpListener(*address)) as listener,
     ):
         server = Server(
-            link,
+            client,
             endpoint,
             setup.agreement,
             subject,

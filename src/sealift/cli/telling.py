@@ -13,7 +13,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.registry import prover
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Said, receive_message, send_message
@@ -62,27 +62,27 @@ def tell_running(
     )
     name = teller_name(identity.name)
     prove = prover(identity, agreement.digest, name)
-    with Link.dial(address, name, DIAL_S, prove) as link:
+    with RelayClient.dial(address, name, DIAL_S, prove) as relay:
         for owner in agreement.agreement.holders:
             problem = ""
             try:
-                with meet_broker(link, endpoint, agreement, owner) as session:
+                with meet_broker(relay, endpoint, agreement, owner) as session:
                     tell_statement(session, statement)
             except SealiftError as error:
                 problem = str(error)
             yield f"the broker of {owner}", problem
-        yield "the accelerator", tell_accelerator(link, endpoint, agreement, statement)
+        yield "the accelerator", tell_accelerator(relay, endpoint, agreement, statement)
 
 
 def tell_accelerator(
-    link: Link,
+    relay: RelayClient,
     endpoint: Endpoint,
     agreement: VerifiedAgreement,
     statement: SignedStatement,
 ) -> str:
     """Have the accelerator obey it now; why not, or nothing."""
     try:
-        circuit = link.open(ACCELERATOR)
+        circuit = relay.open(ACCELERATOR)
         with connect(circuit, endpoint, expect_accelerator(agreement)) as session:
             send_message(session, Said(statement))
             receive_message(session, Said, timeout_s=OBEY_S)

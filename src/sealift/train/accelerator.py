@@ -9,8 +9,8 @@ visit's memory is scrubbed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from sealift.release.statement import SignedStatement, require_timely
 from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session
 from sealift.train.faultnote import hidden_fault, seal_fault
 from sealift.train.faults import RecipeError
@@ -85,7 +85,7 @@ class Accelerator:
     """Serves one job.
 
     Args:
-        link: To the relay.
+        relay: The connection to it.
         endpoint: With the attester and a fresh instance key.
         agreement: Verified.
         workshop: Runs the recipe; started early, since torch takes its time.
@@ -99,7 +99,7 @@ class Accelerator:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
@@ -111,7 +111,7 @@ class Accelerator:
         restarts: Restarts = _NEVER,
         shapes: JobShapes | None = None,
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._workshop = workshop
@@ -128,7 +128,7 @@ class Accelerator:
         self._dropping = threading.RLock()
         self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
         self._proof = prove_instance(endpoint, agreement)
-        self._keyring = Keyring(link, endpoint, agreement, clock=clock, sink=sink)
+        self._keyring = Keyring(relay, endpoint, agreement, clock=clock, sink=sink)
 
     def serve(self, joined: Callable[[], None] = _nothing) -> None:
         """Dial the orchestrator and do the job.
@@ -141,7 +141,7 @@ class Accelerator:
             JobError: if the recipe does not load, or fails.
             IntegrityError: if a scrub did not hold.
         """
-        circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
+        circuit = self._relay.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
         with connect(circuit, self._endpoint, policy) as control:
             joined()
@@ -259,10 +259,8 @@ class Accelerator:
             except PolicyError as error:
                 self._drop(owner, error)
 
-    @contextmanager
-    def _reach_broker(self, owner: str) -> Iterator[Session]:
-        with meet_broker(self._link, self._endpoint, self._agreement, owner) as session:
-            yield session
+    def _reach_broker(self, owner: str) -> AbstractContextManager[Session]:
+        return meet_broker(self._relay, self._endpoint, self._agreement, owner)
 
     def _abandon(self, hosting: Hosting) -> None:
         given_up = hosting.abandon("stopped")
@@ -320,7 +318,7 @@ class Accelerator:
     def _host(self, job: OpenJob, control: Session, orders: Orders) -> Hosting:
         settings, heads = job.settings, job.keyring.heads
         meet = Meeting(
-            self._link, self._endpoint, self._agreement, self._clock, heard=self._hear
+            self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
         )
         setup = HostSetup(
             released=job.keyring.released,

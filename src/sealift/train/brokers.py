@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from sealift.release.shares import Shares
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock
 
@@ -21,7 +21,7 @@ class BrokerSessions:
     """Reaches brokers for one job's checkpoints.
 
     Args:
-        link: To the relay.
+        relay: The connection to it.
         endpoint: With the attester and the instance key.
         agreement: Verified.
         job: Name of the job.
@@ -31,7 +31,7 @@ class BrokerSessions:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
@@ -39,7 +39,7 @@ class BrokerSessions:
         clock: Clock,
         wait_s: float,
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._job = job
@@ -55,7 +55,7 @@ class BrokerSessions:
             RefusedError: if it is somebody else.
         """
         with meet_broker(
-            self._link, self._endpoint, self._agreement, owner, wait_s=self._wait_s
+            self._relay, self._endpoint, self._agreement, owner, wait_s=self._wait_s
         ) as session:
             yield Shares(
                 session, self._agreement, owner, job=self._job, clock=self._clock

@@ -14,12 +14,12 @@ from sealift.release.enrol import EnrollingHost, enrol
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
-from sealift.travel.peers import expect_broker, link_name
+from sealift.session.relay.client import RelayClient
+from sealift.travel.peers import expect_broker, relay_name
 
 
 def enrol_where_missing(
-    link: Link,
+    relay: RelayClient,
     endpoint: Endpoint,
     agreement: VerifiedAgreement,
     *,
@@ -29,7 +29,7 @@ def enrol_where_missing(
     """Ask every enroller that this host has no enrolment of.
 
     Args:
-        link: To the relay.
+        relay: The connection to it.
         endpoint: With the attester, or with one that needs no enrolment.
         agreement: Verified; its references name the enrollers.
         wait_s: How long each broker may take to appear.
@@ -46,7 +46,7 @@ def enrol_where_missing(
     enrollers = agreement.agreement.references.enrollers
     for party in agreement.agreement.parties:
         if party.sign in enrollers and party.sign not in known:
-            circuit = link.open(link_name(Role.BROKER, party.name), wait_s=wait_s)
+            circuit = relay.open(relay_name(Role.BROKER, party.name), wait_s=wait_s)
             policy = expect_broker(agreement, party.name)
             stranger = replace(endpoint, attester=None)
             with connect(circuit, stranger, policy) as session:

@@ -15,7 +15,7 @@ from sealift.release.hearing import hear_statements
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import LEFT
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.travel.hostsetup import ReleasedResource
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.state import Clock
@@ -31,7 +31,7 @@ class Keyring:
     """Collects one key for each resource.
 
     Args:
-        link: To the relay.
+        relay: The connection to it.
         endpoint: With the attester and the instance key.
         agreement: Verified.
         clock: Seconds that also count while the machine sleeps.
@@ -47,7 +47,7 @@ class Keyring:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
@@ -55,7 +55,7 @@ class Keyring:
         sink: Sink,
         only: str = "",
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._clock = clock
@@ -122,7 +122,7 @@ class Keyring:
 
     def _collect_from(self, owner: str, wait_s: float) -> SignedTreeHead:
         with meet_broker(
-            self._link, self._endpoint, self._agreement, owner, wait_s=wait_s
+            self._relay, self._endpoint, self._agreement, owner, wait_s=wait_s
         ) as session:
             self._agreement = hear_statements(session, self._agreement)
             for resource in self._agreement.agreement.resources_of(owner):

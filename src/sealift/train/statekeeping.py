@@ -10,7 +10,7 @@ from sealift.events import Sink
 from sealift.release.checkpointledger import CheckpointLedger
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.train.brokers import BrokerSessions
 from sealift.train.checkpoint import Checkpoint, JobBinding
 from sealift.train.checkpoints import Checkpoints, StateFolder
@@ -34,7 +34,7 @@ class StateKeeping:
 
     folder: StateFolder
     required: bool
-    link: Link
+    relay: RelayClient
     endpoint: Endpoint
     agreement: VerifiedAgreement
     clock: Clock
@@ -45,7 +45,7 @@ class StateKeeping:
     ) -> Checkpoints[JobProgress]:
         """The checkpoints of the job that was asked for."""
         sessions = BrokerSessions(
-            self.link,
+            self.relay,
             self.endpoint,
             self.agreement,
             job=start.job,

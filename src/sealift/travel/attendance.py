@@ -30,7 +30,7 @@ from sealift.release.statementdesk import StatementDesk
 from sealift.session.direct.dial import Pathfinder
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session
 from sealift.travel.holder import (
     DEFAULT_RECEIPT_WAIT_S,
@@ -115,7 +115,7 @@ class Attendance:
     """One holder in one job.
 
     Args:
-        link: To the relay, under the holder's name.
+        relay: The connection to it, under the holder's name.
         endpoint: With the party's identity.
         agreement: Verified.
         held: The party's sealed files, by resource.
@@ -135,7 +135,7 @@ class Attendance:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
@@ -151,7 +151,7 @@ class Attendance:
         statements: StatementDesk | None = None,
         between: Between = _nothing_between,
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._held = held
@@ -188,7 +188,7 @@ class Attendance:
             PolicyError: ``owner-left``, ``agreement-vetoed``, ``agreement-cancelled``:
                 our own side was told so.
         """
-        circuit = self._link.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
+        circuit = self._relay.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
         policy = expect_orchestrator(self._agreement)
         try:
             with (
@@ -239,7 +239,7 @@ class Attendance:
         held = check_lease(
             signed, self._held, holder=self._endpoint.name, terms=self._terms(signed)
         )
-        circuit = self._link.open(ACCELERATOR)
+        circuit = self._relay.open(ACCELERATOR)
         policy = expect_accelerator(self._agreement, signed.lease.accelerator)
         with (
             self._own.visit(signed.lease.accelerator, circuit) as standing,
@@ -294,7 +294,7 @@ class Attendance:
     def _meet_own_broker(self) -> Session:
         me = self._endpoint.name
         return meet_broker(
-            self._link, self._endpoint, self._agreement, me, wait_s=BROKER_WAIT_S
+            self._relay, self._endpoint, self._agreement, me, wait_s=BROKER_WAIT_S
         )
 
     def _terms(self, signed: SignedLease) -> LeaseTerms:
@@ -328,7 +328,11 @@ class Attendance:
         """Ask the log's own broker for the proof that it only grew."""
         try:
             session = meet_broker(
-                self._link, self._endpoint, self._agreement, owner, wait_s=BROKER_WAIT_S
+                self._relay,
+                self._endpoint,
+                self._agreement,
+                owner,
+                wait_s=BROKER_WAIT_S,
             )
         except PeerError as error:
             raise PeerError(

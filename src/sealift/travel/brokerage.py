@@ -24,7 +24,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.session.relay.circuit import Circuit
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import (
     FAREWELL_S,
@@ -40,8 +40,8 @@ from sealift.travel.peers import (
     expect_broker,
     expect_data_owner,
     expect_orchestrator,
-    link_name,
     registry_of,
+    relay_name,
 )
 from sealift.travel.watcher import Look, Watcher
 from sealift.travel.workers import Workers
@@ -57,7 +57,7 @@ class Brokerage:
     """Serves a broker over a link.
 
     Args:
-        link: To the relay, under the broker's name.
+        relay: The connection to it, under the broker's name.
         endpoint: With the owner's identity.
         agreement: Verified.
         broker: Decides, logs and seals.
@@ -67,7 +67,7 @@ class Brokerage:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
@@ -75,7 +75,7 @@ class Brokerage:
         sink: Sink = discard,
         heads: HeadStore | None = None,
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._broker = broker
@@ -121,12 +121,12 @@ class Brokerage:
     def _break(self, error: BaseException) -> None:
         """Without its watches no broker goes on."""
         self._broken = error
-        self._link.close()
+        self._relay.close()
 
     def _take_sessions(self) -> None:
         while True:
             try:
-                circuit = self._link.accept(None)
+                circuit = self._relay.accept(None)
             except PeerError:
                 if self._broken is not None:
                     raise self._broken from None
@@ -205,7 +205,7 @@ class Brokerage:
     def _see(self, owner: str) -> Sighting | None:
         try:
             with meet_broker(
-                self._link,
+                self._relay,
                 self._endpoint,
                 self._agreement,
                 owner,
@@ -225,11 +225,11 @@ class Brokerage:
             with accept(circuit, self._endpoint, policy) as session:
                 receive_message(session, Finished, timeout_s=FAREWELL_S)
             self._dismissed = True
-            self._link.close()
+            self._relay.close()
 
 
 def dismiss_brokers(
-    link: Link,
+    relay: RelayClient,
     endpoint: Endpoint,
     agreement: VerifiedAgreement,
     outcome: str,
@@ -247,8 +247,8 @@ def dismiss_brokers(
     """
     for owner in agreement.agreement.holders:
         with suppress(SealiftError):
-            name = link_name(Role.BROKER, owner)
-            circuit = link.open(name, FAREWELL_S, wait_s=wait_s)
+            name = relay_name(Role.BROKER, owner)
+            circuit = relay.open(name, FAREWELL_S, wait_s=wait_s)
             policy = expect_broker(agreement, owner)
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:
                 send_message(session, Finished(outcome, agreement.digest))

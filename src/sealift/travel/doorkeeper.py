@@ -17,7 +17,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
 from sealift.session.relay.circuit import Circuit
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.travel.peers import (
     ACCELERATOR,
     expect_accelerator,
@@ -44,7 +44,7 @@ class Doorkeeper:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         *,
@@ -52,7 +52,7 @@ class Doorkeeper:
         vouch: Callable[[bytes], None],
         sink: Sink,
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._roster = roster
@@ -77,7 +77,7 @@ class Doorkeeper:
     def _run(self) -> None:
         while True:
             try:
-                circuit = self._link.accept(None)
+                circuit = self._relay.accept(None)
             except PeerError:
                 return
             if not self._take_place(circuit.peer_name):

@@ -6,13 +6,13 @@ from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import HANDSHAKE_TIMEOUT_S, connect
-from sealift.session.relay.client import DIAL_TIMEOUT_S, Link
+from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.session import Session
-from sealift.travel.peers import expect_broker, link_name
+from sealift.travel.peers import expect_broker, relay_name
 
 
 def meet_broker(
-    link: Link,
+    relay: RelayClient,
     endpoint: Endpoint,
     agreement: VerifiedAgreement,
     owner: str,
@@ -24,7 +24,7 @@ def meet_broker(
     """Open one; the caller closes it.
 
     Args:
-        link: To the relay.
+        relay: The connection to it.
         endpoint: Ours.
         agreement: Verified and equipped.
         owner: Whose broker.
@@ -36,5 +36,5 @@ def meet_broker(
         PeerError: if it is not there.
         RefusedError: if it is somebody else.
     """
-    circuit = link.open(link_name(Role.BROKER, owner), open_s, wait_s=wait_s)
+    circuit = relay.open(relay_name(Role.BROKER, owner), open_s, wait_s=wait_s)
     return connect(circuit, endpoint, expect_broker(agreement, owner), timeout_s)

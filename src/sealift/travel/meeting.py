@@ -20,7 +20,7 @@ from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
 from sealift.session.relay.circuit import Circuit
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (
@@ -33,7 +33,7 @@ from sealift.travel.messages import (
 from sealift.travel.peers import (
     expect_data_owner,
     expect_holder,
-    link_name,
+    relay_name,
     teller_name,
 )
 from sealift.travel.state import Clock
@@ -47,7 +47,7 @@ class Meeting:
     """Brings visits and holders together.
 
     Args:
-        link: To the relay; this object accepts every circuit of it.
+        relay: The connection to it; this object accepts every circuit of it.
         endpoint: Ours.
         agreement: Names the holders.
         clock: Seconds that also count while the machine sleeps.
@@ -56,7 +56,7 @@ class Meeting:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         clock: Clock,
@@ -66,12 +66,12 @@ class Meeting:
         self._heard = heard
         # Who may come now to say something; each party once at a time.
         self._tellers = {teller_name(each.name) for each in agreement.agreement.parties}
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._clock = clock
         holders = agreement.agreement.holders
-        self._names = {link_name(Role.HOLDER, holder) for holder in holders}
+        self._names = {relay_name(Role.HOLDER, holder) for holder in holders}
         self._changed = threading.Condition()
         self._parked: dict[str, tuple[Circuit, float]] = {}
         self._over: PeerError | None = None
@@ -88,7 +88,7 @@ class Meeting:
             PeerError: code ``holder-missing``, if it does not come in time.
         """
         deadline = self._clock() + timeout_s
-        name = link_name(Role.HOLDER, lease.holder)
+        name = relay_name(Role.HOLDER, lease.holder)
         policy = expect_holder(self._agreement, lease)
         while (circuit := self._next(name, deadline)) is not None:
             left_s = max(0.001, deadline - self._clock())
@@ -115,7 +115,7 @@ class Meeting:
     def _route(self) -> None:
         while True:
             try:
-                circuit = self._link.accept(None)
+                circuit = self._relay.accept(None)
             except PeerError as error:
                 with self._changed:
                     self._over = error

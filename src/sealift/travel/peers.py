@@ -20,7 +20,7 @@ ACCELERATOR = "accelerator"
 TELLER = "tell-"  # and the name of the party that comes to say something
 
 
-def link_name(role: Role, party: str = "") -> str:
+def relay_name(role: Role, party: str = "") -> str:
     """The name of a process on the relay: ``holder-north``, ``accelerator``."""
     return f"{role.value}-{party}" if party else role.value
 
@@ -35,8 +35,8 @@ def registry_of(agreement: VerifiedAgreement) -> Registry:
     keys: dict[str, PublicKey] = {}
     for party in agreement.agreement.parties:
         names = (
-            link_name(Role.HOLDER, party.name),
-            link_name(Role.BROKER, party.name),
+            relay_name(Role.HOLDER, party.name),
+            relay_name(Role.BROKER, party.name),
             teller_name(party.name),
         )
         keys |= dict.fromkeys(names, party.sign)

@@ -14,7 +14,7 @@ from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event
 from sealift.ids import Digest
 from sealift.session.relay.circuit import Circuit
-from sealift.session.relay.client import MAX_BACKLOG, Link
+from sealift.session.relay.client import MAX_BACKLOG, RelayClient
 from sealift.session.relay.envelope import (
     MAX_REGISTRATION_BYTES,
     WINDOW_BYTES,
@@ -49,10 +49,10 @@ PARTIES = {name: SigningKey.generate() for name in ("hospital-a", "accelerator")
 REGISTRY = Registry(AGREEMENT, {name: key.public_key for name, key in PARTIES.items()})
 
 
-def dial(relay: Relay, name: str) -> Link:
+def dial(relay: Relay, name: str) -> RelayClient:
     """As the party that the registry names."""
     prove = prover(PARTIES[name], AGREEMENT, name)
-    return Link.dial(relay.address, name, prove=prove)
+    return RelayClient.dial(relay.address, name, prove=prove)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def relay(events: list[Event]) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def links(relay: Relay) -> Iterator[tuple[Link, Link]]:
+def links(relay: Relay) -> Iterator[tuple[RelayClient, RelayClient]]:
     with ExitStack() as stack:
         yield (
             stack.enter_context(dial(relay, "hospital-a")),
@@ -92,7 +92,7 @@ def flood(circuit: Circuit) -> None:
     circuit.receive(5)
 
 
-def test_frames_cross_both_ways(links: tuple[Link, Link]) -> None:
+def test_frames_cross_both_ways(links: tuple[RelayClient, RelayClient]) -> None:
     a, b = links
     here = a.open("accelerator")
     there = b.accept(5)
@@ -104,7 +104,7 @@ def test_frames_cross_both_ways(links: tuple[Link, Link]) -> None:
     assert here.receive(5) == b"back"
 
 
-def test_sessions_cross_the_relay(links: tuple[Link, Link]) -> None:
+def test_sessions_cross_the_relay(links: tuple[RelayClient, RelayClient]) -> None:
     cast = Cast()
     here, there = cast.sessions((links[0].open("accelerator"), links[1].accept(5)))
     here.send(b"hello")
@@ -117,9 +117,9 @@ def test_sessions_cross_the_relay(links: tuple[Link, Link]) -> None:
 
 
 def test_the_orchestrator_is_an_endpoint_too(
-    relay: Relay, links: tuple[Link, Link]
+    relay: Relay, links: tuple[RelayClient, RelayClient]
 ) -> None:
-    with relay.local_link() as local:
+    with relay.local_client() as local:
         assert relay.names == {"orchestrator", "hospital-a", "accelerator"}
         here, there = links[0].open("orchestrator"), local.accept(5)
         here.send(b"x")
@@ -129,7 +129,7 @@ def test_the_orchestrator_is_an_endpoint_too(
         assert links[0].accept(5).receive(5) == b"y"
 
 
-def test_many_circuits_do_not_mix(links: tuple[Link, Link]) -> None:
+def test_many_circuits_do_not_mix(links: tuple[RelayClient, RelayClient]) -> None:
     a, b = links
     pairs = [(a.open("accelerator"), b.accept(5)) for _ in range(8)]
     for number, (here, _) in enumerate(pairs):
@@ -138,7 +138,7 @@ def test_many_circuits_do_not_mix(links: tuple[Link, Link]) -> None:
         assert there.receive(5) == b"%d" % number
 
 
-def test_unknown_peer(links: tuple[Link, Link]) -> None:
+def test_unknown_peer(links: tuple[RelayClient, RelayClient]) -> None:
     with pytest.raises(PeerError) as refusal:
         links[0].open("nobody")
     assert refusal.value.code == "unknown-peer"
@@ -148,11 +148,11 @@ def test_unknown_peer(links: tuple[Link, Link]) -> None:
 
 
 def test_open_waits_for_a_peer_that_starts_later(
-    relay: Relay, links: tuple[Link, Link]
+    relay: Relay, links: tuple[RelayClient, RelayClient]
 ) -> None:
-    late: list[Link] = []
+    late: list[RelayClient] = []
     timer = threading.Timer(
-        0.1, lambda: late.append(Link.dial(relay.address, "broker"))
+        0.1, lambda: late.append(RelayClient.dial(relay.address, "broker"))
     )
     timer.start()
     circuit = links[0].open("broker", wait_s=5)
@@ -162,7 +162,7 @@ def test_open_waits_for_a_peer_that_starts_later(
 
 
 def test_name_taken(
-    relay: Relay, links: tuple[Link, Link], events: list[Event]
+    relay: Relay, links: tuple[RelayClient, RelayClient], events: list[Event]
 ) -> None:
     with pytest.raises(PeerError) as refusal:
         dial(relay, "accelerator")
@@ -175,7 +175,7 @@ def test_name_taken(
 
 def test_a_name_is_free_as_soon_as_its_link_is_closed(relay: Relay) -> None:
     for _ in range(100):
-        link = relay.local_link("fickle")
+        link = relay.local_client("fickle")
         link._write(Envelope(EnvelopeKind.CLOSE, fresh_circuit()).encode())
         link.close()
 
@@ -191,7 +191,7 @@ def test_nobody_listens() -> None:
     with Relay.listen() as relay:
         address = relay.address
     with pytest.raises(PeerError) as refusal:
-        Link.dial(address, "hospital-a", timeout_s=0.15)
+        RelayClient.dial(address, "hospital-a", timeout_s=0.15)
     assert refusal.value.code == "peer-unreachable"
 
 
@@ -201,14 +201,14 @@ def test_dial_waits_for_a_relay_that_starts_later() -> None:
     relays: list[Relay] = []
     timer = threading.Timer(0.1, lambda: relays.append(Relay.listen(host, port)))
     timer.start()
-    link = Link.dial((host, port), "hospital-a", timeout_s=5)
+    link = RelayClient.dial((host, port), "hospital-a", timeout_s=5)
     timer.join()
     link.close()
     relays[0].close()
 
 
 def test_a_dead_peer_ends_its_circuits(
-    links: tuple[Link, Link], relay: Relay, events: list[Event]
+    links: tuple[RelayClient, RelayClient], relay: Relay, events: list[Event]
 ) -> None:
     here, there = links[0].open("accelerator"), links[1].accept(5)
     there.send(b"last")
@@ -224,7 +224,9 @@ def test_a_dead_peer_ends_its_circuits(
     wait_until(lambda: "relay.gone" in [event.kind for event in events])
 
 
-def test_a_closed_circuit_delivers_what_was_sent(links: tuple[Link, Link]) -> None:
+def test_a_closed_circuit_delivers_what_was_sent(
+    links: tuple[RelayClient, RelayClient],
+) -> None:
     here, there = links[0].open("accelerator"), links[1].accept(5)
     here.send(b"last words")
     here.close()
@@ -239,7 +241,10 @@ def test_a_closed_circuit_delivers_what_was_sent(links: tuple[Link, Link]) -> No
 
 def test_a_dead_relay_ends_everything() -> None:
     relay = Relay.listen()
-    link, other = Link.dial(relay.address, "a"), Link.dial(relay.address, "b")
+    link, other = (
+        RelayClient.dial(relay.address, "a"),
+        RelayClient.dial(relay.address, "b"),
+    )
     circuit = link.open("b")
     relay.close()
     for call in (lambda: circuit.receive(5), lambda: link.accept(5)):
@@ -252,13 +257,15 @@ def test_a_dead_relay_ends_everything() -> None:
     other.close()
 
 
-def test_accept_times_out(links: tuple[Link, Link]) -> None:
+def test_accept_times_out(links: tuple[RelayClient, RelayClient]) -> None:
     with pytest.raises(PeerError) as refusal:
         links[0].accept(0.01)
     assert refusal.value.code == "peer-timeout"
 
 
-def test_bulk_flows_through_a_slow_receiver(links: tuple[Link, Link]) -> None:
+def test_bulk_flows_through_a_slow_receiver(
+    links: tuple[RelayClient, RelayClient],
+) -> None:
     """Twice the window: the sender waits for credit, nothing is lost."""
     here, there = links[0].open("accelerator"), links[1].accept(5)
     block, count = bytes(1 << 20), 2 * WINDOW_BYTES >> 20
@@ -271,7 +278,7 @@ def test_bulk_flows_through_a_slow_receiver(links: tuple[Link, Link]) -> None:
     assert not sender.is_alive()
 
 
-def test_a_full_window_times_out(links: tuple[Link, Link]) -> None:
+def test_a_full_window_times_out(links: tuple[RelayClient, RelayClient]) -> None:
     here, _ = links[0].open("accelerator"), links[1].accept(5)
     here._send_timeout_s = 0.05
     with pytest.raises(PeerError) as refusal:
@@ -280,7 +287,7 @@ def test_a_full_window_times_out(links: tuple[Link, Link]) -> None:
 
 
 def test_a_flooding_peer_loses_its_circuit_and_nobody_else_does(
-    links: tuple[Link, Link],
+    links: tuple[RelayClient, RelayClient],
 ) -> None:
     here, there = links[0].open("accelerator"), links[1].accept(5)
     calm, calm_there = links[0].open("accelerator"), links[1].accept(5)
@@ -294,7 +301,7 @@ def test_a_flooding_peer_loses_its_circuit_and_nobody_else_does(
         list(iter(lambda: there.receive(5), None))
 
 
-def test_circuits_are_counted(links: tuple[Link, Link]) -> None:
+def test_circuits_are_counted(links: tuple[RelayClient, RelayClient]) -> None:
     opened = [links[0].open("accelerator") for _ in range(MAX_OPENED)]
     with pytest.raises(PeerError) as refusal:
         links[0].open("accelerator")
@@ -305,7 +312,7 @@ def test_circuits_are_counted(links: tuple[Link, Link]) -> None:
 
 
 def test_garbage_ends_the_connection_and_nothing_else(
-    relay: Relay, links: tuple[Link, Link]
+    relay: Relay, links: tuple[RelayClient, RelayClient]
 ) -> None:
     transport = TcpTransport.dial(*relay.address)
     transport.send(b"GET / HTTP/1.1")
@@ -317,7 +324,7 @@ def test_garbage_ends_the_connection_and_nothing_else(
 
 
 def test_a_connection_that_somebody_read_from_already(
-    relay: Relay, links: tuple[Link, Link]
+    relay: Relay, links: tuple[RelayClient, RelayClient]
 ) -> None:
     """Its first frame, and half of the next, are not lost."""
     here, there = socket.socketpair()
@@ -365,10 +372,10 @@ def test_a_failing_accept_is_not_repeated_at_full_speed() -> None:
 
 
 def test_a_stranger_cannot_speak_on_a_circuit(
-    relay: Relay, links: tuple[Link, Link]
+    relay: Relay, links: tuple[RelayClient, RelayClient]
 ) -> None:
     here, there = links[0].open("accelerator"), links[1].accept(5)
-    with Link.dial(relay.address, "stranger") as stranger:
+    with RelayClient.dial(relay.address, "stranger") as stranger:
         forged = Envelope(EnvelopeKind.FRAME, here.id, payload=b"forged")
         stranger._write(forged.encode())
         stranger._write(Envelope(EnvelopeKind.CLOSE, here.id).encode())
@@ -377,7 +384,7 @@ def test_a_stranger_cannot_speak_on_a_circuit(
     assert there.receive(5) == b"genuine"
 
 
-def test_frames_have_a_limit(links: tuple[Link, Link]) -> None:
+def test_frames_have_a_limit(links: tuple[RelayClient, RelayClient]) -> None:
     here = links[0].open("accelerator")
     with pytest.raises(UsageError):
         here.send(bytes(here.max_frame_bytes + 1))

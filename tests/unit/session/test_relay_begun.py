@@ -26,7 +26,7 @@ def test_who_left_before_it_was_heard_takes_no_name() -> None:
         while (relay._lines or relay._begun) and time.monotonic() < end:
             time.sleep(0.01)
         assert relay.names == frozenset()
-        with relay.local_link("late-0") as link:
+        with relay.local_client("late-0") as link:
             assert relay.names == {link.name}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sealift.errors import PeerError
 from sealift.events import Event
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 
 DIAL_S = 2.0
@@ -20,11 +20,11 @@ def test_frames_go_on() -> None:
     """One thread serves everybody: no event may end it."""
     with (
         Relay.listen(sink=fail) as relay,
-        relay.local_link("first") as first,
+        relay.local_client("first") as first,
     ):
         with pytest.raises(PeerError, match="name is taken"):
-            Link.dial(relay.address, "first", DIAL_S)
-        with Link.dial(relay.address, "second", DIAL_S):
+            RelayClient.dial(relay.address, "first", DIAL_S)
+        with RelayClient.dial(relay.address, "second", DIAL_S):
             first.open("second", DIAL_S).close()
-        with Link.dial(relay.address, "third", DIAL_S) as third:
+        with RelayClient.dial(relay.address, "third", DIAL_S) as third:
             third.open("first", DIAL_S).close()

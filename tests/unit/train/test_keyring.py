@@ -39,7 +39,7 @@ def lost_after_collecting(monkeypatch: pytest.MonkeyPatch) -> SecretKey:
     keyring = Keyring(*[cast("Any", None)] * 3, clock=lambda: 0.0, sink=print)
     served = Accelerator.__new__(Accelerator)
     link = SimpleNamespace(open=lambda *_parts, **_named: None)
-    for name, value in {"_link": link, "_keyring": keyring}.items():
+    for name, value in {"_relay": link, "_keyring": keyring}.items():
         setattr(served, name, value)
     served._endpoint = served._agreement = cast("Any", None)
 

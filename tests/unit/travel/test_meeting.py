@@ -12,7 +12,7 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError
 from sealift.release.statement import SignedStatement, sign_statement
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
 from sealift.travel import meeting as room
@@ -31,18 +31,18 @@ class Place:
 
     world: VisitWorld
     relay: Relay
-    link: Link
+    link: RelayClient
     meeting: Meeting
     heard: list[SignedStatement] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     threads: list[threading.Thread] = field(default_factory=list)
 
-    def come(self, owner: str, *, link_name: str = "") -> threading.Thread:
+    def come(self, owner: str, *, relay_name: str = "") -> threading.Thread:
         """A holder opens a circuit and shows who it is."""
 
         def connect() -> None:
-            name = link_name or f"holder-{owner}"
-            with self.relay.local_link(name) as link:
+            name = relay_name or f"holder-{owner}"
+            with self.relay.local_client(name) as link:
                 try:
                     circuit = link.open("accelerator")
                     with self.world._connect(circuit, owner) as session:
@@ -75,7 +75,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with (
         VisitWorld(tmp_path) as world,
         Relay.listen() as relay,
-        relay.local_link("accelerator") as link,
+        relay.local_client("accelerator") as link,
     ):
         heard: list[SignedStatement] = []
         meeting = Meeting(
@@ -127,14 +127,14 @@ def test_nobody_comes(place: Place) -> None:
 
 
 def test_who_is_no_holder_is_turned_away(place: Place) -> None:
-    turned_away = place.come("ada", link_name="stranger")
+    turned_away = place.come("ada", relay_name="stranger")
     turned_away.join(WAIT_S)
     assert not turned_away.is_alive()
 
 
 def test_a_name_on_the_relay_is_no_proof(place: Place) -> None:
     """Bern under ada's name fails the handshake; ada is still waited for."""
-    liar = place.come("bern", link_name="holder-ada")
+    liar = place.come("bern", relay_name="holder-ada")
     waiting = place.meet("ada")
     liar.join(WAIT_S)
     assert not liar.is_alive()
@@ -145,7 +145,7 @@ def test_a_name_on_the_relay_is_no_proof(place: Place) -> None:
 
 def test_the_newest_circuit_of_a_holder_counts(place: Place) -> None:
     """A holder that was started again is not kept waiting behind its former self."""
-    with place.relay.local_link("holder-ada") as link:
+    with place.relay.local_client("holder-ada") as link:
         former = link.open("accelerator")
         time.sleep(0.1)
     place.come("ada")
@@ -164,7 +164,7 @@ def tell(place: Place, owner: str, name: str) -> SignedStatement:
     )
     said = sign_statement("leave", agreement.agreement, identity, NOW_S)
     with (
-        place.relay.local_link(name) as link,
+        place.relay.local_client(name) as link,
         place.world._connect(link.open("accelerator"), owner) as session,
     ):
         send_message(session, Said(said))
@@ -184,7 +184,7 @@ def test_a_stranger_is_not(place: Place) -> None:
     stranger = VisitWorld(elsewhere)
     with (
         stranger,
-        place.relay.local_link("tell-ada") as link,
+        place.relay.local_client("tell-ada") as link,
         pytest.raises(SealiftError),
         stranger._connect(link.open("accelerator"), "ada") as session,
     ):

@@ -30,7 +30,7 @@ from sealift.travel.peers import (
     expect_data_owner,
     expect_holder,
     expect_orchestrator,
-    link_name,
+    relay_name,
 )
 from sealift.travel.roster import Roster
 from tests.sim.owners import make_consortium
@@ -150,5 +150,5 @@ def test_each_role_meets_only_whom_the_agreement_names() -> None:
 
 
 def test_names_on_the_relay() -> None:
-    assert link_name(Role.HOLDER, "ada") == "holder-ada"
-    assert link_name(Role.ACCELERATOR) == "accelerator"
+    assert relay_name(Role.HOLDER, "ada") == "holder-ada"
+    assert relay_name(Role.ACCELERATOR) == "accelerator"

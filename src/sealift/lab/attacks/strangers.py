@@ -16,7 +16,7 @@ from sealift.lab.attacks.rules import refusal
 from sealift.lab.attacks.stage import OWNERS, Stage
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.registry import Registry, prover
 from sealift.session.relay.server import Relay
 from sealift.travel.peers import expect_accelerator
@@ -89,7 +89,9 @@ def _registered(stage: Stage, signer: Signer) -> str:
     key = stage.identities[name].public_key
     with Relay.listen(registry=Registry(digest, {name: key})) as relay:
         prove = prover(signer, digest, name)
-        return refusal(lambda: Link.dial(relay.address, name, WAIT_S, prove).close())
+        return refusal(
+            lambda: RelayClient.dial(relay.address, name, WAIT_S, prove).close()
+        )
 
 
 def hostile_certificate(stage: Stage) -> str:

@@ -25,7 +25,7 @@ from sealift.ids import Digest, Role
 from sealift.lab.bench.report import BenchReport, start_report
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 
 BAR_MS: Final = 10.0
@@ -50,8 +50,8 @@ def run(*, quick: bool = False) -> BenchReport:
 
 def _relayed(stack: ExitStack) -> Dial:
     relay = stack.enter_context(Relay.listen())
-    holder = stack.enter_context(Link.dial(relay.address, "holder"))
-    accelerator = stack.enter_context(Link.dial(relay.address, "accelerator"))
+    holder = stack.enter_context(RelayClient.dial(relay.address, "holder"))
+    accelerator = stack.enter_context(RelayClient.dial(relay.address, "accelerator"))
     return lambda: (holder.open("accelerator"), accelerator.accept(5))
 
 

@@ -27,19 +27,19 @@ from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.peers import (
     ACCELERATOR,
     expect_at_broker,
     expect_broker,
-    link_name,
+    relay_name,
 )
 
 OWNER = "owner"
 RESOURCE = "owner-train"
-BROKER = link_name(Role.BROKER, OWNER)
+BROKER = relay_name(Role.BROKER, OWNER)
 HEARTBEAT_S = 1.0
 CHUNK = bytes(1 << 16)
 PAUSE_S = 0.002  # between chunks: enough to time the last one by
@@ -63,7 +63,7 @@ class BrokerEnd:
     def __init__(self) -> None:
         self._identity = create_identity(OWNER)
         self._key = SecretKey.generate()
-        self._link: Link | None = None
+        self._client: RelayClient | None = None
         self._open = ExitStack()
 
     def make(self, heartbeat_s: float | None) -> Answer:
@@ -115,8 +115,8 @@ class BrokerEnd:
             identity=self._identity,
         )
         self._relay = host, port
-        self._link = Link.dial(self._relay, BROKER)
-        door = _Crowded(self._link, self._endpoint, verified, broker=self._broker)
+        self._client = RelayClient.dial(self._relay, BROKER)
+        door = _Crowded(self._client, self._endpoint, verified, broker=self._broker)
         threading.Thread(target=_serve, args=(door,), daemon=True).start()
         return {}
 
@@ -128,8 +128,8 @@ class BrokerEnd:
         key = PublicKey.from_text(instance)
         line = TcpTransport.dial(host, port)
         with (
-            Link.dial(self._relay, link_name(Role.HOLDER, OWNER)) as link,
-            connect(link.open(BROKER), endpoint, self._policy) as session,
+            RelayClient.dial(self._relay, relay_name(Role.HOLDER, OWNER)) as client,
+            connect(client.open(BROKER), endpoint, self._policy) as session,
             closing(
                 LeaseWatch(
                     lambda wait_s: ask_standing(session, key, wait_s=wait_s),
@@ -153,8 +153,8 @@ class BrokerEnd:
 
     def close(self) -> None:
         """Stop serving."""
-        if self._link is not None:
-            self._link.close()
+        if self._client is not None:
+            self._client.close()
             self._open.close()
 
 

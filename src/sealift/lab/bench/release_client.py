@@ -30,7 +30,7 @@ from sealift.release.lease import prove_lease
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.leasekeeping import LeaseKeeper
@@ -63,12 +63,12 @@ class FallibleAttester:
         return (self._bad if self.fallen else self._good).collect(bound)
 
 
-def dialled(address: tuple[str, int], name: str) -> Link:
+def dialled(address: tuple[str, int], name: str) -> RelayClient:
     """A link; who is crowded out while many register at once dials again, as roles do."""
     for _ in range(DIALS - 1):
         with suppress(PeerError):
-            return Link.dial(address, name)
-    return Link.dial(address, name)
+            return RelayClient.dial(address, name)
+    return RelayClient.dial(address, name)
 
 
 class ClientEnd:
@@ -115,10 +115,10 @@ class ClientEnd:
             agreement=self._agreement.digest,
             attester=attester,
         )
-        self._link = self._stack.enter_context(dialled((host, port), name))
+        self._relay = self._stack.enter_context(dialled((host, port), name))
         self._policy = expect_broker(self._agreement, OWNER)
         enrol_where_missing(
-            self._link,
+            self._relay,
             self._endpoint,
             self._agreement,
             wait_s=WAIT_S,
@@ -231,7 +231,7 @@ class ClientEnd:
         self._stack.close()
 
     def _open(self) -> Session:
-        return connect(self._link.open(BROKER, WAIT_S), self._endpoint, self._policy)
+        return connect(self._relay.open(BROKER, WAIT_S), self._endpoint, self._policy)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from sealift.release.signed import SignedAgreement, verify
 from sealift.session.direct.host import Berth, Dock
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.hostsetup import VisitAccount
@@ -47,7 +47,7 @@ class AcceleratorEnd:
 
     def __init__(self) -> None:
         self._attester = SigningKey.generate()
-        self._link: Link | None = None
+        self._client: RelayClient | None = None
         self._dock: Dock | None = None
         self._shipping: ShippingDock | None = None
         self._models: TcpListener | None = None
@@ -87,7 +87,7 @@ class AcceleratorEnd:
         proof = prove_instance(self._endpoint, self._agreement)
         terms = RunTerms(buffers=1, mixed=False, sandbox="none")
         self._writer = ReceiptWriter(self._endpoint.instance, proof, tuple, terms)
-        self._link = Link.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
+        self._client = RelayClient.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
         self._dock = Dock(local=LocalListener(), tcp=self._direct, tcp_address=direct)
         return {"instance": self._endpoint.instance.public_key.to_text()}
 
@@ -100,7 +100,7 @@ class AcceleratorEnd:
 
     def visit(self, lease: str) -> Answer:
         """One visit from the lease to the scrub, phase by phase."""
-        assert self._link is not None
+        assert self._client is not None
         signed = decode(SignedLease, unpack(lease)).lease
         buffer_bytes = len(self._pool.buffer)
         visit = Visit(
@@ -109,7 +109,7 @@ class AcceleratorEnd:
         visit.accept(signed, self._resource.record_bytes)
         timer = PhaseTimer(time.perf_counter, lambda name: None)
         with timer.phase("handshake"):
-            circuit = self._link.accept(WAIT_S)
+            circuit = self._client.accept(WAIT_S)
             policy = expect_holder(self._agreement, signed)
             session = accept(circuit, self._endpoint, policy, WAIT_S)
         busy = time.process_time()
@@ -184,7 +184,7 @@ class AcceleratorEnd:
 
     def close(self) -> None:
         """Hang up and stop listening."""
-        for each in (self._link, self._dock, self._shipping, self._models):
+        for each in (self._client, self._dock, self._shipping, self._models):
             if each is not None:
                 each.close()
 

@@ -35,11 +35,11 @@ from sealift.session.direct.dial import Pathfinder
 from sealift.session.direct.exchange import DirectOffer
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import connect
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import SignedLease
-from sealift.travel.peers import ACCELERATOR, expect_accelerator, link_name
+from sealift.travel.peers import ACCELERATOR, expect_accelerator, relay_name
 
 NAME = "holder"
 RESOURCE = "holder-train"
@@ -66,7 +66,7 @@ class HolderEnd:
 
     def __init__(self) -> None:
         self._identity = create_identity(NAME)
-        self._link: Link | None = None
+        self._relay: RelayClient | None = None
         self._files = ExitStack()
         self._model = memoryview(b"")
 
@@ -119,14 +119,14 @@ class HolderEnd:
         self._agreement: VerifiedAgreement = verify(
             decode(SignedAgreement, unpack(signed))
         )
-        if self._link is not None:
-            self._link.close()
-        self._link = Link.dial((host, port), link_name(Role.HOLDER, NAME))
+        if self._relay is not None:
+            self._relay.close()
+        self._relay = RelayClient.dial((host, port), relay_name(Role.HOLDER, NAME))
         return {}
 
     def visit(self, lease: str, kinds: list[Any], places: list[str]) -> Answer:
         """Bring the cargo of one lease; the real holder."""
-        assert self._link is not None
+        assert self._relay is not None
         signed = decode(SignedLease, unpack(lease))
         endpoint = Endpoint(
             role=Role.HOLDER,
@@ -152,7 +152,7 @@ class HolderEnd:
                 [str(event.fields["path"])] if event.kind == "visit.path" else []
             ),
         )
-        with connect(self._link.open(ACCELERATOR), endpoint, policy) as session:
+        with connect(self._relay.open(ACCELERATOR), endpoint, policy) as session:
             provisioning.provision(session)
         spent_s = time.perf_counter() - started
         return {"seconds": spent_s, "read_s": self._source.read_s, "path": paths[0]}
@@ -199,8 +199,8 @@ class HolderEnd:
 
     def close(self) -> None:
         """Hang up."""
-        if self._link is not None:
-            self._link.close()
+        if self._relay is not None:
+            self._relay.close()
         self._files.close()
 
 

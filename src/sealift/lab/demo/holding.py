@@ -25,13 +25,13 @@ from sealift.release.files import read_whole
 from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.session.endpoint import Endpoint
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.registry import prover
 from sealift.train.eventlines import EventLines
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance, Between, Receipts
 from sealift.travel.holder import HeldResource
-from sealift.travel.peers import link_name
+from sealift.travel.peers import relay_name
 from sealift.travel.served import SERVED_NAME, ServedVisits
 
 MakeBetween = Callable[[Sink], Between]
@@ -56,10 +56,10 @@ def attend(program: str, make_between: MakeBetween) -> int:
             enroller=identity.public_key,
         )
         with ExitStack() as stack:
-            link = stack.enter_context(_dial(args.orchestrator, identity, agreement))
+            relay = stack.enter_context(_dial(args.orchestrator, identity, agreement))
             held = _held(agreement, identity.name, args.sealed, stack)
             _attendance(args, job, agreement, identity, make_between)(
-                link, held
+                relay, held
             ).serve()
     except SealiftError as error:
         print(f"sealift: {error} [{error.code}]", file=sys.stderr)
@@ -78,10 +78,10 @@ def _parse(program: str) -> argparse.Namespace:
 
 def _dial(
     address: str, identity: Identity, agreement: VerifiedAgreement
-) -> AbstractContextManager[Link]:
-    name = link_name(Role.HOLDER, identity.name)
+) -> AbstractContextManager[RelayClient]:
+    name = relay_name(Role.HOLDER, identity.name)
     prove = prover(identity, agreement.digest, name)
-    return Link.dial(parse_address(address), name, prove=prove)
+    return RelayClient.dial(parse_address(address), name, prove=prove)
 
 
 def _attendance(
@@ -90,7 +90,7 @@ def _attendance(
     agreement: VerifiedAgreement,
     identity: Identity,
     make_between: MakeBetween,
-) -> Callable[[Link, dict[str, HeldResource]], Attendance]:
+) -> Callable[[RelayClient, dict[str, HeldResource]], Attendance]:
     endpoint = Endpoint(
         role=Role.HOLDER,
         name=identity.name,
@@ -99,8 +99,8 @@ def _attendance(
     )
     args.receipts.mkdir(parents=True, exist_ok=True)
     lines = EventLines(sys.stdout)
-    return lambda link, held: Attendance(
-        link,
+    return lambda relay, held: Attendance(
+        relay,
         endpoint,
         agreement,
         held=held,

@@ -37,12 +37,12 @@ _CREDIT_STEP_BYTES: Final = (
 
 
 class Circuit(CopyingSlots):
-    """A transport to one peer; made by ``Link.open`` and ``Link.accept``.
+    """A transport to one peer; made by ``RelayClient.open`` and ``RelayClient.accept``.
 
     Args:
         circuit: Its id.
         peer_name: The name that the relay knows the peer by; proven by nothing yet.
-        write: Sends an envelope over the link.
+        write: Sends an envelope over the connection.
         max_frame_bytes: Longest frame sent.
     """
 
@@ -84,7 +84,7 @@ class Circuit(CopyingSlots):
             self._taken_bytes += len(frame) + FRAME_COST_BYTES
             back = self._credit_due()
         if back:
-            with suppress(PeerError):  # the link's end is told by the next call
+            with suppress(PeerError):  # the connection's end is told by the next call
                 self._write(credit(self.id, back))
         return frame
 
@@ -94,7 +94,7 @@ class Circuit(CopyingSlots):
             self._tell_closed("peer-closed")
 
     def deliver(self, frame: bytes) -> None:
-        """Take a frame from the link's reader; never waits."""
+        """Take a frame from the reader; never waits."""
         with self._changed:
             if self._end is not None:
                 return
@@ -113,7 +113,7 @@ class Circuit(CopyingSlots):
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:
-        """The circuit, or the link, ended at the other side; queued frames stay."""
+        """The circuit, or the connection, ended at the other side; queued frames stay."""
         self._finish(reason, forget=False)
 
     def _spend(self, cost_bytes: int) -> None:
@@ -153,7 +153,7 @@ class Circuit(CopyingSlots):
             return first
 
     def _tell_closed(self, reason: str) -> None:
-        with suppress(PeerError):  # the link is gone: nobody left to tell
+        with suppress(PeerError):  # it is gone: nobody left to tell
             self._write(close(self.id, reason))
 
     def _ended(self) -> PeerError:

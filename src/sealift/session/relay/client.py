@@ -1,8 +1,8 @@
 """A process's one connection to the relay, and the circuits over it.
 
 Everybody dials out: no process but the orchestrator listens. A reader thread takes
-envelopes apart and never waits for anything but the connection; it ends with the link.
-A dead link is a ``PeerError`` in every circuit; the role exits or dials again.
+envelopes apart and never waits for anything but the connection; it ends with the connection.
+A dead connection is a ``PeerError`` in every circuit; the role exits or dials again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_BACKLOG: Final = 64
 _RETRY_S: Final = 0.05
 
 
-class Link:
+class RelayClient:
     """A registered connection to the relay.
 
     Args:
@@ -61,7 +61,7 @@ class Link:
         self._end: str | None = None
         self._register(timeout_s, prove)
         self._reader = threading.Thread(
-            target=self._read, name=f"link {name}", daemon=True
+            target=self._read, name=f"relay client {name}", daemon=True
         )
         self._reader.start()
 
@@ -72,7 +72,7 @@ class Link:
         name: str,
         timeout_s: float = DIAL_TIMEOUT_S,
         prove: Prove | None = None,
-    ) -> Link:
+    ) -> RelayClient:
         """Connect to the relay, trying again until ``timeout_s`` if nobody listens yet.
 
         Raises:
@@ -115,7 +115,7 @@ class Link:
         """The next circuit that a peer opened to us.
 
         Raises:
-            PeerError: ``peer-timeout``, or the link ended.
+            PeerError: ``peer-timeout``, or the connection ended.
         """
         deadline = Deadline(timeout_s)
         with self._changed:
@@ -124,12 +124,12 @@ class Link:
             return self._backlog.popleft()
 
     def close(self) -> None:
-        """Close the link and all its circuits; waits for the reader to end."""
+        """Close the connection and all its circuits; waits for the reader to end."""
         self._finish("link-closed")
         if threading.current_thread() is not self._reader:
             self._reader.join()
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> RelayClient:
         return self
 
     def __exit__(self, *exc: object) -> None:

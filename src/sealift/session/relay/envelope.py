@@ -1,4 +1,4 @@
-"""What crosses a link to the relay: an envelope around every frame of every circuit.
+"""What crosses a connection to the relay: an envelope around every frame of every circuit.
 
 Layout: version u8 | kind u8 | circuit id 16 | name length u8 | name | payload.
 The relay reads envelopes and never what is in a frame (spec/handshake.md section 8).
@@ -50,7 +50,7 @@ class Envelope:
     payload: Buffer = b""
 
     def encode(self) -> bytes:
-        """The bytes that cross the link."""
+        """The bytes that cross the connection."""
         name = self.name.encode()
         head = bytes([VERSION, self.kind]) + self.circuit + bytes([len(name)]) + name
         return b"".join((head, self.payload))

@@ -32,7 +32,7 @@ from sealift.channel.transports.transport import (
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.connection import READ_BYTES, Account, Accounts, RelayLine
 from sealift.session.relay.envelope import NO_CIRCUIT, refuse, relay_error
 from sealift.session.relay.registry import Registry
@@ -56,7 +56,7 @@ class Relay:
     """Accepts connections and forwards between them until closed.
 
     Args:
-        listener: Where processes dial in, or None for local links alone.
+        listener: Where processes dial in, or None for local clients alone.
         registry: Whose names are whose; without it everybody is a stranger.
         sink: Gets ``relay.registered``, ``relay.refused`` and ``relay.gone``.
     """
@@ -127,11 +127,11 @@ class Relay:
         with self._lock:
             return self._board.names
 
-    def local_link(self, name: str = "orchestrator") -> Link:
-        """A link of the relay's own process, over a pair of sockets."""
+    def local_client(self, name: str = "orchestrator") -> RelayClient:
+        """A client in the relay's own process, over a pair of sockets."""
         here, there = socket.socketpair()
         self._attach(there, b"", None, (Account(PARTY_BYTES),))
-        return Link(TcpTransport(here), name)
+        return RelayClient(TcpTransport(here), name)
 
     def attach(self, sock: socket.socket, begun: bytes = b"") -> None:
         """Serve one more connection; ``begun`` is what was read of it already."""

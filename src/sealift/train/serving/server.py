@@ -28,7 +28,7 @@ from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.establish import accept
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.keyring import Keyring
@@ -86,7 +86,7 @@ class Server:
     """Serves one model.
 
     Args:
-        link: To the relay behind the door, under the accelerator's name.
+        relay: The connection to it behind the door, under the accelerator's name.
         endpoint: With the attester.
         agreement: Verified, equipped.
         subject: The model.
@@ -101,7 +101,7 @@ class Server:
 
     def __init__(
         self,
-        link: Link,
+        relay: RelayClient,
         endpoint: Endpoint,
         agreement: VerifiedAgreement,
         subject: Subject,
@@ -111,7 +111,7 @@ class Server:
         clock: Clock,
         sink: Sink,
     ) -> None:
-        self._link = link
+        self._relay = relay
         self._endpoint = endpoint
         self._agreement = agreement
         self._subject = subject
@@ -262,14 +262,14 @@ class Server:
         resource, settings = self._subject.resource, self._settings
         Confinement.parse(self._workshop.sandbox).require(self._agreement.accept)
         enrol_where_missing(
-            self._link,
+            self._relay,
             self._endpoint,
             self._agreement,
             wait_s=settings.brokers_s,
             sink=self._sink,
         )
         keyring = Keyring(
-            self._link,
+            self._relay,
             self._endpoint,
             self._agreement,
             clock=self._clock,
@@ -369,7 +369,9 @@ class Server:
 
     @contextmanager
     def _reach_broker(self, owner: str) -> Iterator[Session]:
-        with meet_broker(self._link, self._endpoint, self._agreement, owner) as session:
+        with meet_broker(
+            self._relay, self._endpoint, self._agreement, owner
+        ) as session:
             yield session
 
 

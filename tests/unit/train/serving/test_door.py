@@ -11,7 +11,7 @@ import pytest
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.session.frames import raise_abort, unpack
-from sealift.session.relay.client import Link
+from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.train.serving.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
 from sealift.train.serving.tally import Tally
@@ -80,7 +80,7 @@ def test_the_first_frame_says_who_comes() -> None:
     with house() as made:
         client = made.knock()
         assert client.receive(5) == b"\1{hello}"
-        with Link.dial(made.listener.address, "broker-lab") as link:
+        with RelayClient.dial(made.listener.address, "broker-lab") as link:
             assert link.name == "broker-lab"
 
 
