@@ -4,8 +4,10 @@ WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/ready
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
+# A file's tests go to one worker; files that took long come first (tests/durations.json).
+PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo guest test mutants soak soak-kills check layout lint types layers core sizes format \
+.PHONY: help setup demo guest test test-all mutants soak soak-kills check layout lint types layers core sizes format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -22,11 +24,14 @@ demo: $(READY)  ## three parties train one model on this machine
 guest: $(READY)  ## build the attested host of tests and rehearsals (ARGS=--fresh)
 	@$(BIN)/python -m sealift.lab.guest $(ARGS)
 
-test: $(READY)  ## the default tests: no network, GPU or TEE (ARGS='-k record' for a part)
-	@$(BIN)/python -m sealift.lab.guest || echo "make test: goes on without it"
-	$(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(READY)  ## the default tests, in minutes: no network, GPU or TEE (ARGS='-k record' for a part)
+	$(PYTEST) $(ARGS)
 
-mutants: $(READY)  ## break the product one line at a time: do the tests see it? (25 minutes)
+test-all: $(READY)  ## these, the guest's, compilers' and long runs' tests, and more examples of each property
+	@$(BIN)/python -m sealift.lab.guest || echo "make test-all: goes on without it"
+	$(PYTEST) -m "not soak and not online" --hypothesis-profile thorough $(ARGS)
+
+mutants: $(READY)  ## break the product one line at a time: do the default tests see it?
 	WORKERS=$(WORKERS) $(BIN)/python scripts/offline.py $(BIN)/python scripts/mutants.py $(ARGS)
 
 soak: $(READY)  ## the long tests

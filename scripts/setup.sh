@@ -38,7 +38,8 @@ apt_install() {
     fi
     echo "setup: installing the Debian package $1"
     $as_root apt-get -qq update >&2 || true
-    $as_root DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "$1" >&2
+    $as_root DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+        --no-install-recommends "$1" >&2
 }
 
 need_package() {

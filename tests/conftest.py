@@ -3,6 +3,9 @@
 A test says by a marker what it needs (`gpu`, `tpm`). Where the machine lacks that, the
 test is skipped, the reason printed and counted. Any other skip hides a test that this
 machine could have run: it is allowed at a desk, and a failure where `CI=true`.
+
+Files that took long the last time (`tests/durations.json`) come first, so that workers
+end together. A run has a temporary directory of its own, and fails if anything stays in it.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.sim import lockorder
+from tests.sim import durations, lockorder, runfolder
+from tests.sim.browser import CHROMIUM
 from tests.sim.vectors import vectors_folder
 
 # How long an example takes says more about the machine than about the code. In CI,
 # hypothesis itself makes its examples repeatable.
-settings.register_profile("sealift", deadline=None)
-settings.load_profile("sealift")
+settings.register_profile("thorough", deadline=None)
+settings.register_profile("light", deadline=None, max_examples=20)
+settings.load_profile("light")
 
 IN_CI = os.environ.get("CI") == "true"
 LACKS = "this machine lacks "
@@ -54,6 +59,10 @@ def _lacks_program(program: str, package: str) -> Callable[[], str | None]:
     return lacks
 
 
+def _lacks_chromium() -> str | None:
+    return None if CHROMIUM else "Chromium (apt-get install chromium)"
+
+
 def _lacks_vectors() -> str | None:
     folder = vectors_folder()
     return None if folder.is_dir() else f"the evidence vectors ({folder})"
@@ -74,6 +83,7 @@ def _lacks_kernel_compiler() -> str | None:
 
 # Marker -> what the machine lacks for it, or None.
 NEEDS: dict[str, Callable[[], str | None]] = {
+    "chromium": _lacks_chromium,
     "gcc": _lacks_program("g++", "g++"),
     "gpu": _lacks_gpu,
     "kernelcompiler": _lacks_kernel_compiler,
@@ -112,19 +122,32 @@ def real_passphrase_cost() -> Iterator[int]:
     identity.SCRYPT_LOG2_N = real
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+FOLDER = pytest.StashKey[Path]()
+LEFT = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Durations are recorded on a quiet machine, by who asks for it."""
+    parser.addoption("--record-durations", action="store_true", help="for next runs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Who starts a run makes its temporary directory; its workers inherit it."""
+    if hasattr(config, "workerinput"):
+        return
+    config.stash[FOLDER] = runfolder.begin()
+    if config.getoption("--record-durations"):
+        config.pluginmanager.register(durations.Recorder())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what the machine cannot run; let process-starting tests run one at a time."""
+    """Skip what the machine cannot run; begin with what takes long."""
     for item in items:
-        if item.get_closest_marker("distributed"):
-            item.add_marker(pytest.mark.xdist_group("distributed"))
-            if not item.get_closest_marker("timeout"):  # processes take their time
-                item.add_marker(pytest.mark.timeout(180))
-        if item.get_closest_marker("guest"):
-            item.add_marker(pytest.mark.xdist_group("guest"))  # it boots once
         for name in NEEDS.keys() & {mark.name for mark in item.iter_markers()}:
             if lacking := NEEDS[name]():
                 item.add_marker(pytest.mark.skip(reason=LACKS + lacking))
+    durations.longest_first(items)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -159,8 +182,25 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what tests recorded as figures (``record_property("figure", line)``)."""
+@pytest.hookimpl(trylast=True)  # when the workers have ended
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that leaves files behind has failed."""
+    if FOLDER not in session.config.stash:
+        return
+    left = runfolder.end(session.config.stash[FOLDER])
+    session.config.stash[LEFT] = left
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = runfolder.LEFT_BEHIND
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print what was left behind, and the figures of tests.
+
+    A test records one by ``record_property("figure", line)``.
+    """
+    if left := config.stash.get(LEFT, []):
+        terminalreporter.section("left behind in the temporary directory")
+        terminalreporter.write_line("\n".join(left))
     passed = terminalreporter.stats.get("passed", [])
     lines = [
         text

@@ -52,6 +52,7 @@ def test_it_is_learnt_attacked_and_verified(
     assert told["level"] == "development"
 
 
+@pytest.mark.long
 def test_attacks_leave_no_trace_in_the_weights(
     shown: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.long
 def test_a_running_demo_keeps_its_folder_and_ends_on_a_signal(tmp_path: Path) -> None:
     with running_demo(tmp_path) as (demo, children):
         second = sealift("demo", "--output", tmp_path / "world")
@@ -158,6 +160,7 @@ def check_signal(
     assert all(gone(child) for child in children)
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
     with running_demo(tmp_path) as (demo, children):
         holder = next(child for child in children if b"join" in command_of(child))

@@ -80,6 +80,7 @@ def test_a_killed_holder_comes_back(world: World, run: JobRun) -> None:
     assert run["again"].end() == 0
 
 
+@pytest.mark.long
 @asked(Wishes(on_missing="wait"))
 def test_a_holders_full_disk_costs_time_alone(world: World, run: JobRun) -> None:
     """It refuses, is asked again after a pause, and then its disk has room."""
@@ -105,6 +106,7 @@ def test_a_holders_full_disk_costs_time_alone(world: World, run: JobRun) -> None
     assert orchestrator.results[0]["skipped"] == 0
 
 
+@pytest.mark.long
 @asked(Wishes(epochs=4, step_s=SLOW_S, lease_s=1.5, meet_s=1.5))
 def test_dead_and_stalled_holders_are_skipped(run: JobRun) -> None:
     run.everybody("north", "east")
@@ -138,6 +140,7 @@ def test_dead_and_stalled_holders_are_skipped(run: JobRun) -> None:
     assert run["holder-east"].end() == 0, run["holder-east"].errors
 
 
+@pytest.mark.long
 @asked(Wishes(brokers_s=1.0))
 def test_without_a_broker_the_model_is_withheld(world: World, run: JobRun) -> None:
     run.orchestrator()
@@ -157,6 +160,7 @@ def test_without_a_broker_the_model_is_withheld(world: World, run: JobRun) -> No
     assert not list(world.path.glob(".run.*"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 @asked(Wishes(epochs=50, step_s=SLOW_S))
 def test_the_accelerator_dies(run: JobRun) -> None:
@@ -176,6 +180,7 @@ def test_the_accelerator_dies(run: JobRun) -> None:
         assert run[name].end(STOP_S) == 0
 
 
+@pytest.mark.long
 @asked(Wishes(epochs=50, step_s=SLOW_S))
 def test_the_orchestrator_dies(run: JobRun) -> None:
     run.orchestrator()

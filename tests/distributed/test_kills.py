@@ -45,6 +45,7 @@ def survive(world: World, folder: Path, kills: list[Kill]) -> tuple[str, int]:
     return survived.result["weights"], len(survived.kills)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_each_role_is_killed_once(world: World, expected: str, tmp_path: Path) -> None:
     kills = [

@@ -119,6 +119,7 @@ def test_the_run_goes_on_without_who_left(world: World, run: JobRun) -> None:
     assert len(list(side.home.receipts.iterdir())) == receipts
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 @asked(Wishes(on_missing="wait", epochs=30, step_s=SLOW_S))
 def test_the_run_ends_where_everybody_is_waited_for(world: World, run: JobRun) -> None:

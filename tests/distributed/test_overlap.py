@@ -41,6 +41,7 @@ def test_a_stop_scrubs_what_is_worked_on_and_what_waits(tmp_path: Path) -> None:
         assert run["orchestrator"].end(STOP_S) == PEER
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """What its last act overwrites is in tests/unit/travel/test_memory.py."""
     with job_run(fresh_world(tmp_path, TWO)) as run:

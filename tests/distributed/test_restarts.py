@@ -160,6 +160,7 @@ def test_without_these_rules_a_row_comes_out(run: JobRun) -> None:
     assert abs(told - true_loss(run.world, CELL)) < 0.05  # of numbers of three places
 
 
+@pytest.mark.long
 def test_another_shape_is_refused_after_a_restart(run: JobRun) -> None:
     """Along the grid, too: the job goes on as it began, or not at all."""
     write(run.world, WISHES)
@@ -174,6 +175,7 @@ def test_another_shape_is_refused_after_a_restart(run: JobRun) -> None:
     assert run["accelerator"].error().endswith("[other-shape]")
 
 
+@pytest.mark.long
 def test_visits_are_counted_across_restarts(run: JobRun) -> None:
     """The accelerator's count begins anew with its process; the holder's does not."""
     wishes = replace(

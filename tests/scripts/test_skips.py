@@ -1,4 +1,4 @@
-"""A skip is only accepted where the machine lacks what the test needs."""
+"""How a run treats skips, what is left behind, and which files come first."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests.sim.durations import longest_first, recorded
+from tests.sim.runfolder import LEFT_BEHIND
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import pytest\ndef test_it():\n    pytest.skip('not today')\n"
 HIDDEN_FILE = "import pytest\nno = pytest.importorskip('no_such_module')\n"
 EXPECTED = "import pytest\n@pytest.mark.tpm\ndef test_it():\n    pass\n"
-CONFIGURATION = "[pytest]\nmarkers =\n    tpm\n    gpu\n    distributed\n"
+CONFIGURATION = "[pytest]\nmarkers =\n    tpm\n"
 
 
 def run_pytest(
@@ -68,20 +73,33 @@ def test_a_lacking_machine_is_accepted_in_ci(tmp_path: Path) -> None:
     assert ("1 passed" if has_tpm else "1 skipped") in summary
 
 
-GROUPED = """
-import os, pathlib, pytest
-@pytest.mark.distributed
-@pytest.mark.parametrize("number", range(12))
-def test_it(number):
-    here = pathlib.Path(__file__).with_name("workers")
-    with here.open("a") as file:
-        file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
-"""
+LEAVES = "import tempfile\ndef test_it():\n    tempfile.mkdtemp(prefix='world-')\n"
+TIDY = "import tempfile\ndef test_it():\n    tempfile.TemporaryDirectory().cleanup()\n"
 
 
-def test_tests_that_start_processes_run_one_at_a_time(tmp_path: Path) -> None:
-    """The group is given by a marker in conftest.py; xdist must have seen it."""
-    options = ("-n", "2", "--dist", "loadgroup")
-    status, _ = run_pytest(tmp_path, GROUPED, "", options=options)
-    workers = (tmp_path / "workers").read_text().split()
-    assert (status, len(workers), len(set(workers))) == (0, 12, 1)
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_run_that_leaves_something_behind_fails(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """By a status of its own: no test of it failed."""
+    status, summary = run_pytest(tmp_path, LEAVES, "", options=options)
+    assert status == LEFT_BEHIND
+    assert "1 passed" in summary
+    assert run_pytest(tmp_path, TIDY, "", options=options)[0] == 0  # control
+
+
+def test_files_that_took_long_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["a.py::x[1]", "b.py::x", "a.py::y", "new.py::x", "c.py::x"]
+    items: Any = [SimpleNamespace(nodeid=name) for name in names]
+    monkeypatch.setattr(
+        "tests.sim.durations.recorded", lambda: {"b.py": 2.0, "c.py": 30.5}
+    )
+    longest_first(items)
+    assert [item.nodeid for item in items] == [
+        *("c.py::x", "b.py::x", "a.py::x[1]", "a.py::y", "new.py::x"),
+    ]
+
+
+def test_what_was_recorded_is_of_files_that_there_are() -> None:
+    assert recorded()
+    assert [name for name in recorded() if not (ROOT / name).is_file()] == []

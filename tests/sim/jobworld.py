@@ -6,11 +6,9 @@ party signed; ``change`` makes another agreement of it and has it signed again.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import re
 import shutil
-import tempfile
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +30,7 @@ from sealift.release.vault import Vault
 from sealift.train.local import LocalRun, SealedRows, train_local
 from sealift.train.settings import read_job
 from tests.sim.inplace import InPlace
+from tests.sim.runfolder import made_once
 
 RECIPE = """
 import time
@@ -114,12 +113,9 @@ class Wishes:
     rule: dict[str, str] = field(default_factory=dict)
 
 
-@functools.cache
 def plain_world() -> World:
-    """The demo's world, made once per process of tests."""
-    folder = Path(tempfile.mkdtemp(prefix="sealift-world-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return make_world(folder / "world")
+    """The demo's world, made once per run of tests."""
+    return World(made_once("world", make_world))
 
 
 @functools.cache

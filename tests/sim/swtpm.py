@@ -1,12 +1,11 @@
 """Software TPMs: really manufactured, really answering, one process each.
 
-Manufacturing takes a second, so it happens once a process and number; every TPM that a
+Manufacturing takes a second, so it happens once a run and number; every TPM that a
 test starts is a copy of that state. Two numbers are two machines by one maker.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import shutil
 import socket
@@ -16,17 +15,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from sealift.attest.tpm.client import Command, TpmClient
 from sealift.crypto.certificate import Certificate, certificates_from_pem
+from tests.sim.runfolder import made_once
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Who certifies the software TPMs of this process."""
+    """Who certifies the software TPMs of this run."""
 
     folder: Path
 
@@ -42,11 +41,12 @@ class Maker:
         return certificates_from_pem((self.folder / "ca" / name).read_bytes())[0]
 
 
-@cache
 def maker(name: str) -> Maker:
     """A maker of TPMs, with a root of its own."""
-    folder = Path(tempfile.mkdtemp(prefix=f"swtpm-{name}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Maker(made_once(f"swtpm-{name}", _establish))
+
+
+def _establish(folder: Path) -> None:
     (folder / "ca").mkdir()
     options = folder / "options"
     options.write_text(
@@ -62,24 +62,24 @@ def maker(name: str) -> Maker:
         f"create_certs_tool_config = {folder}/localca.conf\n"
         f"create_certs_tool_options = {options}\n"
     )
-    return Maker(folder)
 
 
-@cache
 def manufactured(number: int, by: str) -> Path:
     """The state of a TPM as it leaves its maker."""
-    folder = maker(by).folder / f"tpm{number}"
-    folder.mkdir()
-    subprocess.run(
-        [
-            *("swtpm_setup", "--tpm2", "--tpmstate", str(folder)),
-            *("--config", str(maker(by).folder / "setup.conf")),
-            *("--create-ek-cert", "--ecc", "--pcr-banks", "sha256,sha384"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return folder
+    settings = maker(by).folder / "setup.conf"
+
+    def manufacture(folder: Path) -> None:
+        subprocess.run(
+            [
+                *("swtpm_setup", "--tpm2", "--tpmstate", str(folder)),
+                *("--config", str(settings), "--create-ek-cert", "--ecc"),
+                *("--pcr-banks", "sha256,sha384"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+
+    return made_once(f"swtpm-{by}-{number}", manufacture)
 
 
 @dataclass
