@@ -25,7 +25,7 @@ from tests.sim.inside import demand
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.distributed
 Tried = tuple[str, list[RuntimeEvent]]
 WRITE = """
 import os, sys

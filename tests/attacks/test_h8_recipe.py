@@ -51,7 +51,7 @@ from tests.sim.memoryscan import family
 from tests.unit.train.joints import cargo_of, resource
 from tests.unit.train.test_output import RULE
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.distributed
 SUCCESS = "LookupError"
 REFUSED = ("PermissionError", "FileNotFoundError", "OSError", "ConnectionRefusedError")
 WANTED = {"full": BEST, "without namespaces": WITHOUT_NAMESPACES, "none": "none"}

@@ -61,7 +61,7 @@ def serving(consortium: Consortium, folder: Path) -> Iterator[Relay]:
         thread.start()
         yield relay
         relay.close()
-        thread.join(10)
+        thread.join(300)
 
 
 def collect(consortium: Consortium, relay: Relay) -> str:

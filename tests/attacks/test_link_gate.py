@@ -148,7 +148,7 @@ class Met:
 
     def wait(self):
         with contextlib.suppress(threading.BrokenBarrierError):  # asked once more
-            self._both.wait(20)
+            self._both.wait(300)
         self._both.abort()
         if self._error is not None:
             raise self._error
@@ -160,7 +160,7 @@ def test_two_threads_wait_for_the_same_verdict(error):
     undone, gate, ended = [], Gate(), []
 
     def undo():
-        undone.append(gate._lock.acquire(timeout=20))  # not held by this very thread
+        undone.append(gate._lock.acquire(timeout=300))  # not held by this very thread
         gate._lock.release()
 
     gate.on_failure(undo)
@@ -177,6 +177,6 @@ def test_two_threads_wait_for_the_same_verdict(error):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert ended == [["passed"], ["refused"]][error is not None] * 2
     assert undone == ([] if error is None else [True, True])

@@ -28,7 +28,7 @@ from tests.sim.inside import demand, look
 from tests.sim.memoryscan import family
 from tests.unit.train.joints import cargo
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.distributed
 RECIPE = b"""
 import json
 import os

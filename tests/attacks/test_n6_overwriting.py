@@ -27,7 +27,7 @@ from sealift.train.worker.workshop import Workshop
 from tests.sim.served import FORM, rows
 from tests.unit.train.joints import cargo
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.distributed
 
 
 class SpiedArea(Area):

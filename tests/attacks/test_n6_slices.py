@@ -25,7 +25,7 @@ from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look
 from tests.unit.train.joints import cargo, in_place, joint
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.distributed
 # Sixty labels of somebody's held-out rows, left in whatever is open and has an offset.
 CARRIER = """
 import os

@@ -269,7 +269,7 @@ def test_what_waits_counts_against_its_senders(relay: Relay) -> None:
             pass
         stack.close()
         for thread in threads:
-            thread.join(10)
+            thread.join(300)
             assert not thread.is_alive()
 
 
@@ -282,7 +282,7 @@ def test_who_was_held_goes_on_where_it_was(relay: Relay) -> None:
         while got < 64:
             got += Envelope.parse(victim.receive(20)).kind is EnvelopeKind.FRAME
         for thread in threads:
-            thread.join(10)
+            thread.join(300)
         wait_until(lambda: not relay._held)
 
 
@@ -326,7 +326,7 @@ def test_opening_and_closing_counts_as_well(relay: Relay) -> None:
         wait_until(lambda: relay._held, 60)
         assert waiting_bytes(relay) <= relay_module.ADDRESS_BYTES
         sender.close()
-        thread.join(10)
+        thread.join(300)
 
 
 def test_who_takes_nothing_for_long_is_dropped(

@@ -86,7 +86,7 @@ def places(served: Served) -> int:
 
 
 def wait_until_all_stall(served: Served, number: int) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         with served.desk._changed:
             found = [each.question.room() for each in served.desk._streams]

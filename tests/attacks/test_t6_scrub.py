@@ -126,7 +126,7 @@ def leave_half_way(job: LiveJob, signed: SignedLease) -> None:
         first = Present(signed, held.source.header_bytes, len(held.leaves))
         send_message(session, first)
         send_message(session, Leaves(b"".join(held.leaves)))
-        receive_message(session, Ready, timeout_s=20)
+        receive_message(session, Ready, timeout_s=300)
         send_message(session, PathTaken("relay"))
         key = session.export(Label.VISIT_FRAME, signed.lease.digest.raw)
         for sequence in range(2):

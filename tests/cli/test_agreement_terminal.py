@@ -62,7 +62,7 @@ def type_in(folder: Path, words: list[str], answers: list[str]) -> tuple[int, st
     )  # fmt: skip
     os.close(theirs)
     os.write(ours, "".join(f"{line}\n" for line in answers).encode())
-    said, _ = process.communicate(timeout=50)
+    said, _ = process.communicate(timeout=300)
     os.close(ours)
     return process.returncode, said.decode()
 

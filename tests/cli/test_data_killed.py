@@ -133,7 +133,7 @@ def stopped(home: Path, number: int) -> tuple[int, str]:
         if number == signal.SIGINT:
             refused_meanwhile(home)
         run.send_signal(number)
-        errors = run.communicate(timeout=30)[1]
+        errors = run.communicate(timeout=300)[1]
     (home / "slow.py").write_text(SLOW.replace("60", "0"))
     return run.returncode, errors
 

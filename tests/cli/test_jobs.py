@@ -55,7 +55,7 @@ def sealift_says(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,
     )
     return Said(ended.returncode, ended.stdout, ended.stderr.splitlines())
 

@@ -104,7 +104,7 @@ def test_signals_end_in_their_code_and_leave_nothing(
 ) -> None:
     child, _ = asking
     child.send_signal(number)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 128 + number
     assert out == b""
     assert err.strip() == f"sealift: stopped by {number.name}".encode()
@@ -118,7 +118,7 @@ def test_two_different_passphrases(
     os.write(terminal, b"correct horse\n")
     wait_for_prompt(child)  # what is typed before it is thrown away
     os.write(terminal, b"battery staple\n")
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate(timeout=300)
     assert child.returncode == 2
     assert b"[passphrases-differ]" in err
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from sealift.attest.tpm.evidence import parse_body
 from sealift.lab.guest.agentport import AgentPort
 from tests.sim.guest import BOUND, GuestHost
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.guest
 
 
 def test_it_attests_for_whoever_connects(guest_host: GuestHost) -> None:

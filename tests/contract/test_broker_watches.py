@@ -23,7 +23,7 @@ from sealift.travel import brokerage, watcher
 from sealift.travel.brokerage import Brokerage
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, make_consortium
 
-WAIT_S = 10.0
+WAIT_S = 300.0
 
 
 class Running:

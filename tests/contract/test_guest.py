@@ -38,7 +38,7 @@ from tests.sim.guest import (
     guest_host as boot_guest,
 )
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.guest
 
 
 def test_its_evidence_holds_and_rehearses_an_attested_host(

@@ -103,7 +103,7 @@ def session_with(
         with connect(here, ours, expect_party(consortium, Role.BROKER)) as session:
             yield session
     finally:
-        thread.join(20)
+        thread.join(300)
 
 
 def test_an_accelerator_collects_a_key(

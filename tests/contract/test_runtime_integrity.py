@@ -44,7 +44,7 @@ from tests.sim.guest import BOUND, enrol, folder, now_s
 from tests.sim.owners import Consortium, make_broker, make_consortium
 from tests.sim.watching import watching
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.guest
 BEAT_S = 4.0
 RECIPE = (resources.files("sealift.lab.demo") / "digits" / "recipe.py").read_bytes()
 CODE = measure_bundle({"recipe.py": RECIPE}, "recipe.py")

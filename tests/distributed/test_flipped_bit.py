@@ -16,7 +16,7 @@ from sealift.lab.worlds.folder import World
 from tests.sim.jobrun import JobRun, job_run
 from tests.sim.jobworld import Wishes, fresh_world, train_here
 
-pytestmark = [pytest.mark.distributed, pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.long]
 WISHES = Wishes(
     epochs=2,
     buffer_bytes=5 << 12,  # four cells and a rest

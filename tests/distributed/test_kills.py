@@ -46,7 +46,6 @@ def survive(world: World, folder: Path, kills: list[Kill]) -> tuple[str, int]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_each_role_is_killed_once(world: World, expected: str, tmp_path: Path) -> None:
     kills = [
         Kill("accelerator", 40, 0.05),

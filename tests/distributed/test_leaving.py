@@ -78,7 +78,6 @@ def begin(world: World, run: JobRun) -> Side:
     return side
 
 
-@pytest.mark.timeout(150)
 @asked(Wishes(**LONG))  # type: ignore[arg-type]
 def test_the_run_goes_on_without_who_left(world: World, run: JobRun) -> None:
     side = begin(world, run)
@@ -120,7 +119,6 @@ def test_the_run_goes_on_without_who_left(world: World, run: JobRun) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(150)
 @asked(Wishes(on_missing="wait", epochs=30, step_s=SLOW_S))
 def test_the_run_ends_where_everybody_is_waited_for(world: World, run: JobRun) -> None:
     side = begin(world, run)
@@ -133,7 +131,6 @@ def test_the_run_ends_where_everybody_is_waited_for(world: World, run: JobRun) -
     assert line.endswith("[owner-left]")
 
 
-@pytest.mark.timeout(150)
 @asked(Wishes(**LONG))  # type: ignore[arg-type]
 def test_nobody_leaves_by_anothers_word(world: World, run: JobRun) -> None:
     """Control: what east says, told to north's side, ends none of north's visits."""

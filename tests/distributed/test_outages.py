@@ -12,7 +12,7 @@ from tests.sim.jobrun import WAIT_S, JobRun, job_run
 from tests.sim.jobworld import Wishes, fresh_world, train_here
 from tests.sim.strangers import WAYS, Stranger
 
-pytestmark = [pytest.mark.distributed, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.distributed, pytest.mark.long]
 
 WISHES = Wishes(
     epochs=2,

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.distributed
 
 UNAVAILABLE, PEER = 3, 4
 STOPPED = 128 + signal.SIGTERM
-STOP_S = 10.0
 TWO = Wishes(epochs=50, step_s=0.1, buffers=2, rule={"buffers": "2"})
 
 
@@ -32,13 +31,13 @@ def test_a_stop_scrubs_what_is_worked_on_and_what_waits(tmp_path: Path) -> None:
         until_two_are_here(run)
         accelerator = run["accelerator"]
         accelerator.signal(signal.SIGTERM)
-        assert accelerator.end(STOP_S) == STOPPED
+        assert accelerator.end() == STOPPED
         told = accelerator.events[-1]
         assert told.kind == "visit.abandoned"
         assert told.fields["visits"] == 2
         assert told.fields["verified"] is True
         assert told.fields["scrubbed_bytes"] > 0
-        assert run["orchestrator"].end(STOP_S) == PEER
+        assert run["orchestrator"].end() == PEER
 
 
 @pytest.mark.long
@@ -49,7 +48,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         accelerator = run["accelerator"]
         accelerator.signal(signal.SIGTERM)
         accelerator.signal(signal.SIGTERM)
-        assert accelerator.end(STOP_S) == STOPPED
+        assert accelerator.end() == STOPPED
 
 
 def test_buffers_that_do_not_fit_are_refused_before_any_key(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.sim.jobrun import Running, job_run
 from tests.sim.jobworld import RECIPE, Wishes, fresh_world
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.distributed
 
 FAILS = RECIPE.replace(
     "        time.sleep(STEP_S)\n",

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.guest,
     pytest.mark.soak,
-    pytest.mark.timeout(300),
 ]
 LEVEL = "development (rehearsing attested-host)"
 
@@ -26,7 +25,7 @@ def sealift(*words: str | Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "sealift", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
         env=os.environ | {"SEALIFT_GUEST": str(folder())},
     )

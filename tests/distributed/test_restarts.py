@@ -28,7 +28,7 @@ from tests.sim.jobworld import (
     write_job,
 )
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.distributed
 
 CELL = 16  # rows, as the demo's tables are sealed
 ROW_BYTES = 264

@@ -15,7 +15,7 @@ from tests.distributed.test_faults import children_of
 from tests.sim.jobrun import JobRun, job_run
 from tests.sim.jobworld import Wishes, fresh_world, train_here
 
-pytestmark = [pytest.mark.distributed, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.distributed, pytest.mark.long]
 
 WISHES = Wishes(
     epochs=2,

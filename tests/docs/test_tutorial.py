@@ -41,7 +41,6 @@ def environment(place: Path) -> Mapping[str, str]:
 
 @pytest.mark.distributed
 @pytest.mark.swtpm
-@pytest.mark.timeout(240)
 def test_every_box_is_typed_and_says_so(tmp_path: Path) -> None:
     if shutil.which("swtpm_setup") is None:
         pytest.skip("there is no swtpm")

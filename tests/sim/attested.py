@@ -111,7 +111,7 @@ def both(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
     try:
         here = first()
     finally:
-        thread.join(20)
+        thread.join(300)
     if errors:
         raise errors[0]
     return here, outcome[0]

@@ -224,7 +224,7 @@ class StandInDriver:
     def synchronize(self, event: StandInEvent) -> None:
         self.gpu.count("cuEventSynchronize")
         if event.mark is not None:
-            assert event.mark.past.wait(30), "the stand-in waited for ever"
+            assert event.mark.past.wait(300), "the stand-in waited for ever"
         if self.gpu.sticky is not None:
             raise self.gpu.sticky
 

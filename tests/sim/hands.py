@@ -38,7 +38,7 @@ from sealift.travel.messages import (
 from tests.sim.sealed_rows import Named
 from tests.sim.visit_parts import FakeClock
 
-WAIT_S = 10.0
+WAIT_S = 300.0
 
 
 class Hand:

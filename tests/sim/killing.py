@@ -22,7 +22,7 @@ ROLES = (
     "accelerator", "orchestrator", *(f"{role}-{owner}" for role in ("holder", "broker")
     for owner in OWNERS),
 )  # fmt: skip
-RUN_S = 120.0
+RUN_S = 500.0
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class Other:
 
     def join(self) -> Any:
         """Its result, or its error, which is raised here."""
-        self._thread.join(20)
+        self._thread.join(300)
         assert not self._thread.is_alive()
         if self.error is not None:
             raise self.error

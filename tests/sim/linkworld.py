@@ -59,7 +59,7 @@ class LinkWorld:
         transport_class=Tampered,
         nbytes=SLOT_BYTES,
         receiver_keys=None,
-        timeout_s=5,
+        timeout_s=300,
     ):
         self.keys = keys or LinkKeys(SecretKey.generate(), SecretKey.generate())
         self.engine = engine or HostDevice(threads=2)

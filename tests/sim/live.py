@@ -58,7 +58,7 @@ from tests.sim.sealing import seal_resource
 
 ROOT = Path(__file__).parents[2]
 JOB = "job"
-WAIT_S = 30.0
+WAIT_S = 300.0
 OWNERS = ("ada", "bern")
 EPOCHS = 1000  # more than any test asks for
 T = TypeVar("T")

@@ -72,7 +72,7 @@ class Doubler:
 
     def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
         self.entered.set()
-        self.gate.wait(10)
+        self.gate.wait(300)
         self.batches.append([len(part) // 8 for part in parts])
         x = np.frombuffer(b"".join(bytes(part) for part in parts), np.float32)
         if (x == POISON).any():
@@ -83,7 +83,7 @@ class Doubler:
         self.streams[stream] = 0
 
     def next(self, stream: int, rows: int) -> bytearray | None:
-        self.steps.wait(10)
+        self.steps.wait(300)
         self.streams[stream] += 1
         return bytearray(self._tokens(rows, self.streams[stream]).tobytes())
 
@@ -200,7 +200,7 @@ class Served:
         finally:
             self.model.gate.set()
             self.desk.stop(JobError("the test is over", code="recipe-killed"))
-            worker.join(10)
+            worker.join(300)
             assert not worker.is_alive()
 
     def dial(

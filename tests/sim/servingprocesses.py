@@ -98,10 +98,10 @@ class Served:
     def kill(self) -> None:
         """The server alone, at once."""
         self.server.kill()
-        self.server.wait(10)
+        self.server.wait(300)
 
     def stop(self) -> None:
         for each in (self.server, self.broker):
             if each.poll() is None:
                 each.terminate()
-            each.communicate(timeout=15)
+            each.communicate(timeout=300)

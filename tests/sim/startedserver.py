@@ -92,11 +92,11 @@ class Started:
                 tally=self.server.tally,
             )
             self.thread.start()
-            assert self.ready.wait(10)
+            assert self.ready.wait(300)
             door.open()
             try:
                 yield listener.address
             finally:
                 self.server.end()
-                self.thread.join(10)
+                self.thread.join(300)
                 door.close()

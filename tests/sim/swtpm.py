@@ -115,7 +115,7 @@ class SoftwareTpm:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(10)
+            self.process.wait(300)
             self.process = None
 
     def reset(self) -> None:
@@ -124,7 +124,7 @@ class SoftwareTpm:
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 300
     while process.poll() is None and time.monotonic() < until:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
             if path.exists() and probe.connect_ex(str(path)) == 0:

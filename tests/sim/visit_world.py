@@ -199,7 +199,7 @@ class VisitWorld:
             outcome.error = error
         finally:
             line.close()
-            thread.join(20)
+            thread.join(300)
             assert not thread.is_alive()
         return outcome
 

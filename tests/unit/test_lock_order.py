@@ -41,7 +41,7 @@ def take(*locks: Noted) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(20)
+    thread.join(300)
     assert not thread.is_alive()
 
 
@@ -80,7 +80,7 @@ def test_what_another_thread_let_go_is_not_held(recorder: Recorder) -> None:
     upper.acquire()
     letting_go = threading.Thread(target=upper.release)
     letting_go.start()
-    letting_go.join(20)
+    letting_go.join(300)
     with lock("lower", recorder):
         assert recorder.pairs == {}
 
@@ -90,7 +90,7 @@ def test_who_waits_for_a_condition_does_not_hold_it(recorder: Recorder) -> None:
     changed = threading.Condition(upper)  # type: ignore[arg-type]
     with changed:
         threading.Thread(target=lambda: _tell(changed, lower)).start()
-        assert changed.wait(20)
+        assert changed.wait(300)
         with lower:
             pass
     assert set(recorder.pairs) == {("upper", "lower")}

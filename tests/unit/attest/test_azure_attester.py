@@ -232,7 +232,7 @@ def service() -> Iterator[MetadataService]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(300)
         Service.answer = None
 
 

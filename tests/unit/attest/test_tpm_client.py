@@ -165,7 +165,7 @@ def test_tcp_socket(tmp_path: Path) -> None:
         client.close()
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(300)
 
 
 def _patiently(name: str) -> SocketLink:

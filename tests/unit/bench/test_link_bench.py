@@ -123,7 +123,7 @@ def device_here(select):
         yield peer
     finally:
         peer.close()
-        thread.join(10)
+        thread.join(300)
         there.close()
         selection.engine.close()
 

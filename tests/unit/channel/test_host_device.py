@@ -31,7 +31,7 @@ class Slow(CpuBackend):
         class Waiting:
             def open_into(self, *given):
                 outer.begun.release()
-                assert outer.go.wait(10)
+                assert outer.go.wait(300)
                 return inner.open_into(*given)
 
         return Waiting()

@@ -159,8 +159,8 @@ def test_a_record_shorter_than_its_tag_is_not_forwarded():
 def link_of(here, there):
     """Sender and receiver of one link; whichever cannot be made raises."""
     keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
-    sender = LinkSender(here, keys, timeout_s=5)
-    return sender, LinkReceiver(there, keys, HostDevice(threads=1), timeout_s=5)
+    sender = LinkSender(here, keys, timeout_s=300)
+    return sender, LinkReceiver(there, keys, HostDevice(threads=1), timeout_s=300)
 
 
 class Older:

@@ -175,7 +175,7 @@ class ClosedMeanwhile(CpuBackend):
         written = self.inner.open_into(*arguments)
         closer = threading.Thread(target=self.close)
         closer.start()
-        closer.join(10)
+        closer.join(300)
         return written
 
 

@@ -32,7 +32,7 @@ class Recorder:
 
     def open(self, extents: Sequence[Extent]) -> None:
         self.began.set()
-        self.may.wait(30)
+        self.may.wait(300)
         self.seen += [extent.start // ROW for extent in extents]
         for extent in extents:
             if extent.start // ROW in self.bad:
@@ -59,14 +59,14 @@ def test_who_waits_opens_what_nobody_began(arena: WindowArena) -> None:
     other.may.clear()
     windows = HostWindows(arena, OpenerPool([other], own), ROW)
     pending = windows.begin(window(), 0)
-    assert other.began.wait(30)
+    assert other.began.wait(300)
     done = threading.Thread(target=pending.wait)
     done.start()
     while len(own.seen) < RUNS - 2:  # all but the group that the other is at
         done.join(0.01)
     assert done.is_alive()  # and it waits for that
     other.may.set()
-    done.join(30)
+    done.join(300)
     assert sorted(other.seen) == [0, 1]
     assert sorted(own.seen + other.seen) == list(range(RUNS))
     windows.close()
@@ -101,7 +101,7 @@ def test_a_window_nobody_wants_is_not_opened_further(arena: WindowArena) -> None
     windows = HostWindows(arena, OpenerPool([other], own), ROW)
     stream = WindowStream(iter([window()]), windows)
     stream._begin(until=1)
-    assert other.began.wait(30)
+    assert other.began.wait(300)
     arena.part(0, 1)[0] = 1
     ending = threading.Thread(target=stream.close)
     ending.start()
@@ -109,7 +109,7 @@ def test_a_window_nobody_wants_is_not_opened_further(arena: WindowArena) -> None
     assert ending.is_alive()  # the group that was begun may still be written to
     assert any(arena.part(0, 1))
     other.may.set()
-    ending.join(30)
+    ending.join(300)
     assert (other.seen, own.seen) == ([0, 1], [])
     assert not any(arena.part(0, 1))
     windows.close()
@@ -212,9 +212,9 @@ def test_a_thread_too_many_waits_for_an_opener(arena: WindowArena) -> None:
     assert pool._threads is not None
     pool._threads._max_workers = 2
     both = [pool.submit([Extent(0, row * ROW, (row + 1) * ROW, 0)]) for row in (0, 1)]
-    assert other.began.wait(30)
+    assert other.began.wait(300)
     assert wait(both, 0.2).done == set()
     other.may.set()
-    assert [each.result(30) for each in both] == [None, None]
+    assert [each.result(300) for each in both] == [None, None]
     assert sorted(other.seen) == [0, 1]
     pool.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from html import escape
 from html.parser import HTMLParser
@@ -24,9 +23,7 @@ from sealift.lab.demo.words import LEVEL_IN_WORDS
 from sealift.lab.demo.world import ONE_BUFFER, Travel
 from sealift.lab.worlds.folder import OWNERS
 from sealift.train.totals import Statistic
-
-BROWSERS = ("chromium", "google-chrome", "chromium-headless-shell")
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
+from tests.sim.browser import CHROMIUM
 
 
 def outcome(
@@ -247,7 +244,7 @@ def test_a_local_run_has_no_visits_to_show(tmp_path: Path) -> None:
     assert "Who is inside when" not in page
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="this machine lacks Chromium")
+@pytest.mark.chromium
 def test_a_browser_shows_it_without_network(tmp_path: Path) -> None:
     shown = outcome(tmp_path)
     shown.report.write_text(render(shown), encoding="utf-8")
@@ -256,7 +253,7 @@ def test_a_browser_shows_it_without_network(tmp_path: Path) -> None:
     assert "CONSOLE" not in log.stderr
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="this machine lacks Chromium")
+@pytest.mark.chromium
 def test_the_browsers_complaints_are_seen(tmp_path: Path) -> None:
     """Control: what the policy forbids leaves a line in the browser's log."""
     shown = outcome(tmp_path)
@@ -281,6 +278,6 @@ def browse(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         ],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,
         check=True,
     )

@@ -62,12 +62,12 @@ def landlock_version() -> int:
 
 def get(address: Address, path: str = "/healthz", **more: object) -> httpx.Response:
     url = f"http://{address[0]}:{address[1]}{path}"
-    return httpx.get(url, timeout=30, **more)  # type: ignore[arg-type]
+    return httpx.get(url, timeout=300, **more)  # type: ignore[arg-type]
 
 
 @contextmanager
 def connected(address: Address) -> Iterator[socket.socket]:
-    with socket.create_connection(address, timeout=30) as connection:
+    with socket.create_connection(address, timeout=300) as connection:
         yield connection
 
 

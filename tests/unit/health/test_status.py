@@ -174,7 +174,7 @@ def test_what_fails_does_not_end_the_reports(
 
     with made:
         monkeypatch.setattr(reporting, "write_status", full)
-        assert made._ended.wait(60)
+        assert made._ended.wait(300)
     assert len(tries) > 3
 
 

@@ -38,7 +38,7 @@ def test_no_batch_is_packed_over_another(parties: LinkedParties) -> None:
         packed, go_on = threading.Event(), threading.Event()
         hold_up(sender, packed, go_on)
         first = Other(lambda: sender.send(batch(1)))
-        assert packed.wait(10)
+        assert packed.wait(300)
         for second in (lambda: sender.send(batch(2)), lambda: sender.send_ahead([])):
             with pytest.raises(UsageError) as caught:
                 second()
@@ -57,7 +57,7 @@ def hold_up(sender: Sender, packed: threading.Event, go_on: threading.Event) -> 
 
     def held_up(source: Any) -> None:
         packed.set()
-        assert go_on.wait(10)
+        assert go_on.wait(300)
         send(source)
 
     sender._link.send = held_up  # type: ignore[method-assign]
@@ -72,7 +72,7 @@ def test_two_calls_at_once_would_send_one_batch_twice(
         packed, go_on = threading.Event(), threading.Event()
         hold_up(sender, packed, go_on)
         sending = Other(lambda: sender.send(batch(1)))
-        assert packed.wait(10)
+        assert packed.wait(300)
         second = Other(lambda: sender.send(batch(2)))
         while sender._packed[64] != 2:  # where y begins
             pass

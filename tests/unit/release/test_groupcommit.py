@@ -33,7 +33,7 @@ class Disk:
     def commit(self, changes: Sequence[int]) -> list[int | Exception]:
         self.commits.append(list(changes))
         self.busy.set()
-        assert self.free.wait(10)
+        assert self.free.wait(300)
         if self.full:
             raise UnavailableError("the disk is full", code="disk-full")
         odd = PolicyError("odd")
@@ -51,13 +51,13 @@ def run_together(disk: Disk, group: GroupCommit[int, int]) -> list[int | str]:
 
     with ThreadPoolExecutor(MANY + 1) as pool:
         first = pool.submit(run, MANY)
-        assert disk.busy.wait(10)
+        assert disk.busy.wait(300)
         rest = [pool.submit(run, change) for change in range(MANY)]
         while len(group._queue) < MANY:
             pass
         assert not any(each.done() for each in (first, *rest))
         disk.free.set()
-        return [each.result(10) for each in (first, *rest)]
+        return [each.result(300) for each in (first, *rest)]
 
 
 def test_who_waits_for_the_disk_is_written_together() -> None:

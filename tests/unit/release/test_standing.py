@@ -151,5 +151,5 @@ def test_nobody_is_told_before_it_is_logged(standings: Standings) -> None:
 
     waiting: list[threading.Thread] = []
     standings.revoke(ONE, "ima-not-allowed", log)
-    waiting[0].join(5)
+    waiting[0].join(300)
     assert told == [False]

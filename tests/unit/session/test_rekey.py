@@ -118,7 +118,7 @@ def renewal_error(here: Session, there: Session) -> SealiftError:
     thread.start()
     with pytest.raises(SealiftError) as refusal:
         here.rekey(2)
-    thread.join(10)
+    thread.join(300)
     return refusal.value
 
 

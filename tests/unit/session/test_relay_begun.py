@@ -22,7 +22,7 @@ def test_who_left_before_it_was_heard_takes_no_name() -> None:
             here, there = socket.socketpair()
             there.close()
             relay.attach(here, registration(f"late-{number}"))
-        end = time.monotonic() + 5
+        end = time.monotonic() + 300
         while (relay._lines or relay._begun) and time.monotonic() < end:
             time.sleep(0.01)
         assert relay.names == frozenset()

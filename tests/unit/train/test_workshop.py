@@ -23,7 +23,6 @@ def silent(_wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
         return subprocess.Popen(SLEEPING, pass_fds=kept), ours
 
 
-@pytest.mark.timeout(60)
 def test_a_process_that_does_not_start_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -129,7 +129,7 @@ def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
 
     def write_slowly(path: Path, content: bytes) -> None:
         writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(300)
         write_whole(path, content)
 
     monkeypatch.setattr("sealift.travel.attendance.write_whole", write_slowly)
@@ -138,7 +138,7 @@ def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
     signed = cast(Any, head(consortium, "ada"))
     visit = threading.Thread(target=receipts.keep, args=(lease, signed))
     visit.start()
-    assert writing.wait(10)
+    assert writing.wait(300)
     assert (receipts.kept, receipts.lost) == (0, 0)
     go_on.set()
     visit.join()

@@ -47,7 +47,7 @@ def run(look: Looking, looks: int) -> tuple[list[Event], list[BaseException], bo
     broken: list[BaseException] = []
     watch = Watcher("leases", look, broken=broken.append, sink=events.append)
     watch.start()
-    seen = all(look.looked.acquire(timeout=10) for _ in range(looks))
+    seen = all(look.looked.acquire(timeout=300) for _ in range(looks))
     watch.stop(10)
     return events, broken, seen
 
@@ -75,7 +75,7 @@ def test_an_event_that_cannot_be_written_ends_nothing() -> None:
     look = Looking(*REFUSED)
     watch = Watcher("leases", look, broken=pytest.fail, sink=full)
     watch.start()
-    assert all(look.looked.acquire(timeout=10) for _ in range(len(REFUSED) + 2))
+    assert all(look.looked.acquire(timeout=300) for _ in range(len(REFUSED) + 2))
     watch.stop(10)
 
 
@@ -90,7 +90,7 @@ def test_stopped_it_looks_no_more() -> None:
     look = Looking()
     watch = Watcher("leases", look, broken=pytest.fail, sink=lambda event: None)
     watch.start()
-    assert look.looked.acquire(timeout=10)
+    assert look.looked.acquire(timeout=300)
     watch.stop(10)
     while look.looked.acquire(blocking=False):
         pass

@@ -107,7 +107,7 @@ def test_what_comes_after_refused_verdicts_is_not_queued(made, act):
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()
     engine.upload(bytes(plain.nbytes), plain)  # wants the lock meanwhile
-    follower.join(20)
+    follower.join(300)
     assert not follower.is_alive()
     assert out == b"?" * 100
 
@@ -189,7 +189,7 @@ class OneBefore:
     def __enter__(self):
         if threading.current_thread().name == "opener":
             self.reached.set()
-            assert self.refusing.wait(20)
+            assert self.refusing.wait(300)
         if not self._real.acquire(timeout=self._patience_s):
             raise TimeoutError
 
@@ -224,10 +224,10 @@ def refused_while_its_table_is_taken(engine, patience_s):
         return thread
 
     opener = run("opener", opening.open)  # takes the table of the refused batch back
-    assert lock.reached.wait(20)
+    assert lock.reached.wait(300)
     waiter = run("waiter", refused.wait)
     for thread in (opener, waiter):
-        thread.join(20)
+        thread.join(300)
         assert not thread.is_alive()
     return ended, others
 

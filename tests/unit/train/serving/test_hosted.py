@@ -23,7 +23,6 @@ from sealift.train.worker.servedmodel import ServedModel
 from sealift.train.worker.workshop import Workshop
 from tests.sim.served import FORM, rows
 
-pytestmark = pytest.mark.timeout(120)
 RECIPE = b"""
 import os
 import socket

@@ -30,7 +30,7 @@ from tests.sim.startedserver import Started
 from tests.sim.tsm_folder import StandInTsmFolder
 from tests.sim.vectors import vectors_folder
 
-pytestmark = [pytest.mark.vectors, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.vectors
 # A machine's log, how many modules ran in it since, and the least that evidence has then.
 MODULES = 3000
 GUESTS = {
