@@ -88,7 +88,7 @@ def test_enrolled_host_rehearses_an_attested_host(scene: Scene) -> None:
     assert claims.code_bundle == BUNDLE
     assert [each.kind for each in claims.events] == [CODE_BUNDLE, MODULE]
     assert claims.attester.startswith("tpm:000b")
-    assert "test maker" in claims.notes[0]
+    assert "vouched for by software" in claims.notes[0]
 
 
 def test_software_tpm_stays_development_whatever_its_root_is_called(
