@@ -33,11 +33,11 @@ from sealift.train.faults import Fault
 from sealift.train.joint import JointTraining
 from sealift.train.output import Measured, let_out
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.tasks import LoopSettings
 from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import BEST, WITHOUT_NAMESPACES, Workshop
+from sealift.travel.settings import TrainingSettings
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,
     NAME_BYTES,
@@ -67,7 +67,7 @@ class Stage:
     def attack(self, name: str, **limits: float) -> str:
         """The code or type that the attack ended with; empty if nothing stopped it."""
         self.workshop.limits = WorkshopLimits(**limits)  # type: ignore[arg-type]
-        training = JointTraining(self.workshop, LoopSettings(1, batch_rows=2))
+        training = JointTraining(self.workshop, TrainingSettings(seed=1, batch_rows=2))
         try:
             training.work([cargo_of(table(), attack_rows(name))])
         except SealiftError as error:
@@ -80,7 +80,7 @@ class Stage:
         return ""
 
     def measure(self) -> Measured:
-        training = JointTraining(self.workshop, LoopSettings(1, batch_rows=2))
+        training = JointTraining(self.workshop, TrainingSettings(seed=1, batch_rows=2))
         held = replace(table("heldout"), rows=8, total_bytes=8 * NAME_BYTES)
         rows = attack_rows("", 8)
         return training.work([cargo_of(held, rows)], "heldout")["ada-heldout"]
@@ -283,7 +283,7 @@ def test_a_parent_that_reads_whatever_length_it_is_told(
 
 def test_what_it_writes_into_a_partys_rows_stays_with_it(stage: Stage) -> None:
     cargo = cargo_of(table(), attack_rows("write_rows"))
-    training = JointTraining(stage.workshop, LoopSettings(1, batch_rows=2))
+    training = JointTraining(stage.workshop, TrainingSettings(seed=1, batch_rows=2))
     with pytest.raises(SealiftError, match=SUCCESS):  # control: it does write
         training.work([cargo])
     assert bytes(cargo.rows.view) == attack_rows("write_rows").numpy().tobytes()

@@ -16,14 +16,13 @@ from sealift.errors import PolicyError, UnavailableError
 from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.train.jobshapes import JobShapes
-from sealift.train.messages import AcceleratorSettings
 from sealift.travel.attendance import Attendance
 from sealift.travel.holder import HeldResource, Provisioning, check_lease
 from sealift.travel.lease import LeaseTerms, sign_lease
 from sealift.travel.served import SERVED_NAME
-from sealift.travel.settings import TravelSettings
 from sealift.travel.sizing import BufferChoice
 from tests.sim.hands import Hand
+from tests.sim.settings import job_settings
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE
 from tests.unit.travel.test_attendance import attendance
@@ -141,17 +140,17 @@ def test_a_holder_counts_by_the_agreements_rule(
 
 
 CHOICE = BufferChoice(1 << 20, "as the job began")
-ASKED = AcceleratorSettings(0, 8, 1, 5.0)
+ASKED = job_settings(batch_rows=8)
 SHAPES = {
-    "seed": replace(ASKED, seed=1),
-    "batch": replace(ASKED, batch_rows=9),
-    "threads": replace(ASKED, threads=2),
-    "epochs": replace(ASKED, travel=TravelSettings(epochs=2)),
-    "order": replace(ASKED, travel=TravelSettings(order="by-size")),
-    "cut": replace(ASKED, travel=TravelSettings(buffer_bytes=1 << 20)),
-    "mixing": replace(ASKED, travel=TravelSettings(mixed=True)),
-    "sums": replace(ASKED, travel=TravelSettings(prepare=True)),
-    "evaluation": replace(ASKED, travel=TravelSettings(evaluate_every=1)),
+    "seed": job_settings(batch_rows=8, seed=1),
+    "batch": job_settings(batch_rows=9),
+    "threads": job_settings(batch_rows=8, threads=2),
+    "epochs": job_settings(batch_rows=8, epochs=2),
+    "order": job_settings(batch_rows=8, order="by-size"),
+    "cut": job_settings(batch_rows=8, buffer_bytes=1 << 20),
+    "mixing": job_settings(batch_rows=8, mixed=True),
+    "sums": job_settings(batch_rows=8, prepare=True),
+    "evaluation": job_settings(batch_rows=8, evaluate_every=1),
 }
 
 
@@ -168,6 +167,6 @@ def test_a_job_goes_on_in_its_shape(case: str) -> None:
 def test_what_decides_nothing_may_change() -> None:
     shapes = JobShapes()
     shapes.hold("job", ASKED.shape, CHOICE)
-    patient = replace(ASKED, meet_s=9.0, travel=TravelSettings(lease_s=9.0, buffers=2))
+    patient = job_settings(batch_rows=8, lease_s=9.0, meet_s=9.0, buffers=2)
     other = BufferChoice(1 << 30, "half of the memory")
     assert shapes.hold("job", patient.shape, other) is CHOICE

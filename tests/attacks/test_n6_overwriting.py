@@ -19,11 +19,12 @@ from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.train.joint import JointTraining
 from sealift.train.serving.hosted import HostedModel, HostLimits
-from sealift.train.tasks import Given, LoopSettings
+from sealift.train.tasks import Given
 from sealift.train.worker import taskprocess
 from sealift.train.worker.area import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
+from sealift.travel.settings import TrainingSettings
 from tests.sim.served import FORM, rows
 from tests.unit.train.joints import cargo
 
@@ -129,7 +130,7 @@ def act(name: str) -> str:
     limits = WorkshopLimits(work_s=8.0)
     with Workshop(files, "recipe.py", limits=limits) as shop:
         # A state is handed over after the first step, before the recipe acts.
-        settings = LoopSettings(1, batch_rows=16, digest_every=1)
+        settings = TrainingSettings(seed=1, batch_rows=16, digest_every=1)
         training = JointTraining(shop, settings)
         training.build()
         try:

@@ -16,12 +16,13 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.train.joint import JointTraining
 from sealift.train.states import TrainingState
-from sealift.train.tasks import Given, LoopSettings, SliceTask, TaskModel
+from sealift.train.tasks import Given, SliceTask, TaskModel
 from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
 from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
+from sealift.travel.settings import TrainingSettings
 from tests.sim.inside import look
 from tests.unit.train.joints import cargo, in_place, joint
 
@@ -59,7 +60,7 @@ def evaluate(model, batch):
 
 def carried(workplace: Any) -> tuple[float, float]:
     """One owner's loss before and after another owner's rows were evaluated."""
-    training = JointTraining(workplace, LoopSettings(1, batch_rows=64))
+    training = JointTraining(workplace, TrainingSettings(seed=1, batch_rows=64))
     before = training.work([cargo("bob")])["bob-train"].metrics["loss"]
     training.work([cargo("alice", 40, part="heldout")], "heldout")
     after = training.work([cargo("bob", epoch=1)])["bob-train"].metrics["loss"]
@@ -95,14 +96,14 @@ def configure_optimizers(model):
     return SGD(model.parameters(), lr=0.1)
 '''
 from sealift.train.joint import JointTraining
-from sealift.train.tasks import LoopSettings
+from sealift.travel.settings import TrainingSettings
 left_out = sys.argv[1:]
 workshop._INHERITED = [name for name in workshop._INHERITED if name not in left_out]
 text = io.StringIO()
 try:
     with workshop.Workshop({"recipe.py": RECIPE}, "recipe.py", text=text) as shop:
         assert shop.sandbox
-        JointTraining(shop, LoopSettings(1, batch_rows=2)).build()
+        JointTraining(shop, TrainingSettings(seed=1, batch_rows=2)).build()
 except JobError as error:
     print(error.code, error.why)
 print(text.getvalue())
@@ -174,7 +175,7 @@ def answers_of(area: Area, state: TrainingState) -> Answers:
     area._map[: len(state.tensors)] = state.tensors
     area._map[len(state.tensors) : len(state.tensors) + len(state.tree)] = state.tree
     model = TaskModel((), begun=True, windows=(0,))
-    task = SliceTask("train", LoopSettings(1, batch_rows=2), (model,))
+    task = SliceTask("train", TrainingSettings(seed=1, batch_rows=2), (model,))
     return Answers(task, Given(states=[state]), area)
 
 
@@ -206,4 +207,4 @@ def test_a_parent_that_cannot_have_a_worker_says_so() -> None:
         assert shop.sandbox
         shop.interrupt()
         with pytest.raises(JobError):
-            JointTraining(shop, LoopSettings(1, batch_rows=2)).build()
+            JointTraining(shop, TrainingSettings(seed=1, batch_rows=2)).build()

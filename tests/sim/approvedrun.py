@@ -101,7 +101,14 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
     )
     unused: Any = None
     handout = Handout(
-        verified, endpoint, job, unused, proof=unused, heads=tuple, terms=unused
+        verified,
+        endpoint,
+        job,
+        unused,
+        proof=unused,
+        heads=tuple,
+        travel=unused,
+        sandbox="",
     )
     training = SimpleNamespace(state=lambda: MODEL, digest=lambda: state_digest(MODEL))
     for output in handout._outputs(training):  # type: ignore[arg-type]

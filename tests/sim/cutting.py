@@ -15,13 +15,15 @@ from sealift.train.jobshapes import JobShapes
 from sealift.travel import orchestrator
 from sealift.travel.hosting import Hosting
 from sealift.travel.schedule import Group, Stop
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 
 
 def cut_at(rows: int) -> None:
     """The orchestrator asks for these rows of north first."""
 
-    def plan(resources: Sequence[Resource], _: TravelSettings) -> tuple[Group, ...]:
+    def plan(
+        resources: Sequence[Resource], _: JobSettings, size: int
+    ) -> tuple[Group, ...]:
         train = next(e for e in resources if (e.owner, e.part) == ("north", "train"))
         first = Stop(0, "north", train.name, "train", 0, rows)
         rest = Stop(0, "north", train.name, "train", rows, train.rows - rows)

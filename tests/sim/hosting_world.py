@@ -15,7 +15,7 @@ from sealift.channel.transports.memory import memory_pair
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session
-from sealift.travel.hosting import Hosting, Room
+from sealift.travel.hosting import Hosting
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (
     BufferOffered,
@@ -25,6 +25,7 @@ from sealift.travel.messages import (
     WorkVisits,
 )
 from sealift.travel.schedule import Stop
+from sealift.travel.settings import TravelSettings
 from tests.sim.hands import WAIT_S, Bring, honest
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import GuardedPool, TappedTransport
@@ -81,7 +82,9 @@ class HostingWorld:
         self._heard = threading.Condition()
         self.hosting = Hosting(
             world._setup(self._meet),
-            Room(buffers=buffers, mixed=mixed, idle_s=idle_s, planned=planned),
+            TravelSettings(buffers=buffers, mixed=mixed),
+            idle_s=idle_s,
+            planned=planned,
             send=self._hear,
             note=lambda offer, ended: ended,
             stop=self.stopped.append,

@@ -75,15 +75,19 @@ seed = {seed}
 [travel]
 order = "{order}"
 buffer_bytes = {buffer_bytes}
-lease_s = {lease_s}
-meet_s = {meet_s}
-gather_s = {gather_s}
-brokers_s = {brokers_s}
-rejoin_s = {rejoin_s}
 buffers = {buffers}
 mixed = {mixed}
-checkpoint_every = {checkpoint_every}
 on_missing = "{on_missing}"
+
+[run]
+gather_s = {gather_s}
+rejoin_s = {rejoin_s}
+checkpoint_every = {checkpoint_every}
+
+[run.advanced]
+lease_s = {lease_s}
+meet_s = {meet_s}
+brokers_s = {brokers_s}
 wait_s = 15.0
 """
 
@@ -181,4 +185,4 @@ def train_here(world: World) -> LocalRun:
             readers[name] = stack.enter_context(closing(reader))
         rows = SealedRows(agreement, readers, cards, keys)
         workplace = InPlace(files, agreement.code.entry)
-        return train_local(agreement, job, workplace, read_rows=rows)
+        return train_local(agreement, job.settings, workplace, read_rows=rows)

@@ -32,7 +32,6 @@ from sealift.session.establish import accept, connect
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
-from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import Lease, SignedLease, sign_lease
@@ -51,10 +50,10 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.peers import expect_accelerator
-from sealift.travel.settings import TravelSettings
 from tests.sim.owners import Consortium, make_broker, make_consortium
 from tests.sim.process import start, stop
 from tests.sim.sealing import seal_resource
+from tests.sim.settings import job_settings
 
 ROOT = Path(__file__).parents[2]
 JOB = "job"
@@ -236,8 +235,15 @@ def live_job(
         stack.callback(stop, process)
         control = _greet(orchestrator, consortium, agreement)
         stack.enter_context(control)
-        travel = TravelSettings(epochs=EPOCHS, buffers=buffers)
-        settings = AcceleratorSettings(0, batch_rows, threads, WAIT_S, travel)
+        settings = job_settings(
+            epochs=EPOCHS,
+            buffers=buffers,
+            batch_rows=batch_rows,
+            threads=threads,
+            meet_s=WAIT_S,
+            rejoin_s=0.0,
+            checkpoint_every=0,
+        )
         send_message(control, StartJob(JOB, encode(settings)))
         receive_message(control, JobReady, timeout_s=WAIT_S)
         job = LiveJob(

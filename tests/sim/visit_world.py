@@ -27,7 +27,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session
-from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.holder import HeldResource
 from sealift.travel.hostsetup import (
@@ -41,6 +41,7 @@ from sealift.travel.load import Columns
 from sealift.travel.messages import BufferOffered, OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.rules import VisitRules
+from sealift.travel.settings import TravelSettings
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
 from tests.sim.owners import Consortium, make_consortium
@@ -270,7 +271,8 @@ class VisitWorld:
                 self.endpoint.instance,
                 prove_instance(self.endpoint, self.agreement),
                 tuple,
-                RunTerms(buffers=1, mixed=False, sandbox="none"),
+                TravelSettings(),
+                "none",
             ),
             make_pool=self._make_pool,
             clock=self.clock,

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     limits.hide_memory()
     text = sys.stderr if agreement.output_rule.recipe_text else None
     entry = agreement.code.entry
-    rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
+    rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
         StateFolder(args.state or default_state(args.job, setup.job.name)) as folder,
         Workshop(
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         ) as workshop,
         open_dock(args, setup.sink) as dock,
     ):
-        most = MOST if setup.job.travel.rejoin_s else 0
+        most = MOST if setup.job.run.rejoin_s else 0
         restarts = Restarts(most, sink=setup.sink)
         seat = _Seat(
             setup,
@@ -127,7 +127,7 @@ class _Seat:
                 relay,
                 endpoint,
                 setup.agreement,
-                wait_s=setup.job.travel.gather_s,
+                wait_s=setup.job.run.gather_s,
                 sink=setup.sink,
             )
             keeping = StateKeeping(

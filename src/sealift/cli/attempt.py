@@ -81,12 +81,14 @@ def _rehearse(
     from sealift.train.containment import let_through
     from sealift.train.recipe import Recipe
     from sealift.train.rehearsal import rehearse
-    from sealift.train.tasks import LoopSettings
+    from sealift.travel.settings import TrainingSettings
 
     return rehearse(
         Recipe(files, entry, guard=let_through),
         schema,
-        LoopSettings(args.seed, args.batch_rows, args.threads),
+        TrainingSettings(
+            seed=args.seed, batch_rows=args.batch_rows, threads=args.threads
+        ),
         rows=args.rows,
         steps=args.steps,
         clock=time.perf_counter,

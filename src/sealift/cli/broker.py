@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     ) as broker:
         setup = replace(setup, agreement=broker.verified)
         heads = HeadStore(args.log.with_name(f"{args.log.name}.heads.json"))
-        rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
+        rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
         with reporting(args.status, broker, counts):
             rejoining.run(
                 lambda joined: _serve(setup, broker, heads, rejoining.dial_s, joined)

@@ -133,7 +133,7 @@ class _Holder:
         self._args = args
         self._setup = setup
         self._held = held
-        self._rejoining = Rejoining(setup.job.travel.rejoin_s, sink=setup.sink)
+        self._rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
         self._relay: RelayClient | None = None
         self._leaving = threading.Event()
         self._statements = StatementDesk(
@@ -306,7 +306,7 @@ def make_attendance(
         receipts=receipts,
         job=setup.job.name,
         clock=time.monotonic,
-        receipt_wait_s=setup.job.travel.lease_s + setup.job.travel.work_s,
+        receipt_wait_s=setup.job.run.lease_s + setup.job.run.work_s,
         pathfinder=pathfinder(args),
         sink=setup.sink,
         statements=statements,

@@ -18,7 +18,6 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
-from sealift.train.messages import AcceleratorSettings
 from sealift.travel.brokerage import dismiss_brokers
 from sealift.travel.doorkeeper import Doorkeeper
 from sealift.travel.messages import Output, StartJob
@@ -92,7 +91,7 @@ def _orchestrate(
     door.start()
     orchestrator = Orchestrator(
         setup.agreement,
-        setup.job.travel_settings(),
+        setup.job.settings,
         roster=roster,
         signer=setup.identity,
         job=setup.job.name,
@@ -104,7 +103,8 @@ def _orchestrate(
     outcome = "failed"
     try:
         outputs = _Outputs(folder, setup.agreement)
-        orchestrator.run(_start(setup), outputs)
+        start = StartJob(setup.job.name, encode(setup.job.settings))
+        orchestrator.run(start, outputs)
         outcome = "finished"
     finally:
         dismiss_brokers(client, endpoint, setup.agreement, outcome)
@@ -121,7 +121,7 @@ def _say_farewell(
     """The run was complete when the orchestrator was killed: tell whoever waits for it."""
     summary = folder.summary_before(setup.agreement)
     emit(setup.sink, "job.complete", run=summary["run"])
-    wait_s = min(setup.job.travel.rejoin_s, FAREWELL_WAIT_S)
+    wait_s = min(setup.job.run.rejoin_s, FAREWELL_WAIT_S)
     dismiss_roles(roster, setup.agreement, "finished", wait_s=wait_s)
     dismiss_brokers(client, endpoint, setup.agreement, "finished", wait_s=BACK_S)
     return summary
@@ -150,17 +150,3 @@ class _Outputs:
     def keep(self, summary: RunSummary) -> None:
         """Verify the manifest and let the folder appear."""
         self.summary = self._folder.finish(summary, self._agreement)
-
-
-def _start(setup: RoleSetup) -> StartJob:
-    training, travel = setup.job.training, setup.job.travel
-    settings = AcceleratorSettings(
-        seed=training.seed,
-        batch_rows=training.batch_rows,
-        threads=training.threads,
-        meet_s=travel.meet_s,
-        travel=setup.job.travel_settings(),
-        digest_every=training.digest_every,
-        checkpoint_every=travel.checkpoint_every,
-    )
-    return StartJob(setup.job.name, encode(settings))

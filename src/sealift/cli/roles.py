@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sealift.cli.eventlog import add_events_argument, open_events
@@ -20,7 +20,7 @@ from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.lease import check_seconds
 from sealift.travel.rules import check_cargo
-from sealift.travel.schedule import plan_job
+from sealift.travel.schedule import check_buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,12 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
     agreement.agreement.require_about(about, f"the job's plan is {job.plan}")
     if about == "serve":
         return
-    settings, agreed = job.travel_settings(), agreement.agreement.travel_rule
     _check_purpose(job, agreement)
-    if settings.buffer_bytes:
-        plan_job(agreement.agreement.resources, replace(settings, epochs=1))
-    check_seconds(settings.lease_s, agreed.lease_s)
-    check_cargo(settings, agreed)
+    agreed, asked_bytes = agreement.agreement.travel_rule, job.travel.asked_bytes
+    if asked_bytes:
+        check_buffer(agreement.agreement.resources, asked_bytes)
+    check_seconds(job.run.lease_s, agreed.lease_s)
+    check_cargo(job.travel, agreed)
 
 
 def say_sandbox(sandbox: str) -> None:

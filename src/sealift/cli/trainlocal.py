@@ -62,7 +62,7 @@ def train_locally(
         rows = _open(args, agreement, keys, stack)
         ran = train_local(
             agreement.agreement,
-            job,
+            job.settings,
             workshop,
             read_rows=rows,
             sink=_say_slice(args.watch),
@@ -90,7 +90,7 @@ def _workshop(
     agreement: VerifiedAgreement, job: JobTable, files: dict[str, bytes]
 ) -> Workshop:
     text = sys.stderr if agreement.agreement.output_rule.recipe_text else None
-    most = WorkshopLimits(work_s=job.travel.work_s)
+    most = WorkshopLimits(work_s=job.run.work_s)
     return Workshop(
         files,
         agreement.agreement.code.entry,

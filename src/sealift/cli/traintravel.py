@@ -34,7 +34,7 @@ def train_travelling(
     result: Mapping[str, Any] = {}
     with Household(Path.cwd()) as house:
         on_second_signal(house.kill)
-        restarts = MAX_RESTARTS if job.travel.rejoin_s else 0
+        restarts = MAX_RESTARTS if job.run.rejoin_s else 0
         roles = TravelRoles(house, args, restarts=restarts, say=lines.say)
         roles.start_orchestrator()
         for told in house.listen(_silence_s(job)):
@@ -86,7 +86,5 @@ def _is_over(house: Household, told: Ended) -> bool:
 
 def _silence_s(job: JobTable) -> float:
     """How long both may say nothing before something is wrong."""
-    travel = job.travel
-    return 120.0 + max(
-        travel.gather_s, travel.lease_s + travel.work_s, travel.wait_s, travel.rejoin_s
-    )
+    run = job.run
+    return 120.0 + max(run.gather_s, run.lease_s + run.work_s, run.wait_s, run.rejoin_s)

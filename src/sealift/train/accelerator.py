@@ -33,15 +33,14 @@ from sealift.train.handout import Handout
 from sealift.train.jobshapes import JobShapes
 from sealift.train.keyring import Keyring
 from sealift.train.leasekeeping import LeaseKeeper, owners_leases
-from sealift.train.messages import AcceleratorSettings
 from sealift.train.openjob import OpenJob
 from sealift.train.progress import JobCheckpoints, NoCheckpoints
-from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench, check_cargo_rows, columns_of
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.hosting import Hosting, Room
+from sealift.travel.hosting import Hosting
 from sealift.travel.hostsetup import GroupResult, HostSetup, LoadedCargo, StartOverError
 from sealift.travel.lease import LeaseTerms
 from sealift.travel.meetbroker import meet_broker
@@ -60,12 +59,13 @@ from sealift.travel.orders import Orders
 from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
 from sealift.travel.pool import CPUPool
 from sealift.travel.rules import VisitRules, check_cargo
+from sealift.travel.settings import JobSettings, RunSettings
 from sealift.travel.sizing import choose_buffer
 from sealift.travel.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
-OpenCheckpoints = Callable[[StartJob, AcceleratorSettings, Keyring], JobCheckpoints]
+OpenCheckpoints = Callable[[StartJob, JobSettings, Keyring], JobCheckpoints]
 
 
 def _nothing() -> None:
@@ -73,7 +73,7 @@ def _nothing() -> None:
 
 
 def _no_checkpoints(
-    start: StartJob, settings: AcceleratorSettings, keyring: Keyring
+    start: StartJob, settings: JobSettings, keyring: Keyring
 ) -> JobCheckpoints:
     return NoCheckpoints()
 
@@ -275,19 +275,17 @@ class Accelerator:
 
     def _open(self, start: StartJob, leases: LeaseKeeper) -> OpenJob:
         """What can be refused at home is refused before any key is asked for."""
-        settings = decode(AcceleratorSettings, start.settings)
+        settings = decode(JobSettings, start.settings)
         agreement = self._agreement.agreement
         check_cargo(settings.travel, agreement.travel_rule)
-        travel = settings.travel
-        choice = choose_buffer(agreement.resources, travel, free_memory_bytes())
+        choice = choose_buffer(
+            agreement.resources, settings.travel, free_memory_bytes()
+        )
         choice = self._shapes.hold(start.job, settings.shape, choice)
-        self._workshop.limits = WorkshopLimits(work_s=travel.work_s)
+        self._workshop.limits = WorkshopLimits(work_s=settings.run.work_s)
         bench = Workbench(agreement, self._workshop, settings)
         keyring = self._keyring
-        keyring.collect(travel.brokers_s, held=leases.begin)
-        terms = RunTerms(
-            buffers=travel.buffers, mixed=travel.mixed, sandbox=bench.sandbox
-        )
+        keyring.collect(settings.run.brokers_s, held=leases.begin)
         job = OpenJob(
             name=start.job,
             settings=settings,
@@ -295,8 +293,7 @@ class Accelerator:
             choice=choice,
             keyring=keyring,
             bench=bench,
-            terms=terms,
-            handout=self._handout(start.job, terms),
+            handout=self._handout(start.job, settings, bench.sandbox),
             rules=self._rules,
             checkpoints=self._open_checkpoints(start, settings, keyring),
             restarts=self._restarts,
@@ -304,7 +301,7 @@ class Accelerator:
         job.restore(agreement.resources)
         return job
 
-    def _handout(self, job: str, terms: RunTerms) -> Handout:
+    def _handout(self, job: str, settings: JobSettings, sandbox: str) -> Handout:
         return Handout(
             self._agreement,
             self._endpoint,
@@ -312,7 +309,8 @@ class Accelerator:
             self._rules,
             proof=self._proof,
             heads=self._keyring.heads,
-            terms=terms,
+            travel=settings.travel,
+            sandbox=sandbox,
         )
 
     def _host(self, job: OpenJob, control: Session, orders: Orders) -> Hosting:
@@ -325,10 +323,16 @@ class Accelerator:
             terms=self._terms(job.name),
             heads=heads,
             rules=self._rules,
-            meet=lambda lease, left_s: meet(lease, min(left_s, settings.meet_s)),
+            meet=lambda lease, left_s: meet(lease, min(left_s, settings.run.meet_s)),
             check=check_cargo_rows,
             work=lambda cargo: self._do(job, control, cargo),
-            sign=ReceiptWriter(self._endpoint.instance, self._proof, heads, job.terms),
+            sign=ReceiptWriter(
+                self._endpoint.instance,
+                self._proof,
+                heads,
+                settings.travel,
+                job.bench.sandbox,
+            ),
             make_pool=CPUPool,
             clock=self._clock,
             tell=lambda phase: _tell(control, phase),
@@ -341,7 +345,9 @@ class Accelerator:
         meet.start()
         return Hosting(
             setup,
-            self._room(job),
+            settings.travel,
+            idle_s=self._idle_s(settings.run),
+            planned=job.planned(self._agreement.agreement.resources),
             send=lambda message: send_message(control, message),
             note=job.handout.note,
             stop=orders.stop,
@@ -369,17 +375,12 @@ class Accelerator:
                 _tell(control, note)
         raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
 
-    def _room(self, job: OpenJob) -> Room:
-        longest_s = self._agreement.agreement.travel_rule.lease_s
-        travel = job.settings.travel
-        return Room(
-            buffers=travel.buffers,
-            mixed=travel.mixed,
-            # A group is worked on, another one comes in, or a holder beside it is
-            # waited for: no loaded cargo waits longer.
-            idle_s=travel.work_s + longest_s + travel.wait_s,
-            planned=job.planned(self._agreement.agreement.resources),
-        )
+    def _idle_s(self, run: RunSettings) -> float:
+        """A group is worked on, another comes in, or a holder beside it is waited for.
+
+        No loaded cargo waits longer.
+        """
+        return run.work_s + self._agreement.agreement.travel_rule.lease_s + run.wait_s
 
     def _terms(self, job: str) -> LeaseTerms:
         agreement = self._agreement.agreement

@@ -33,7 +33,7 @@ from sealift.train.output import (
     wrap_output_key,
 )
 from sealift.train.progress import Measured, MeasuredPart
-from sealift.train.receipts import InstanceProof, RunTerms
+from sealift.train.receipts import InstanceProof
 from sealift.train.totals import Statistic, check_totals, let_out_totals
 from sealift.travel.messages import (
     Failed,
@@ -44,6 +44,7 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.rules import VisitRules
+from sealift.travel.settings import TravelSettings
 
 
 class Handout:
@@ -56,7 +57,8 @@ class Handout:
         rules: Counts verified visits.
         proof: Binds the instance key.
         heads: Heads of every log that released a key to us.
-        terms: Of the run, as it is.
+        travel: How the job travels.
+        sandbox: What keeps the recipe in.
 
     Attributes:
         resumed: How often the job went on from a checkpoint.
@@ -71,7 +73,8 @@ class Handout:
         *,
         proof: InstanceProof,
         heads: Callable[[], tuple[SignedTreeHead, ...]],
-        terms: RunTerms,
+        travel: TravelSettings,
+        sandbox: str,
     ) -> None:
         self._agreement = agreement
         self._rule = agreement.agreement.output_rule
@@ -80,7 +83,8 @@ class Handout:
         self._rules = rules
         self._proof = proof
         self._heads = heads
-        self._terms = terms
+        self._travel = travel
+        self._sandbox = sandbox
         self.resumed = 0
         self._epoch = -1
         self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
@@ -212,9 +216,9 @@ class Handout:
             agreement=self._agreement.digest,
             level=self._proof.level,
             plan="travel",
-            buffers=self._terms.buffers,
-            mixed=self._terms.mixed,
-            sandbox=self._terms.sandbox,
+            buffers=self._travel.buffers,
+            mixed=self._travel.mixed,
+            sandbox=self._sandbox,
             statistics=statistics,
             prepared=self._prepared(),
             resumed=self.resumed,

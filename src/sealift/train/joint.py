@@ -23,7 +23,6 @@ from sealift.train.states import JointState, TrainingState
 from sealift.train.statistics import add_sums
 from sealift.train.tasks import (
     Given,
-    LoopSettings,
     ModelDone,
     SharedRows,
     SliceId,
@@ -37,6 +36,7 @@ from sealift.train.tasks import (
     window_rows,
 )
 from sealift.train.tensors import TensorBytes
+from sealift.travel.settings import TrainingSettings
 
 JOINT = ""
 
@@ -74,7 +74,7 @@ class JointTraining:
     def __init__(
         self,
         workplace: Workplace,
-        settings: LoopSettings,
+        settings: TrainingSettings,
         *,
         alone: Iterable[str] = (),
         values: int = 1,
@@ -276,7 +276,7 @@ class JointTraining:
 
 
 def joint_training(
-    agreement: Agreement, workplace: Workplace, settings: LoopSettings
+    agreement: Agreement, workplace: Workplace, settings: TrainingSettings
 ) -> JointTraining:
     """The models that are trained under an agreement."""
     rule = agreement.output_rule

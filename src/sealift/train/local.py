@@ -30,12 +30,11 @@ from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
 from sealift.train.joint import Cargo, JointTraining, joint_training, mean_over_rows
 from sealift.train.output import Measured, check_complete, let_out
-from sealift.train.settings import JobTable
-from sealift.train.tasks import LoopSettings, Workplace
+from sealift.train.tasks import Workplace
 from sealift.train.tensors import pack_tensors
 from sealift.train.totals import Statistic, check_totals, let_out_totals
 from sealift.travel.schedule import Group, Stop
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.sizing import plan_here
 
 MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
@@ -44,7 +43,7 @@ ReadRows = Callable[[Stop], SharedBuffer]
 
 def run_local(
     agreement: Agreement,
-    settings: TravelSettings,
+    settings: JobSettings,
     training: JointTraining,
     *,
     read_rows: ReadRows,
@@ -97,7 +96,7 @@ class LocalRun:
 
 def train_local(
     agreement: Agreement,
-    job: JobTable,
+    settings: JobSettings,
     workplace: Workplace,
     *,
     read_rows: ReadRows,
@@ -107,7 +106,7 @@ def train_local(
 
     Args:
         agreement: Names resources, code and rules.
-        job: Schedule and loop.
+        settings: Of the job.
         workplace: Where the recipe runs.
         read_rows: The rows of a stop.
         sink: Where progress goes.
@@ -116,12 +115,12 @@ def train_local(
         JobError: if the recipe fails.
         PolicyError: if the model may not leave; ``output-unapproved``.
     """
-    settings = job.travel_settings()
-    if settings.epochs > 0:
+    trained = settings.training.epochs > 0
+    if trained:
         _require_no_approval(agreement)
-    training = joint_training(agreement, workplace, loop_settings(job))
+    training = joint_training(agreement, workplace, settings.training)
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
-    plan, trained = plan_here(agreement.resources, settings), settings.epochs > 0
+    plan = plan_here(agreement.resources, settings)
     if trained:
         _check_complete(agreement, plan)
         training.verify()
@@ -157,12 +156,6 @@ def _prepared(agreement: Agreement) -> dict[str, int]:
         if each.part == "train":
             rows[each.owner] += each.rows
     return dict(rows)
-
-
-def loop_settings(job: JobTable) -> LoopSettings:
-    """What a job sets for the loop."""
-    table = job.training
-    return LoopSettings(table.seed, table.batch_rows, table.threads, table.digest_every)
 
 
 def mean_of_parts(

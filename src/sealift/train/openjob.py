@@ -9,15 +9,14 @@ from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.release.agreement import Resource
 from sealift.train.handout import Handout
 from sealift.train.keyring import Keyring
-from sealift.train.messages import AcceleratorSettings
 from sealift.train.progress import JobCheckpoints, JobProgress
-from sealift.train.receipts import RunTerms
 from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
 from sealift.travel.messages import JobReady
 from sealift.travel.rules import VisitRules
 from sealift.travel.schedule import Stop, plan_job
+from sealift.travel.settings import JobSettings
 from sealift.travel.sizing import BufferChoice, choose_buffer
 
 
@@ -29,17 +28,15 @@ class OpenJob:
         settings: As the orchestrator asks.
         level: Assurance level of our evidence.
         choice: The buffer of a visit.
-        terms: What receipts and manifest say of the run.
         position: Of the first group that is still to be worked on.
     """
 
     name: str
-    settings: AcceleratorSettings
+    settings: JobSettings
     level: str
     choice: BufferChoice
     keyring: Keyring
     bench: Workbench
-    terms: RunTerms
     handout: Handout
     rules: VisitRules
     checkpoints: JobCheckpoints
@@ -69,8 +66,8 @@ class OpenJob:
             return
         progress = found.progress
         # The plan, and so every position in it, depends on the size of the buffer.
-        settings = replace(self.settings.travel, buffer_bytes=progress.buffer_bytes)
-        choose_buffer(resources, settings, free_memory_bytes())
+        travel = replace(self.settings.travel, buffer_bytes=progress.buffer_bytes)
+        choose_buffer(resources, travel, free_memory_bytes())
         self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
         self.position = found.position
         self.rules.restore(progress.rules)
@@ -79,8 +76,7 @@ class OpenJob:
 
     def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
         """Every visit of the job, with its group: the orchestrator gets no other one."""
-        size = self.choice.buffer_bytes
-        plan = plan_job(resources, replace(self.settings.travel, buffer_bytes=size))
+        plan = plan_job(resources, self.settings, self.choice.buffer_bytes)
         return frozenset((group.position, s) for group in plan for s in group.stops)
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.crypto.sign import SigningKey
@@ -20,6 +19,7 @@ from sealift.release.receipt import (
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.travel.hostsetup import VisitAccount
+from sealift.travel.settings import TravelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,6 @@ def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> Instance
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTerms:
-    """What keeps one owner's rows from the next in this run, and the recipe in.
-
-    Attributes:
-        buffers: Most groups of visits at one time.
-        mixed: Whether batches are drawn across several owners' rows.
-        sandbox: What keeps the recipe in.
-    """
-
-    buffers: Literal[1, 2]
-    mixed: bool
-    sandbox: str
-
-
 class ReceiptWriter:
     """Writes and signs receipts for one accelerator instance.
 
@@ -70,7 +55,8 @@ class ReceiptWriter:
         instance: Our instance key.
         proof: Binds it.
         heads: Heads of every log that released a key to us.
-        terms: Of the run, as it is.
+        travel: How the job travels.
+        sandbox: What keeps the recipe in.
     """
 
     def __init__(
@@ -78,12 +64,14 @@ class ReceiptWriter:
         instance: SigningKey,
         proof: InstanceProof,
         heads: Callable[[], tuple[SignedTreeHead, ...]],
-        terms: RunTerms,
+        travel: TravelSettings,
+        sandbox: str,
     ) -> None:
         self._instance = instance
         self._proof = proof
         self._heads = heads
-        self._terms = terms
+        self._travel = travel
+        self._sandbox = sandbox
 
     def __call__(self, account: VisitAccount) -> SignedReceipt:
         """The signed receipt of one visit."""
@@ -101,9 +89,9 @@ class ReceiptWriter:
             cargo_bytes=lease.cargo_bytes,
             sealed_bytes=account.loaded.sealed_bytes,
             phases_s=dict(account.phases_s),
-            buffers=self._terms.buffers,
-            mixed=self._terms.mixed,
-            sandbox=self._terms.sandbox,
+            buffers=self._travel.buffers,
+            mixed=self._travel.mixed,
+            sandbox=self._sandbox,
             level=self._proof.level,
             instance=self._instance.public_key,
             evidence=self._proof.evidence,

@@ -16,9 +16,10 @@ from sealift.data.schema.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.sums import sum_table
 from sealift.train.synthetic import synthetic_rows
-from sealift.train.tasks import LoopSettings, SliceId
+from sealift.train.tasks import SliceId
 from sealift.train.torchstate import as_tensors
 from sealift.train.training import Rows, Training
+from sealift.travel.settings import TrainingSettings
 
 SCOPE = "synthetic"
 
@@ -45,7 +46,7 @@ class Rehearsal:
 def rehearse(
     recipe: Recipe,
     schema: Schema,
-    settings: LoopSettings,
+    settings: TrainingSettings,
     *,
     rows: int,
     steps: int,

@@ -7,6 +7,7 @@ accelerator holds the job to that.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -15,49 +16,23 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from sealift.errors import MalformedError
 from sealift.release.files import read_whole
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import (
+    JobSettings,
+    RunSettings,
+    Seconds,
+    TrainingSettings,
+    TravelSettings,
+)
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 ]
 MAX_JOB_BYTES: Final = 1 << 20
-Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
-BufferBytes = Annotated[int, Field(ge=1, le=1 << 40)] | Literal["auto"]
+_UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class TrainingTable(_Strict):
-    """``[training]``: what every plan needs."""
-
-    epochs: int = Field(default=1, ge=0, le=100_000)
-    prepare: bool = False
-    batch_rows: int = Field(default=32, ge=1, le=1 << 20)
-    seed: int = Field(default=0, ge=0, lt=1 << 53)
-    threads: int = Field(default=1, ge=1, le=1024)
-    evaluate_every: int = Field(default=0, ge=0)
-    digest_every: int = Field(default=0, ge=0)
-
-
-class TravelTable(_Strict):
-    """``[travel]``: how the accelerator travels."""
-
-    order: Literal["round-robin", "by-size"] = "round-robin"
-    buffers: Literal[1, 2] = 1
-    mixed: bool = False
-    buffer_bytes: BufferBytes = "auto"
-    checkpoint_every: int = Field(default=8, ge=0)
-    rejoin_s: float = Field(default=60.0, ge=0, le=7 * 86_400)
-    lease_s: Seconds = 60.0
-    work_s: Seconds = 3600.0
-    gather_s: Seconds = 120.0
-    brokers_s: Seconds = 20.0
-    meet_s: Seconds = 10.0
-    on_missing: Literal["skip", "wait"] = "skip"
-    wait_s: Seconds = 60.0
-    attempts: int = Field(default=5, ge=1, le=1000)
 
 
 class ServingTable(_Strict):
@@ -102,30 +77,15 @@ class JobTable(_Strict):
     bundle: str
     output: str = "run"
     orchestrator: str = "127.0.0.1:7410"
-    training: TrainingTable = TrainingTable()
-    travel: TravelTable = TravelTable()
+    training: TrainingSettings = TrainingSettings()
+    travel: TravelSettings = TravelSettings()
+    run: RunSettings = RunSettings()
     serving: ServingTable = ServingTable()
 
-    def travel_settings(self) -> TravelSettings:
-        """The settings in the form that ``travel`` takes."""
-        table = self.travel
-        return TravelSettings(
-            epochs=self.training.epochs,
-            order=table.order,
-            buffer_bytes=0 if table.buffer_bytes == "auto" else table.buffer_bytes,
-            buffers=table.buffers,
-            mixed=table.mixed,
-            prepare=self.training.prepare,
-            lease_s=table.lease_s,
-            work_s=table.work_s,
-            gather_s=table.gather_s,
-            brokers_s=table.brokers_s,
-            on_missing=table.on_missing,
-            wait_s=table.wait_s,
-            attempts=table.attempts,
-            evaluate_every=self.training.evaluate_every,
-            rejoin_s=table.rejoin_s,
-        )
+    @property
+    def settings(self) -> JobSettings:
+        """What every part of the job takes."""
+        return JobSettings(training=self.training, travel=self.travel, run=self.run)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -144,7 +104,7 @@ def read_job(path: Path) -> JobTable:
     raw = read_whole(path, MAX_JOB_BYTES)
     try:
         plain = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedError(
             f"{path.name} is not TOML", why=str(error), code="bad-toml"
         ) from None
@@ -166,11 +126,12 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         MalformedError: with the path of the first field that does not fit.
     """
     try:
-        return JobTable.model_validate(plain)
+        # As JSON: from Python's own values strict tables would take no plain ones.
+        return JobTable.model_validate_json(json.dumps(plain, default=_no_field))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        unknown = first["type"] == "extra_forbidden"
+        unknown = first["type"] in _UNKNOWN
         raise MalformedError(
             f"{name} has an unknown field" if unknown else f"{name} does not fit",
             field=field,
@@ -178,6 +139,15 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
             fix="`sealift train --help` names the page that lists the fields",
             code="unknown-field" if unknown else "bad-field",
         ) from None
+    except ValueError as error:  # a number of more digits than Python writes
+        raise MalformedError(
+            f"{name} does not fit", why=str(error), code="bad-field"
+        ) from None
+
+
+def _no_field(moment: object) -> list[str]:
+    """TOML's dates and times; there is no field that a list fits."""
+    return [str(moment)]
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -15,9 +15,9 @@ from sealift.train.brokers import BrokerSessions
 from sealift.train.checkpoint import Checkpoint, JobBinding
 from sealift.train.checkpoints import Checkpoints, StateFolder
 from sealift.train.keyring import Keyring
-from sealift.train.messages import AcceleratorSettings
 from sealift.train.progress import JobProgress
 from sealift.travel.messages import StartJob
+from sealift.travel.settings import JobSettings
 from sealift.travel.state import Clock
 
 BROKER_WAIT_S: Final = 2.0  # for one that is being started again
@@ -41,7 +41,7 @@ class StateKeeping:
     sink: Sink
 
     def open(
-        self, start: StartJob, settings: AcceleratorSettings, keyring: Keyring
+        self, start: StartJob, settings: JobSettings, keyring: Keyring
     ) -> Checkpoints[JobProgress]:
         """The checkpoints of the job that was asked for."""
         sessions = BrokerSessions(
@@ -60,8 +60,8 @@ class StateKeeping:
                 job=start.job, agreement=self.agreement.digest, settings=settings.shape
             ),
             kind=JobProgress,
-            every=settings.checkpoint_every,
-            patience_s=settings.travel.brokers_s,
+            every=settings.run.checkpoint_every,
+            patience_s=settings.run.brokers_s,
             sink=self.sink,
         )
 

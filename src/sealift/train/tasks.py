@@ -13,26 +13,9 @@ from typing import Any, Literal, Protocol
 
 from sealift.errors import UsageError
 from sealift.train.states import TrainingState
+from sealift.travel.settings import TrainingSettings
 
 Work = Literal["build", "prepare", "train", "heldout"]
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """What the loop needs to know of a job.
-
-    Attributes:
-        seed: Of every order and random stream.
-        batch_rows: Rows of one optimizer step.
-        threads: CPU threads of one operation; part of bit-identity.
-        digest_every: Steps after which the state is handed over within a slice; 0 for
-            at its end alone.
-    """
-
-    seed: int
-    batch_rows: int
-    threads: int = 1
-    digest_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +70,7 @@ class SliceTask:
     """
 
     work: Work
-    settings: LoopSettings
+    settings: TrainingSettings
     models: tuple[TaskModel, ...] = ()
     parts: tuple[TaskPart, ...] = ()
 
@@ -192,7 +175,7 @@ class Workplace(Protocol):
 
 
 def plan_windows(
-    rows: int, settings: LoopSettings, *, most: int, least_rows: int
+    rows: int, settings: TrainingSettings, *, most: int, least_rows: int
 ) -> tuple[int, ...]:
     """Cut a slice's steps into windows of about the same length.
 
@@ -216,7 +199,7 @@ def plan_windows(
 
 
 def window_rows(
-    rows: int, settings: LoopSettings, windows: Sequence[int]
+    rows: int, settings: TrainingSettings, windows: Sequence[int]
 ) -> tuple[int, ...]:
     """How many rows each window covers."""
     found, left = [], rows

@@ -21,8 +21,9 @@ from sealift.train.faults import not_finite
 from sealift.train.recipe import Recipe
 from sealift.train.states import TrainingState
 from sealift.train.streams import enter_stream
-from sealift.train.tasks import LoopSettings, SliceId
+from sealift.train.tasks import SliceId
 from sealift.train.torchstate import give_state, take_state
+from sealift.travel.settings import TrainingSettings
 
 AfterStep = Callable[["Training"], None]
 
@@ -70,7 +71,7 @@ class Training:
     def __init__(
         self,
         recipe: Recipe,
-        settings: LoopSettings,
+        settings: TrainingSettings,
         state: TrainingState | None = None,
         *,
         statistics: Mapping[str, Tensor] | None = None,

@@ -10,13 +10,13 @@ from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
 from sealift.release.agreement import Agreement, Resource
 from sealift.train.joint import Cargo, JointTraining, joint_training
-from sealift.train.messages import AcceleratorSettings
 from sealift.train.output import let_out
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.states import JointState
-from sealift.train.tasks import LoopSettings, Workplace
+from sealift.train.tasks import Workplace
 from sealift.train.worker.taskprocess import garbled
 from sealift.travel.hostsetup import GroupResult, LoadedCargo
+from sealift.travel.settings import JobSettings
 
 
 class Workbench:
@@ -36,18 +36,15 @@ class Workbench:
         self,
         agreement: Agreement,
         workplace: Workplace,
-        settings: AcceleratorSettings,
+        settings: JobSettings,
     ) -> None:
         self.sandbox = workplace.sandbox
         Confinement.parse(self.sandbox).require(agreement.accept)
-        loop = LoopSettings(
-            settings.seed, settings.batch_rows, settings.threads, settings.digest_every
-        )
         self._rule = agreement.output_rule
-        self.training: JointTraining = joint_training(agreement, workplace, loop)
-        if (
-            not settings.travel.prepare
-        ):  # else build() may ask for what there is not yet
+        self.training: JointTraining = joint_training(
+            agreement, workplace, settings.training
+        )
+        if not settings.training.prepare:  # else build() may ask for what is not there
             self.training.build()
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:

@@ -23,7 +23,7 @@ from sealift.travel.messages import (
 )
 from sealift.travel.roster import Roster
 from sealift.travel.schedule import Stop
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Granting:
 
     Args:
         agreement: Verified; names resources.
-        settings: How the job travels.
+        settings: Of the job.
         roster: A holder that is gone leaves it.
         signer: The operator's identity; signs leases.
         job: Name of the job.
@@ -49,7 +49,7 @@ class Granting:
     def __init__(
         self,
         agreement: VerifiedAgreement,
-        settings: TravelSettings,
+        settings: JobSettings,
         *,
         roster: Roster,
         signer: Signer,
@@ -154,7 +154,7 @@ class Granting:
             shape=(offer.rows, resource.row_bytes),
             first_row=offer.first_row,
             mode="write-only",
-            lease_s=self._settings.lease_s,
+            lease_s=self._settings.run.lease_s,
             content=resource.content,
         )
 

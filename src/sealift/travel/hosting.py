@@ -28,28 +28,12 @@ from sealift.travel.messages import (
     WorkVisits,
 )
 from sealift.travel.schedule import Stop
+from sealift.travel.settings import TravelSettings
 from sealift.travel.told import job_failed
 
 GONE_S: Final = 30.0  # for the visits of an owner that left to end
 POLL_S: Final = 0.05
 UNLOAD_S: Final = 3.0  # for loads to notice that they were revoked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How many visits there may be, and for how long.
-
-    Attributes:
-        buffers: Most groups at one time.
-        mixed: Whether a group may have a visit to every resource.
-        idle_s: How long loaded cargo may wait to be worked on.
-        planned: Every visit of the job, with the position of its group.
-    """
-
-    buffers: int
-    mixed: bool
-    idle_s: float
-    planned: Container[tuple[int, Stop]]
 
 
 @dataclass(slots=True)
@@ -76,7 +60,9 @@ class Hosting:
 
     Args:
         setup: What every visit needs.
-        room: How many there may be.
+        travel: How many there may be.
+        idle_s: How long loaded cargo may wait to be worked on.
+        planned: Every visit of the job, with the position of its group.
         send: Tells the orchestrator something; from any thread.
         note: Takes note of a visit's end; returns what the orchestrator may see of it.
         stop: Called with what must end the process, from the thread it happened in.
@@ -85,14 +71,18 @@ class Hosting:
     def __init__(
         self,
         setup: HostSetup,
-        room: Room,
+        travel: TravelSettings,
         *,
+        idle_s: float,
+        planned: Container[tuple[int, Stop]],
         send: Callable[[object], None],
         note: Callable[[OfferVisit, VisitEnded], VisitEnded],
         stop: Callable[[BaseException], None],
     ) -> None:
         self._setup = setup
-        self._room = room
+        self._travel = travel
+        self._idle_s = idle_s
+        self._planned = planned
         self._send = send
         self._note = note
         self._stop = stop
@@ -223,15 +213,15 @@ class Hosting:
         offers = [guest.visit.offer for guest in self._guests.values()]
         groups = {each.position for each in offers} | {offer.position}
         beside = [each for each in offers if each.position == offer.position]
-        mixed = self._room.mixed and offer.purpose != "heldout"
+        mixed = self._travel.mixed and offer.purpose != "heldout"
         repeated = offer.resource in {each.resource for each in beside}
-        if self._closed or len(groups) > self._room.buffers:
+        if self._closed or len(groups) > self._travel.buffers:
             raise _no_room(f"{len(offers)} are here")
         if beside and (repeated or not mixed):
             raise _no_room("cargo is not mixed" if not mixed else "it is here already")
 
     def _require_planned(self, offer: OfferVisit) -> None:
-        if (offer.position, _stop(offer)) not in self._room.planned:
+        if (offer.position, _stop(offer)) not in self._planned:
             raise PolicyError(
                 f"the job's plan has no such visit to {offer.resource}",
                 why="it follows from agreement and job, and the accelerator makes it",
@@ -253,7 +243,7 @@ class Hosting:
 
     def _await_work(self, guest: _Guest) -> VisitEnded | None:
         """None once somebody works on it; else how it ended."""
-        guest.taken.wait(self._room.idle_s)
+        guest.taken.wait(self._idle_s)
         with self._lock:
             left = guest.visit.departed is not None and not self._closed
             if guest.working or (guest.taken.is_set() and not left):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sealift.crypto.sign import Signer
@@ -44,7 +44,7 @@ from sealift.travel.peers import ACCELERATOR
 from sealift.travel.roster import Roster
 from sealift.travel.rules import check_cargo
 from sealift.travel.schedule import plan_job
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.state import Clock
 from sealift.travel.told import told_errors
 from sealift.travel.voyage import ANSWER_WAIT_S, Tally, Voyage
@@ -97,7 +97,7 @@ class Orchestrator:
 
     Args:
         agreement: Verified; names parties, resources and rules.
-        settings: How the job travels.
+        settings: Of the job.
         roster: Live sessions.
         signer: The operator's identity; signs leases.
         job: Name of the job.
@@ -108,7 +108,7 @@ class Orchestrator:
     def __init__(
         self,
         agreement: VerifiedAgreement,
-        settings: TravelSettings,
+        settings: JobSettings,
         *,
         roster: Roster,
         signer: Signer,
@@ -136,8 +136,8 @@ class Orchestrator:
             PolicyError: if the job asks for more than agreed.
         """
         agreed = self._agreement.agreement.travel_rule
-        check_seconds(self._settings.lease_s, agreed.lease_s)
-        check_cargo(self._settings, agreed)
+        check_seconds(self._settings.run.lease_s, agreed.lease_s)
+        check_cargo(self._settings.travel, agreed)
         outcome = "failed"
         try:
             self._gather()
@@ -152,14 +152,14 @@ class Orchestrator:
         return summary
 
     def _gather(self) -> None:
-        deadline = self._clock() + self._settings.gather_s
-        self._accelerator(self._settings.gather_s)
+        deadline = self._clock() + self._settings.run.gather_s
+        self._accelerator(self._settings.run.gather_s)
         for holder in self._agreement.agreement.holders:
             left = max(0.0, deadline - self._clock())
             try:
                 self._roster.wait_for(Role.HOLDER, holder, left)
             except PeerError as error:
-                if self._settings.on_missing == "wait":
+                if self._settings.travel.on_missing == "wait":
                     raise
                 emit(self._sink, "holder.missing", holder=holder, line=str(error))
         emit(self._sink, "job.gathered", holders=len(self._agreement.agreement.holders))
@@ -177,7 +177,7 @@ class Orchestrator:
                 accelerator = self._await_another(accelerator, error)
 
     def _await_another(self, lost: Session, error: PeerError) -> Session:
-        wait_s = self._settings.rejoin_s
+        wait_s = self._settings.run.rejoin_s
         self._roster.leave(lost)
         lost.close()
         if wait_s <= 0:
@@ -190,7 +190,7 @@ class Orchestrator:
 
     def _start(self, accelerator: Session, start: StartJob) -> JobReady:
         send_message(accelerator, start)
-        limit_s = self._settings.brokers_s + ANSWER_WAIT_S
+        limit_s = self._settings.run.brokers_s + ANSWER_WAIT_S
         with told_errors():
             ready = receive_message(accelerator, JobReady, timeout_s=limit_s)
         emit(
@@ -208,12 +208,12 @@ class Orchestrator:
     def _visit_all(
         self, accelerator: Session, ready: JobReady, outputs: Outputs
     ) -> None:
-        settings = replace(self._settings, buffer_bytes=ready.buffer_bytes)
-        plan = plan_job(self._agreement.agreement.resources, settings)
+        resources = self._agreement.agreement.resources
+        plan = plan_job(resources, self._settings, ready.buffer_bytes)
         self._tally.forget_from(ready.position)
         voyage = Voyage(
             plan[ready.position :],
-            settings,
+            self._settings,
             accelerator=accelerator,
             roster=self._roster,
             granting=self._granting,
@@ -229,7 +229,8 @@ class Orchestrator:
 
     def _finish(self, accelerator: Session, outputs: Outputs) -> RunSummary:
         outputs.clear()
-        send_message(accelerator, FinishJob(self._job, model=self._settings.epochs > 0))
+        model = self._settings.training.epochs > 0
+        send_message(accelerator, FinishJob(self._job, model=model))
         while True:
             with told_errors():
                 told = _next_output(accelerator)

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from sealift.errors import UsageError
 from sealift.release.agreement import Purpose, Resource, part_for
-from sealift.travel.settings import Order, TravelSettings
+from sealift.travel.settings import JobSettings, Order, TrainingSettings, TravelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Group:
 
 
 def plan_job(
-    resources: Sequence[Resource], settings: TravelSettings
+    resources: Sequence[Resource], settings: JobSettings, buffer_bytes: int
 ) -> tuple[Group, ...]:
     """Everything that a job visits, in order.
 
@@ -53,15 +53,30 @@ def plan_job(
     held-out rows where the epoch is evaluated. Held-out rows are never mixed: each
     resource's numbers are its own.
 
+    Args:
+        resources: Of the agreement.
+        settings: Of the job.
+        buffer_bytes: The buffer that was chosen.
+
     Raises:
         UsageError: if a cell does not fit the buffer.
     """
     plan = [
         (purpose, epoch, stops)
-        for purpose, epoch in _passes(settings)
-        for stops in _pass(resources, settings, purpose, epoch)
+        for purpose, epoch in _passes(settings.training)
+        for stops in _pass(resources, settings.travel, purpose, epoch, buffer_bytes)
     ]
     return tuple(Group(position, *each) for position, each in enumerate(plan))
+
+
+def check_buffer(resources: Sequence[Resource], buffer_bytes: int) -> None:
+    """Demand that a buffer holds a cell of every resource.
+
+    Raises:
+        UsageError: ``buffer-too-small``.
+    """
+    for each in resources:
+        _cells_per_visit(each, buffer_bytes)
 
 
 def count_stops(plan: Sequence[Group]) -> int:
@@ -129,7 +144,7 @@ def mix_epoch(
     )
 
 
-def _passes(settings: TravelSettings) -> Iterator[tuple[Purpose, int]]:
+def _passes(settings: TrainingSettings) -> Iterator[tuple[Purpose, int]]:
     if settings.prepare:
         yield "prepare", 0
     for epoch in range(settings.epochs):
@@ -143,9 +158,9 @@ def _pass(
     settings: TravelSettings,
     purpose: Purpose,
     epoch: int,
+    size: int,
 ) -> tuple[tuple[Stop, ...], ...]:
     cargo = [each for each in resources if each.part == part_for(purpose)]
-    size = settings.buffer_bytes
     if settings.mixed and purpose != "heldout":
         return mix_epoch(cargo, epoch=epoch, purpose=purpose, buffer_bytes=size)
     stops = plan_epoch(

@@ -1,53 +1,168 @@
-"""How a job travels, as its ``job.toml`` asks; the agreement limits all of it."""
+"""What a job sets, once for every part of it; the agreement limits all of it.
+
+The tables of ``job.toml`` are these very objects (``train.settings`` reads them), and the
+orchestrator tells the accelerator the same ones. Times are limits, in seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from annotated_types import Interval, Predicate
+
+from sealift.codec import encode
+from sealift.ids import Digest
 
 Order = Literal["round-robin", "by-size"]
+Patience = Literal["lan", "wan"]
+Count = Annotated[int, Interval(ge=0, le=100_000)]
+Seconds = Annotated[float, Interval(gt=0, le=7 * 86_400)]
+Auto = Annotated[str, Predicate("auto".__eq__)]
+BufferBytes = Annotated[int, Interval(ge=1, le=1 << 40)] | Auto
+
+# What pydantic goes by where it reads these from a file; it is not needed for anything else.
+_STRICT: Final[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TravelSettings:
-    """How a job travels.
+class TrainingSettings:
+    """``[training]``: what every plan needs.
 
     Attributes:
         epochs: Rounds over all training rows.
-        order: In which order holders are visited.
-        buffer_bytes: Largest cargo of one visit; 0 until the accelerator has chosen.
-        lease_s: Seconds that a holder has for its cargo.
-        work_s: Longest time that one group's training may take.
-        gather_s: How long to wait for all roles at the start.
-        brokers_s: How long the accelerator waits for all brokers together.
-        on_missing: Skip a holder that is missing or fails, or wait for it.
-        wait_s: How long to wait for it, with ``wait``.
-        attempts: Most visits to one holder for one cargo, with ``wait``; the pauses
-            between them take up to ``wait_s`` together.
-        evaluate_every: Evaluate after every so many epochs; 0 means at the end.
-        buffers: Most groups of visits that are in the accelerator at one time.
-        mixed: Draw batches across several holders' rows.
         prepare: Make one pass of sums before training.
-        rejoin_s: How long to wait for an accelerator that was lost; 0 ends the job.
+        batch_rows: Rows of one optimizer step.
+        seed: Of every order and random stream.
+        threads: CPU threads of one operation; part of bit-identity.
+        evaluate_every: Evaluate after every so many epochs; 0 means at the end.
+        digest_every: Steps after which the state is handed over within a slice; 0 for
+            at its end alone.
     """
 
-    epochs: int = 1
-    order: Order = "round-robin"
-    buffer_bytes: int = 0
-    lease_s: float = 60.0
-    work_s: float = 3600.0
-    gather_s: float = 120.0
-    brokers_s: float = 20.0
-    on_missing: Literal["skip", "wait"] = "skip"
-    wait_s: float = 60.0
-    attempts: int = 5
-    evaluate_every: int = 0
-    buffers: Literal[1, 2] = 1
-    mixed: bool = False
+    __pydantic_config__: ClassVar = _STRICT
+
+    epochs: Count = 1
     prepare: bool = False
-    rejoin_s: float = 0.0
+    batch_rows: Annotated[int, Interval(ge=1, le=1 << 20)] = 32
+    seed: Annotated[int, Interval(ge=0, lt=1 << 53)] = 0
+    threads: Annotated[int, Interval(ge=1, le=1024)] = 1
+    evaluate_every: Annotated[int, Interval(ge=0)] = 0
+    digest_every: Annotated[int, Interval(ge=0)] = 0
 
     def evaluates(self, epoch: int) -> bool:
         """Whether held-out rows are visited after this epoch; always after the last."""
         every = self.evaluate_every
         return epoch == self.epochs - 1 or (every > 0 and (epoch + 1) % every == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TravelSettings:
+    """``[travel]``: how the accelerator travels.
+
+    Attributes:
+        order: In which order holders are visited.
+        buffers: Most groups of visits that are in the accelerator at one time.
+        mixed: Draw batches across several holders' rows.
+        buffer_bytes: Largest cargo of one visit; ``auto`` lets the accelerator choose.
+        on_missing: Skip a holder that is missing or fails, or wait for it.
+        attempts: Most visits to one holder for one cargo, with ``wait``; the pauses
+            between them take up to ``wait_s`` together.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    order: Order = "round-robin"
+    buffers: Literal[1, 2] = 1
+    mixed: bool = False
+    buffer_bytes: BufferBytes = "auto"
+    on_missing: Literal["skip", "wait"] = "skip"
+    attempts: Annotated[int, Interval(ge=1, le=1000)] = 5
+
+    @property
+    def asked_bytes(self) -> int:
+        """``buffer_bytes``, 0 for the accelerator's choice."""
+        return 0 if isinstance(self.buffer_bytes, str) else self.buffer_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """``[run.advanced]``: what stands here counts and not the job's patience."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    lease_s: Seconds | None = None
+    brokers_s: Seconds | None = None
+    meet_s: Seconds | None = None
+    wait_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """``[run]``: how a run goes that is no plan's own.
+
+    Attributes:
+        patience: How far apart the roles are: it gives the timeouts that are not set.
+        work_s: Longest time that one group's training may take.
+        gather_s: How long to wait for all roles at the start.
+        rejoin_s: How long whoever was lost is waited for; 0 ends the job.
+        checkpoint_every: Groups between two checkpoints; 0 is never.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    patience: Patience = "wan"
+    work_s: Seconds = 3600.0
+    gather_s: Seconds = 120.0
+    rejoin_s: Annotated[float, Interval(ge=0, le=7 * 86_400)] = 60.0
+    checkpoint_every: Annotated[int, Interval(ge=0)] = 8
+    advanced: Timeouts = Timeouts()
+
+    @property
+    def lease_s(self) -> float:
+        """How long a holder has for its cargo."""
+        return self.advanced.lease_s or (20.0 if self.patience == "lan" else 60.0)
+
+    @property
+    def brokers_s(self) -> float:
+        """How long the accelerator waits for all brokers together."""
+        return self.advanced.brokers_s or (10.0 if self.patience == "lan" else 20.0)
+
+    @property
+    def meet_s(self) -> float:
+        """How long a holder may take to come after its lease was granted."""
+        return self.advanced.meet_s or (5.0 if self.patience == "lan" else 10.0)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a holder is waited for that is missing or fails."""
+        return self.advanced.wait_s or (20.0 if self.patience == "lan" else 60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Everything that a job sets."""
+
+    training: TrainingSettings = TrainingSettings()
+    travel: TravelSettings = TravelSettings()
+    run: RunSettings = RunSettings()
+
+    @property
+    def shape(self) -> Digest:
+        """Digest of what decides which rows are visited when, and the result's bits.
+
+        Made by the accelerator itself: who resumes a job resumes it in its shape.
+        """
+        training, travel = self.training, self.travel
+        plain = {
+            "batch_rows": training.batch_rows,
+            "buffer_bytes": travel.asked_bytes,
+            "epochs": training.epochs,
+            "evaluate_every": training.evaluate_every,
+            "mixed": travel.mixed,
+            "order": travel.order,
+            "prepare": training.prepare,
+            "seed": training.seed,
+            "threads": training.threads,
+        }
+        return Digest.of(encode(plain))

@@ -7,14 +7,14 @@ free memory is divided by their number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import UnavailableError
 from sealift.release.agreement import Resource
 from sealift.travel.schedule import Group, group_size, plan_job
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings, TravelSettings
 
 SHARE: Final = 0.5  # of the free memory; the rest is the model's and its batches'
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -35,7 +35,7 @@ def choose_buffer(
 
     Args:
         resources: Of the agreement.
-        settings: ``buffer_bytes`` as the job has it; 0 to choose.
+        settings: ``buffer_bytes`` as the job has it, and how many buffers.
         free_bytes: Memory that this process may still allocate.
 
     Raises:
@@ -43,7 +43,7 @@ def choose_buffer(
             or not a single cell does.
     """
     visits = settings.buffers * group_size(resources, mixed=settings.mixed)
-    wanted, free = settings.buffer_bytes, f"{say_bytes(free_bytes)} are free"
+    wanted, free = settings.asked_bytes, f"{say_bytes(free_bytes)} are free"
     if wanted:
         if wanted * visits > free_bytes:
             raise _too_large(wanted, visits, free)
@@ -60,15 +60,15 @@ def choose_buffer(
 
 
 def plan_here(
-    resources: Sequence[Resource], settings: TravelSettings
+    resources: Sequence[Resource], settings: JobSettings
 ) -> tuple[Group, ...]:
     """A job's plan with the buffer that this machine has room for.
 
     Raises:
         UnavailableError: code ``buffer-too-large``.
     """
-    chosen = choose_buffer(resources, settings, free_memory_bytes())
-    return plan_job(resources, replace(settings, buffer_bytes=chosen.buffer_bytes))
+    chosen = choose_buffer(resources, settings.travel, free_memory_bytes())
+    return plan_job(resources, settings, chosen.buffer_bytes)
 
 
 def say_bytes(count: int) -> str:

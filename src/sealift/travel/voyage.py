@@ -34,7 +34,7 @@ from sealift.travel.messages import (
 )
 from sealift.travel.roster import Roster
 from sealift.travel.schedule import Group, Stop
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.state import Clock
 from sealift.travel.told import NEVER_LATER, job_failed, told_errors
 
@@ -142,7 +142,7 @@ class Voyage:
 
     Args:
         groups: What is left of the plan.
-        settings: How the job travels.
+        settings: Of the job.
         accelerator: The session with it.
         roster: Who is here.
         granting: Makes offers and leases, and tells what happens.
@@ -154,7 +154,7 @@ class Voyage:
     def __init__(
         self,
         groups: Sequence[Group],
-        settings: TravelSettings,
+        settings: JobSettings,
         *,
         accelerator: Session,
         roster: Roster,
@@ -229,10 +229,10 @@ class Voyage:
 
     def _begin_next(self) -> None:
         loading = any(convoy.loading for convoy in self._convoys)
-        full = len(self._convoys) >= self._settings.buffers
+        full = len(self._convoys) >= self._settings.travel.buffers
         if self._left and not loading and not full:
             group = self._left.popleft()
-            deadline = self._clock() + self._settings.wait_s
+            deadline = self._clock() + self._settings.run.wait_s
             stays = [Stay(stop, deadline) for stop in group.stops]
             self._convoys.append(Convoy(group, stays))
 
@@ -346,14 +346,14 @@ class Voyage:
 
     def _pause(self, stay: Stay, cause: Failed) -> None:
         """Twice as long each time, half of ``wait_s`` in the end, so all of it together."""
-        left = self._settings.attempts - stay.attempts
-        pause_s = max(SHORTEST_PAUSE_S, self._settings.wait_s / 2.0**left)
+        left = self._settings.travel.attempts - stay.attempts
+        pause_s = max(SHORTEST_PAUSE_S, self._settings.run.wait_s / 2.0**left)
         stay.again_s = self._clock() + pause_s
         stay.stage = Stage.DUE
         self._granting.tell_again(stay.stop, cause, pause_s)
 
     def _may_try_again(self, stay: Stay, reason: str) -> bool:
-        left = stay.attempts < self._settings.attempts
+        left = stay.attempts < self._settings.travel.attempts
         return self._waits and left and reason not in NEVER_LATER
 
     def _skip(self, convoy: Convoy, stay: Stay, cause: Failed) -> None:
@@ -369,12 +369,13 @@ class Voyage:
 
     @property
     def _waits(self) -> bool:
-        return self._settings.on_missing == "wait"
+        return self._settings.travel.on_missing == "wait"
 
     @property
     def _limit_s(self) -> float:
         """How long the accelerator may say nothing while it has something to do."""
-        return self._settings.lease_s + self._settings.work_s + ANSWER_WAIT_S
+        run = self._settings.run
+        return run.lease_s + run.work_s + ANSWER_WAIT_S
 
 
 def _busy(convoy: Convoy, stay: Stay) -> bool:

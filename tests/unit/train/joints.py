@@ -13,7 +13,7 @@ from sealift.data.schema.document import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
 from sealift.train.joint import Cargo, JointTraining
-from sealift.train.tasks import LoopSettings
+from sealift.travel.settings import TrainingSettings
 from tests.sim.inplace import InPlace
 from tests.unit.train.recipes import PLAIN, SETTINGS, rows
 
@@ -61,6 +61,6 @@ def in_place(text: str = PLAIN) -> InPlace:
 
 
 def joint(
-    text: str = PLAIN, settings: LoopSettings = SETTINGS, **more: Any
+    text: str = PLAIN, settings: TrainingSettings = SETTINGS, **more: Any
 ) -> JointTraining:
     return JointTraining(in_place(text), replace(settings), **more)

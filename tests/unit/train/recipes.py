@@ -9,8 +9,8 @@ from sealift.data.schema.document import parse_schema
 from sealift.data.schema.schema import Schema
 from sealift.train.recipe import Recipe
 from sealift.train.synthetic import synthetic_rows
-from sealift.train.tasks import LoopSettings
 from sealift.train.training import Rows
+from sealift.travel.settings import TrainingSettings
 
 SCHEMA_TOML = b"""
 [[fields]]
@@ -71,7 +71,7 @@ def evaluate(model, batch):
     return {"accuracy": right}
 """
 
-SETTINGS = LoopSettings(seed=3, batch_rows=8, threads=1)
+SETTINGS = TrainingSettings(seed=3, batch_rows=8, threads=1)
 
 
 def schema() -> Schema:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sealift.codec import decode, encode
 from sealift.errors import MalformedError
 from sealift.train.settings import (
     JobTable,
     ServingTable,
-    TrainingTable,
-    TravelTable,
     parse_address,
     parse_job,
     read_job,
+)
+from sealift.travel.settings import (
+    JobSettings,
+    RunSettings,
+    Timeouts,
+    TrainingSettings,
+    TravelSettings,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +40,7 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
     assert job.output == str(tmp_path / "run")
     assert job.plan == "travel"
     assert job.address == ("127.0.0.1", 7410)
-    assert job.travel_settings().lease_s == 60.0
+    assert (job.run.lease_s, job.run.work_s) == (60.0, 3600.0)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +51,16 @@ def test_defaults_and_paths(tmp_path: Path) -> None:
         ({"training": {"epochs": -1}}, "training.epochs"),
         ({"training": {"epochs": 1.0}}, "training.epochs"),
         ({"training": {"seed": True}}, "training.seed"),
-        ({"travel": {"lease_s": "20"}}, "travel.lease_s"),
-        ({"travel": {"lease_s": float("nan")}}, "travel.lease_s"),
+        ({"travel": {"lease_s": 20}}, "travel.lease_s"),
+        ({"travel": {"buffers": 3}}, "travel.buffers"),
+        ({"travel": []}, "travel"),
+        ({"run": {"patience": "long"}}, "run.patience"),
+        ({"run": {"lease_s": 20}}, "run.lease_s"),
+        ({"run": {"work_s": 10**5000}}, ""),
+        ({"run": {"advanced": {"lease_s": "20"}}}, "run.advanced.lease_s"),
+        ({"run": {"advanced": {"lease_s": date(2026, 1, 1)}}}, "run.advanced.lease_s"),
+        ({"run": {"advanced": {"lease_s": float("nan")}}}, "run.advanced.lease_s"),
+        ({"run": {"advanced": {"lease_s": 0}}}, "run.advanced.lease_s"),
         ({"name": "Not A Name"}, "name"),
         ({"plan": "ddp"}, "plan"),
         ({"colour": "red"}, "colour"),
@@ -57,8 +73,26 @@ def test_a_field_that_does_not_fit(change: dict[str, Any], field: str) -> None:
 
 
 def test_whole_numbers_are_seconds_too() -> None:
-    job = parse_job({**LEAST, "travel": {"lease_s": 20}})
-    assert job.travel.lease_s == 20.0
+    job = parse_job({**LEAST, "run": {"work_s": 20}})
+    assert job.run.work_s == 20.0
+
+
+def test_what_stands_in_the_advanced_table_counts_and_not_the_patience() -> None:
+    run = parse_job(
+        {**LEAST, "run": {"patience": "lan", "advanced": {"meet_s": 7}}}
+    ).run
+    assert (run.meet_s, run.lease_s) == (7.0, 20.0)
+
+
+@pytest.mark.parametrize(("buffer", "asked"), [("auto", 0), (64, 64)])
+def test_a_buffer_may_be_the_accelerators_choice(buffer: object, asked: int) -> None:
+    job = parse_job({**LEAST, "travel": {"buffer_bytes": buffer}})
+    assert job.travel.asked_bytes == asked
+
+
+def test_settings_cross_as_they_are() -> None:
+    job = parse_job({**LEAST, "run": {"advanced": {"wait_s": 1.5}}})
+    assert decode(JobSettings, encode(job.settings)) == job.settings
 
 
 @pytest.mark.parametrize("text", ["7410", ":7410", "host:", "host:70000", "host:x"])
@@ -67,19 +101,25 @@ def test_an_address_that_is_none(text: str) -> None:
         parse_address(text)
 
 
+def names(kind: Any) -> list[str]:
+    return [each.name for each in fields(kind)]
+
+
 def test_the_reference_lists_every_field() -> None:
     page = (ROOT / "docs" / "reference" / "job.md").read_text()
     listed = set(re.findall(r"^\| `([a-z_.]+)`", page, re.M))
-    tables = {
-        "": JobTable,
-        "training.": TrainingTable,
-        "travel.": TravelTable,
-        "serving.": ServingTable,
+    tables: dict[str, Any] = {
+        "": JobTable.model_fields,
+        "training.": names(TrainingSettings),
+        "travel.": names(TravelSettings),
+        "run.": names(RunSettings),
+        "run.advanced.": names(Timeouts),
+        "serving.": ServingTable.model_fields,
     }
-    fields = {
+    found = {
         prefix + name
         for prefix, table in tables.items()
-        for name in table.model_fields
-        if name not in ("training", "travel", "serving")
+        for name in table
+        if f"{prefix}{name}." not in tables
     }
-    assert listed == fields
+    assert listed == found

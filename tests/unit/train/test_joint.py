@@ -14,7 +14,8 @@ from sealift.train.output import let_out
 from sealift.train.statedigest import state_digest
 from sealift.train.states import JointState, TrainingState
 from sealift.train.statistics import check_sums, sum_numbers
-from sealift.train.tasks import LoopSettings, plan_windows, window_rows
+from sealift.train.tasks import plan_windows, window_rows
+from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
 from tests.unit.train.test_output import RULE
@@ -169,7 +170,7 @@ def test_steps_of_17_rows_and_of_16_do_not_tell_the_one_between(
     (_, few), (_, more) = sum_of_first_window(16), sum_of_first_window(17)
     assert (few, more) == (16, 256)  # no edges of 17 rows: one window of all
 
-    def cut(each: int, settings: LoopSettings, **_: int) -> tuple[int, ...]:
+    def cut(each: int, settings: TrainingSettings, **_: int) -> tuple[int, ...]:
         return (1, -(-each // settings.batch_rows) - 1)
 
     monkeypatch.setattr("sealift.train.joint.plan_windows", cut)  # mutant

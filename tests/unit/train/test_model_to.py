@@ -30,7 +30,8 @@ def made(consortium: Consortium) -> Handout:
         nothing,
         proof=nothing,
         heads=tuple,
-        terms=nothing,
+        travel=nothing,
+        sandbox="",
     )
 
 

@@ -11,10 +11,11 @@ from sealift.data.schema.rows import demand_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
 from sealift.train.statedigest import state_digest
-from sealift.train.tasks import LoopSettings, SliceId
+from sealift.train.tasks import SliceId
 from sealift.train.tensors import TensorBytes
 from sealift.train.torchstate import tensor_bytes
 from sealift.train.training import Training
+from sealift.travel.settings import TrainingSettings
 from tests.unit.train.recipes import (
     LIGHTNING,
     PLAIN,
@@ -28,7 +29,7 @@ from tests.unit.train.recipes import (
 FIRST = SliceId(0, "north", 0)
 
 
-def trained(settings: LoopSettings = SETTINGS, *slices: SliceId) -> Digest:
+def trained(settings: TrainingSettings = SETTINGS, *slices: SliceId) -> Digest:
     training = Training(load(PLAIN), settings)
     for slice_id in slices or (FIRST,):
         training.train_slice(table(32), [slice_id])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -24,17 +23,18 @@ from sealift.travel.messages import (
 from sealift.travel.orchestrator import Orchestrator, RunSummary
 from sealift.travel.roster import Roster
 from sealift.travel.schedule import plan_job
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
+from tests.sim.settings import job_settings
 from tests.sim.visit_parts import FakeClock
 
 OWNERS = ("ada", "bern", "cleo")
 CONSORTIUM = make_consortium(OWNERS)
 AGREEMENT = CONSORTIUM.verified()
 SIZE = max(each.total_bytes for each in AGREEMENT.agreement.resources)
-ASKED = TravelSettings(epochs=2, rejoin_s=30.0)
-PLAN = plan_job(AGREEMENT.agreement.resources, replace(ASKED, buffer_bytes=SIZE))
+ASKED = job_settings(epochs=2, rejoin_s=30.0)
+PLAN = plan_job(AGREEMENT.agreement.resources, ASKED, SIZE)
 START = StartJob("job", b"{}")
 
 
@@ -65,7 +65,7 @@ class Job:
     """An orchestrator, its holders, and accelerators that come one after another."""
 
     def __init__(
-        self, *accelerators: ScriptedAccelerator, asked: TravelSettings = ASKED
+        self, *accelerators: ScriptedAccelerator, asked: JobSettings = ASKED
     ) -> None:
         self.clock = FakeClock()
         self.roster = Roster(clock=self.clock)
@@ -145,7 +145,9 @@ def test_another_accelerator_goes_on(dies_after: int) -> None:
 def test_what_is_withheld_names_who_refused_and_why() -> None:
     """A run that failed for want of rows says what their holder said."""
     (only,) = accelerators = (accelerator(),)
-    job = Job(*accelerators, asked=replace(ASKED, on_missing="wait"))
+    job = Job(
+        *accelerators, asked=job_settings(epochs=2, rejoin_s=30.0, on_missing="wait")
+    )
     only._clock = job.clock
     original = only._say
 
@@ -198,7 +200,7 @@ def _heard(of: ScriptedAccelerator) -> list[object]:
 
 
 def test_nobody_is_waited_for_if_the_job_says_so() -> None:
-    asked = replace(ASKED, rejoin_s=0.0)
+    asked = job_settings(epochs=2, rejoin_s=0.0)
     job = Job(accelerator(dies_after=4), asked=asked)
     with pytest.raises(PeerError) as failure:
         job.run()
@@ -240,12 +242,12 @@ def test_a_recipe_that_fails_is_not_run_by_another() -> None:
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        (replace(ASKED, buffers=2), "cargo-not-agreed"),
-        (replace(ASKED, mixed=True), "cargo-not-agreed"),
-        (replace(ASKED, lease_s=1e5), "lease-exceeds-agreement"),
+        (job_settings(epochs=2, rejoin_s=30.0, buffers=2), "cargo-not-agreed"),
+        (job_settings(epochs=2, rejoin_s=30.0, mixed=True), "cargo-not-agreed"),
+        (job_settings(epochs=2, rejoin_s=30.0, lease_s=1e5), "lease-exceeds-agreement"),
     ],
 )
-def test_more_than_agreed_is_not_even_started(asked: TravelSettings, code: str) -> None:
+def test_more_than_agreed_is_not_even_started(asked: JobSettings, code: str) -> None:
     job = Job(accelerator(), asked=asked)
     with pytest.raises(PolicyError) as refusal:
         job.run()

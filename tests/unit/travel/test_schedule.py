@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sealift.errors import UsageError
 from sealift.release.agreement import Part, Resource
 from sealift.travel.schedule import Stop, mix_epoch, plan_epoch, plan_job
-from sealift.travel.settings import Order, TravelSettings
+from sealift.travel.settings import JobSettings, Order
 from tests.sim.owners import make_consortium
+from tests.sim.settings import job_settings
 
 ORDERS: tuple[Order, ...] = ("round-robin", "by-size")
 MODEL = make_consortium(("ada", "bern", "cleo")).agreement.resources[0]
@@ -108,7 +109,7 @@ def agreed(cargo: list[Resource]) -> list[Resource]:
 
 
 JOBS = st.builds(
-    TravelSettings,
+    job_settings,
     epochs=st.integers(0, 3),
     order=st.sampled_from(ORDERS),
     buffer_bytes=BUFFERS,
@@ -118,17 +119,22 @@ JOBS = st.builds(
 )
 
 
+def size(settings: JobSettings) -> int:
+    """The buffer of a job that says one."""
+    return settings.travel.asked_bytes
+
+
 @given(cargo=TABLES, settings=JOBS)
 def test_a_job_visits_every_row_in_every_pass(
-    cargo: list[Resource], settings: TravelSettings
+    cargo: list[Resource], settings: JobSettings
 ) -> None:
-    plan = plan_job(agreed(cargo), settings)
+    plan = plan_job(agreed(cargo), settings, size(settings))
     assert [group.position for group in plan] == list(range(len(plan)))
     assert all(group.stops for group in plan)
     passes = dict.fromkeys((group.purpose, group.epoch) for group in plan)
-    train = {("train", epoch) for epoch in range(settings.epochs)}
+    train = {("train", epoch) for epoch in range(settings.training.epochs)}
     assert train <= set(passes) or not cargo
-    assert (("prepare", 0) in passes) is (settings.prepare and bool(cargo))
+    assert (("prepare", 0) in passes) is (settings.training.prepare and bool(cargo))
     for purpose, epoch in passes:
         stops = [
             stop
@@ -148,23 +154,25 @@ def test_a_job_visits_every_row_in_every_pass(
     for group in plan:
         assert all(stop.purpose == group.purpose for stop in group.stops)
         assert len({stop.resource for stop in group.stops}) == len(group.stops)
-        assert len(group.stops) == 1 or (settings.mixed and group.purpose != "heldout")
+        assert len(group.stops) == 1 or (
+            settings.travel.mixed and group.purpose != "heldout"
+        )
 
 
 @given(cargo=TABLES, settings=JOBS)
 def test_ranges_of_a_job_are_equal_or_apart(
-    cargo: list[Resource], settings: TravelSettings
+    cargo: list[Resource], settings: JobSettings
 ) -> None:
     """What the accelerator's counts rest on: the rows of different ranges add up."""
     resources = agreed(cargo)
     shown: dict[str, set[tuple[int, int]]] = {}
-    for group in plan_job(resources, settings):
+    for group in plan_job(resources, settings, size(settings)):
         for stop in group.stops:
             shown.setdefault(stop.resource, set()).add((stop.first_row, stop.rows))
     for item in resources:
         ranges = shown.get(item.name, set())
         if item.part == "train":
-            settings_pass = settings.epochs or settings.prepare
+            settings_pass = settings.training.epochs or settings.training.prepare
             assert sum(rows for _, rows in ranges) == (
                 item.rows if settings_pass else 0
             )

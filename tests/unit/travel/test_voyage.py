@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,10 +24,11 @@ from sealift.travel.messages import (
 )
 from sealift.travel.roster import Roster
 from sealift.travel.schedule import Group, plan_job
-from sealift.travel.settings import TravelSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.voyage import SHORTEST_PAUSE_S, Tally, Voyage
 from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
+from tests.sim.settings import job_settings
 from tests.sim.visit_parts import FakeClock
 
 OWNERS = ("ada", "bern", "cleo")
@@ -45,15 +45,16 @@ class Trip:
 
     def __init__(
         self,
-        asked: TravelSettings,
+        asked: JobSettings,
         *,
         here: Sequence[str] = OWNERS,
         groups: tuple[Group, ...] | None = None,
         **script: Any,
     ) -> None:
         self.clock = FakeClock()
-        self.settings = replace(asked, buffer_bytes=asked.buffer_bytes or SLICED)
-        self.groups = plan_job(RESOURCES, self.settings) if groups is None else groups
+        self.settings = asked
+        size = asked.travel.asked_bytes or SLICED
+        self.groups = plan_job(RESOURCES, asked, size) if groups is None else groups
         self.accelerator = ScriptedAccelerator(self.clock, **script)
         self.roster = Roster(clock=self.clock)
         self.holders = {name: ScriptedHolder(name) for name in OWNERS}
@@ -103,7 +104,7 @@ class Trip:
 
 
 ASKED = st.builds(
-    TravelSettings,
+    job_settings,
     epochs=st.integers(1, 2),
     buffers=st.sampled_from([1, 2]),
     mixed=st.booleans(),
@@ -122,7 +123,7 @@ ASKED = st.builds(
     here=st.sets(st.sampled_from(OWNERS)),
 )
 def test_every_stop_is_attended_to_in_the_plans_order(
-    asked: TravelSettings, seed: int, fails: float, here: set[str]
+    asked: JobSettings, seed: int, fails: float, here: set[str]
 ) -> None:
     trip = Trip(asked, here=sorted(here), seed=seed, fails=fails).run()
     tally = trip.tally
@@ -151,14 +152,14 @@ def check_window(trip: Trip) -> None:
             assert set(said.visits) == here <= loaded
         if isinstance(said, VisitEnded):
             live.pop(said.visit, None)
-        assert len(set(live.values())) <= trip.settings.buffers
+        assert len(set(live.values())) <= trip.settings.travel.buffers
     assert not live
 
 
 def test_the_check_of_the_window_can_tell() -> None:
-    trip = Trip(TravelSettings(buffers=2)).run()
+    trip = Trip(job_settings(buffers=2)).run()
     check_window(trip)
-    trip.settings = replace(trip.settings, buffers=1)
+    trip.settings = job_settings()
     with pytest.raises(AssertionError):
         check_window(trip)
 
@@ -168,7 +169,11 @@ def check_attempts(trip: Trip) -> None:
     by_stop: dict[tuple[int, str], list[OfferVisit]] = {}
     for offer in trip.offers():
         by_stop.setdefault((offer.position, offer.resource), []).append(offer)
-    most = trip.settings.attempts if trip.settings.on_missing == "wait" else 1
+    most = (
+        trip.settings.travel.attempts
+        if trip.settings.travel.on_missing == "wait"
+        else 1
+    )
     for offers in by_stop.values():
         assert len(offers) <= most
         assert not [o for o in offers[:-1] if o.visit in trip.accelerator.loaded]
@@ -176,7 +181,7 @@ def check_attempts(trip: Trip) -> None:
 
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_without_faults_everything_is_verified(buffers: int) -> None:
-    trip = Trip(TravelSettings(buffers=buffers)).run()  # type: ignore[arg-type]
+    trip = Trip(job_settings(buffers=buffers)).run()  # type: ignore[arg-type]
     assert trip.tally.verified == trip.planned
     said = trip.accelerator.said
     second = next(o.visit for o in trip.offers() if o.position == 1)
@@ -190,7 +195,7 @@ def test_without_faults_everything_is_verified(buffers: int) -> None:
 
 
 def test_a_missing_holder_is_waited_for_while_the_other_trains() -> None:
-    trip = Trip(TravelSettings(buffers=2, on_missing="wait", wait_s=5.0), here=["ada"])
+    trip = Trip(job_settings(buffers=2, on_missing="wait", wait_s=5.0), here=["ada"])
     trip.run()
     assert trip.tally.verified == {
         (g.position, s.resource)
@@ -205,7 +210,7 @@ def test_a_missing_holder_is_waited_for_while_the_other_trains() -> None:
 
 
 def test_a_holder_that_left_makes_the_offer_void() -> None:
-    trip = Trip(TravelSettings())
+    trip = Trip(job_settings())
     trip.holders["bern"].gone = True
     trip.run()
     assert {name for _at, name in trip.tally.skipped} >= {"bern-train"}
@@ -214,7 +219,7 @@ def test_a_holder_that_left_makes_the_offer_void() -> None:
 
 @pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "off-grid"])
 def test_what_never_gets_better_is_not_tried_again(reason: str) -> None:
-    asked = TravelSettings(on_missing="wait", attempts=5)
+    asked = job_settings(on_missing="wait", attempts=5)
     trip = Trip(asked, fails=1.0, reasons=(reason,)).run()
     assert len(trip.offers()) == len(trip.planned)
 
@@ -250,7 +255,7 @@ def pauses(trip: Trip) -> list[object]:
 
 
 def test_a_full_disk_of_fifteen_seconds_costs_no_visit() -> None:
-    trip = Trip(TravelSettings(on_missing="wait"))
+    trip = Trip(job_settings(on_missing="wait"))
     asked = refusing(trip, "bern", trip.clock() + 15.0)
     trip.run()
     assert trip.tally.verified == trip.planned
@@ -266,14 +271,14 @@ def test_a_full_disk_of_fifteen_seconds_costs_no_visit() -> None:
     [
         (5, 60.0, [3.75, 7.5, 15.0, 30.0]),
         (3, 8.0, [2.0, 4.0]),
-        (4, 0.0, [SHORTEST_PAUSE_S] * 3),
+        (4, 0.001, [SHORTEST_PAUSE_S] * 3),
         (1, 60.0, []),
     ],
 )
 def test_who_refuses_for_good_is_asked_so_often_and_named(
     attempts: int, wait_s: float, expected: list[float]
 ) -> None:
-    asks = TravelSettings(on_missing="wait", attempts=attempts, wait_s=wait_s)
+    asks = job_settings(on_missing="wait", attempts=attempts, wait_s=wait_s)
     trip = Trip(asks)
     trip.groups = trip.groups[: len(OWNERS)]
     trip.voyage = trip.make()
@@ -288,7 +293,7 @@ def test_who_refuses_for_good_is_asked_so_often_and_named(
 
 def test_others_load_while_one_is_not_asked_and_nobody_is_late() -> None:
     """The pauses are longer than the accelerator may be silent while it has work."""
-    asks = TravelSettings(
+    asks = job_settings(
         on_missing="wait", wait_s=600.0, lease_s=1.0, work_s=1.0, mixed=True
     )
     trip = Trip(asks)
@@ -309,7 +314,7 @@ def test_others_load_while_one_is_not_asked_and_nobody_is_late() -> None:
 
 
 def test_a_holder_that_came_back_is_asked_at_once() -> None:
-    trip = Trip(TravelSettings(on_missing="wait"))
+    trip = Trip(job_settings(on_missing="wait"))
     began = trip.clock()
     fails = iter((True,))
 
@@ -327,7 +332,7 @@ def test_a_holder_that_came_back_is_asked_at_once() -> None:
     [("recipe-error", 7), ("recipe-killed", 7), ("no-memory", 3)],
 )
 def test_a_recipe_that_fails_ends_the_job(reason: str, exit_code: int) -> None:
-    trip = Trip(TravelSettings())
+    trip = Trip(job_settings())
     original = trip.accelerator._say
 
     def say(visit: VisitId) -> object:
@@ -351,7 +356,7 @@ def test_a_recipe_that_fails_ends_the_job(reason: str, exit_code: int) -> None:
     ("code", "kind"), [("recipe-error", JobError), ("something", FailedError)]
 )
 def test_what_the_accelerator_says_ends_the_job(code: str, kind: type) -> None:
-    trip = Trip(TravelSettings())
+    trip = Trip(job_settings())
     trip.accelerator._say = lambda visit: Failed(code, "why")  # type: ignore[method-assign]
     with pytest.raises(kind):
         trip.run()
@@ -359,7 +364,7 @@ def test_what_the_accelerator_says_ends_the_job(code: str, kind: type) -> None:
 
 @pytest.mark.parametrize("after", range(1, 12))
 def test_an_accelerator_that_dies_takes_its_visits_along(after: int) -> None:
-    trip = Trip(TravelSettings(buffers=2), dies_after=after)
+    trip = Trip(job_settings(buffers=2), dies_after=after)
     with pytest.raises(PeerError) as failure:
         trip.run()
     trip.voyage.lose(str(failure.value))
@@ -371,7 +376,7 @@ def test_an_accelerator_that_dies_takes_its_visits_along(after: int) -> None:
 
 
 def test_an_accelerator_that_says_nothing_is_given_up() -> None:
-    trip = Trip(TravelSettings(lease_s=10.0, work_s=20.0))
+    trip = Trip(job_settings(lease_s=10.0, work_s=20.0))
 
     def nothing(timeout_s: float | None = None) -> bytes:
         assert timeout_s is not None

@@ -42,7 +42,7 @@ from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session
-from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.hostsetup import (
@@ -56,6 +56,7 @@ from sealift.travel.messages import OfferVisit, VisitEnded
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
 from sealift.travel.rules import VisitRules
+from sealift.travel.settings import TravelSettings
 
 OWNERS: Final = ("ada", "bern")
 ROWS: Final = 24
@@ -315,7 +316,8 @@ class Stage:
                 self.endpoint.instance,
                 prove_instance(self.endpoint, self.agreement),
                 tuple,
-                RunTerms(buffers=1, mixed=False, sandbox="none"),
+                TravelSettings(),
+                "none",
             ),
             make_pool=self._make_pool,
             clock=self.clock,

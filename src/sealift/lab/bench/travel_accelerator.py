@@ -26,7 +26,7 @@ from sealift.session.direct.host import Berth, Dock
 from sealift.session.endpoint import Endpoint
 from sealift.session.establish import accept
 from sealift.session.relay.client import RelayClient
-from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.hostsetup import VisitAccount
 from sealift.travel.lease import Lease, SignedLease
@@ -36,6 +36,7 @@ from sealift.travel.peers import ACCELERATOR, expect_holder
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.pool import CPUPool
 from sealift.travel.scrub import scrub
+from sealift.travel.settings import TravelSettings
 from sealift.travel.state import Visit
 
 WAIT_S = 3600.0
@@ -85,8 +86,9 @@ class AcceleratorEnd:
             ),
         )
         proof = prove_instance(self._endpoint, self._agreement)
-        terms = RunTerms(buffers=1, mixed=False, sandbox="none")
-        self._writer = ReceiptWriter(self._endpoint.instance, proof, tuple, terms)
+        self._writer = ReceiptWriter(
+            self._endpoint.instance, proof, tuple, TravelSettings(), "none"
+        )
         self._client = RelayClient.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
         self._dock = Dock(local=LocalListener(), tcp=self._direct, tcp_address=direct)
         return {"instance": self._endpoint.instance.public_key.to_text()}

@@ -76,8 +76,10 @@ threads = 1
 [travel]
 buffers = {buffers}
 buffer_bytes = {self.rows * ROW_BYTES}
-checkpoint_every = 0
 on_missing = "wait"
+
+[run]
+checkpoint_every = 0
 """
         )
         return job

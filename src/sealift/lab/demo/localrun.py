@@ -23,7 +23,7 @@ from sealift.release.signed import load_verified
 from sealift.release.stores import opened_vault
 from sealift.train.eventlines import RoleEvent
 from sealift.train.joint import joint_training
-from sealift.train.local import SealedRows, loop_settings, mean_of_parts, run_local
+from sealift.train.local import SealedRows, mean_of_parts, run_local
 from sealift.train.settings import read_job
 from sealift.train.tensors import pack_tensors
 from sealift.train.worker.workshop import Workshop
@@ -53,10 +53,10 @@ def run_alone(world: World, watch: Watch, *, clock: Clock) -> TravelRun:
     with ExitStack() as stack:
         files = load_bundle(Path(job.bundle), agreement.code)
         workshop = stack.enter_context(Workshop(files, agreement.code.entry))
-        training = joint_training(agreement, workshop, loop_settings(job))
+        training = joint_training(agreement, workshop, job.training)
         heldout = run_local(
             agreement,
-            job.travel_settings(),
+            job.settings,
             training,
             read_rows=_rows(world, agreement, stack),
             sink=sink,

@@ -110,7 +110,7 @@ def run_travel(
 def count_visits(world: World) -> int:
     """Visits that the schedule asks for."""
     agreement = load_verified(world.agreement).agreement
-    settings = read_job(world.job).travel_settings()
+    settings = read_job(world.job).settings
     return count_stops(plan_here(agreement.resources, settings))
 
 

@@ -237,9 +237,9 @@ evaluate_every = {schedule.evaluate_every}
 buffers = {travel.buffers}
 mixed = {json.dumps(travel.mixed)}
 buffer_bytes = {schedule.buffer_bytes}
-lease_s = 20.0
-meet_s = 5.0
 on_missing = "wait"
-wait_s = 20.0
 attempts = 10
+
+[run]
+patience = "lan"
 """

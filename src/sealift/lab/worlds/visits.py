@@ -35,7 +35,7 @@ from sealift.release.agreement import Purpose, Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session
-from sealift.train.receipts import ReceiptWriter, RunTerms, prove_instance
+from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.hostsetup import (
@@ -49,6 +49,7 @@ from sealift.travel.messages import BufferOffered, OfferVisit
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.pool import CPUPool, Pool
 from sealift.travel.rules import VisitRules
+from sealift.travel.settings import TravelSettings
 
 ROW_BYTES: Final = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES: Final = 96
@@ -298,7 +299,8 @@ class VisitWorld:
                 self.endpoint.instance,
                 prove_instance(self.endpoint, self.agreement),
                 tuple,
-                RunTerms(buffers=1, mixed=False, sandbox="none"),
+                TravelSettings(),
+                "none",
             ),
             make_pool=self.make_pool,
             clock=self.clock,
