@@ -16,8 +16,13 @@ from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
-from sealift.lab.bench.linkreencrypt import OwnersRecords, Reencrypter
-from sealift.lab.bench.linkshapes import ALL, Shape, ShapedSender, has_records
+from sealift.lab.bench.linkshapes import (
+    ALL,
+    REENCRYPTS,
+    Reencrypter,
+    Shape,
+    has_records,
+)
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
 SEALED = [mode for mode in ALL if mode != Shape.PLAIN]
@@ -29,10 +34,8 @@ NOTHING = bytes(16 * 4096)
 def send_in(world, plaintext=PLAINTEXT):
     """What the owner does in the world's mode."""
     sender = world.sender
-    if isinstance(sender, ShapedSender) and sender.layout.reencrypts:
-        unit = RECORD_BYTES if sender.layout.records else len(plaintext)
-        records = OwnersRecords(SecretKey.generate(), memoryview(plaintext), unit)
-        return lambda: Reencrypter(sender, len(plaintext)).send(records)
+    if world.mode in REENCRYPTS:
+        return Reencrypter(sender, plaintext).send
     if world.mode == LinkMode.SEAL_AHEAD:
         ahead = SealAhead(sender)
         return lambda: ahead.send(ahead.seal(plaintext))

@@ -17,9 +17,15 @@ from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError
 from sealift.lab.bench import link, linkpairs
-from sealift.lab.bench.linkarms import HOME, NAIVE, make_arm, timed, touched_memory
-from sealift.lab.bench.linkdevice import Device, choose_engine, refuse
-from sealift.lab.bench.linkpeer import DevicePeer, device_process, two_cores
+from sealift.lab.bench.harness import serve
+from sealift.lab.bench.linkarms import HOME, make_arm, touched_memory
+from sealift.lab.bench.linkdevice import (
+    NAIVE,
+    Device,
+    DevicePeer,
+    choose_engine,
+    two_cores,
+)
 from sealift.lab.bench.linkprofiles import PROFILES
 from sealift.lab.bench.linkshapes import ALL, Shape
 from tests.sim.cuda_engines import engine_on, model_gpu
@@ -76,11 +82,11 @@ def check_rows(rows):
 
 @pytest.mark.distributed
 def test_a_device_that_is_killed_is_one_line_and_exit_4():
-    with device_process(two_cores()) as peer:
+    with DevicePeer.on(two_cores()) as peer:
         source = touched_memory(1 << 20)
         peer.ask("memory", nbytes=len(source))
         arm = make_arm(peer, "direct+parallel-auth+overlap", source)
-        assert timed(peer, arm) > 0
+        assert arm.timed(peer) > 0
         os.kill(peer.process, signal.SIGKILL)
         with pytest.raises(PeerError) as caught:
             arm.run()
@@ -93,7 +99,7 @@ def test_a_device_that_is_killed_is_one_line_and_exit_4():
 
 @pytest.mark.distributed
 def test_a_device_without_room_is_one_line_and_exit_3():
-    with device_process(two_cores(), memory_bytes=1 << 20) as peer:
+    with DevicePeer.on(two_cores(), memory_bytes=1 << 20) as peer:
         peer.ask("memory", nbytes=1 << 20)
         with pytest.raises(UnavailableError) as caught:
             peer.ask("memory", nbytes=2 << 20)
@@ -113,12 +119,11 @@ def device_here(select):
     here, there = socket.socketpair()
     selection = choose_engine([0], 1 << 20, select)
 
-    def serve():
-        Device(there, selection).serve()
-
-    thread = threading.Thread(target=serve, daemon=True)
+    thread = threading.Thread(
+        target=serve, args=(there, lambda: Device(selection=selection)), daemon=True
+    )
     thread.start()
-    peer = DevicePeer(here, os.getpid())
+    peer = DevicePeer(here)
     try:
         yield peer
     finally:
@@ -140,7 +145,7 @@ def test_the_gpu_that_is_there_is_what_is_measured():
         for name in (str(Shape.PLAIN), str(DEFAULT_MODE), NAIVE):
             peer.ask("memory", nbytes=len(source))  # zeroes again
             arm = make_arm(peer, name, source, record_bytes=64 << 10)
-            assert timed(peer, arm) > 0
+            assert arm.timed(peer) > 0
             zeroes = len(source) - bytes(source).count(0)
             assert peer.ask("left")["nonzero"] == zeroes
             arm.close()
@@ -152,12 +157,12 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_no_figures():
         raise UnavailableError("the driver is too old", code="gpu-driver-too-old")
 
     select = functools.partial(select_device, has_gpu=lambda: True, cuda=broken)
-    with pytest.raises(UnavailableError) as caught:
-        choose_engine([0], 1 << 20, select)
     here, there = socket.socketpair()
-    thread = threading.Thread(target=refuse, args=(there, caught.value))
+    thread = threading.Thread(
+        target=serve, args=(there, lambda: choose_engine([0], 1 << 20, select))
+    )
     thread.start()
-    peer = DevicePeer(here, os.getpid())
+    peer = DevicePeer(here)
     with pytest.raises(UnavailableError, match="the driver is too old") as caught:
         peer.ask("engine")
     assert (caught.value.code, caught.value.exit_code) == ("gpu-driver-too-old", 3)

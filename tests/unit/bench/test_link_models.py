@@ -12,7 +12,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.data.schema.rows import demand_rows
 from sealift.lab.bench import linkinference, linktraining
 from sealift.lab.bench.link import best_plain_goodput
-from sealift.lab.bench.linkarms import Arm, timed
+from sealift.lab.bench.linkarms import LinkArm
 from sealift.lab.bench.linkmodels import MAX_ROWS, NAMES, form_for
 from sealift.lab.bench.report import Row
 from sealift.session.session import Session
@@ -85,7 +85,7 @@ class Silent:
     def ask(self, *_: object, **__: object) -> dict[str, object]:
         return {}
 
-    def answer(self) -> dict[str, object]:
+    def hear(self) -> dict[str, object]:
         return {}
 
 
@@ -95,8 +95,8 @@ def test_processor_time_of_sealing_ahead_is_counted() -> None:
         while time.process_time() - began < 0.02:
             pass
 
-    arm = Arm("seal-ahead", lambda: None, lambda: None, busy)
-    timed(Silent(), arm)  # type: ignore[arg-type]
+    arm = LinkArm("seal-ahead", lambda: None, lambda: None, busy)
+    arm.timed(Silent())  # type: ignore[arg-type]
     assert arm.cpu_s >= 0.02
 
 

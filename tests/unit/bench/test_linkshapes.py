@@ -10,13 +10,11 @@ import os
 import pytest
 
 from sealift.channel.hostdevice import HostDevice
-from sealift.crypto.keys import SecretKey
-from sealift.lab.bench.linkreencrypt import OwnersRecords, Reencrypter
-from sealift.lab.bench.linkshapes import LAYOUTS, Shape
+from sealift.lab.bench.linkshapes import REENCRYPTS, Reencrypter, Shape
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
-SENT = [shape for shape in Shape if not LAYOUTS[shape].reencrypts]
+SENT = [shape for shape in Shape if shape not in REENCRYPTS]
 
 
 @pytest.mark.parametrize("engine", [HostDevice, Apart], ids=["in-place", "staged"])
@@ -38,12 +36,11 @@ def test_the_vendors_shape_arrives_too(chunk):
     mode = Shape.REENCRYPT_CHUNK if chunk else Shape.REENCRYPT
     world, plaintext = LinkWorld(mode), os.urandom(3 * RECORD_BYTES)
     unit = RECORD_BYTES if chunk else len(plaintext)
-    records = OwnersRecords(SecretKey.generate(), memoryview(plaintext), unit)
-    host = Reencrypter(world.sender, unit)
-    assert world.cross(lambda: host.send(records)).total_bytes == len(plaintext)
+    host = Reencrypter(world.sender, plaintext)
+    assert world.cross(host.send).total_bytes == len(plaintext)
     assert world.content()[: len(plaintext)] == plaintext
     # The weakness: the host has seen it.
-    assert bytes(host._clear[:32]) == plaintext[-unit:][:32]
+    assert bytes(host.clear[:32]) == plaintext[-unit:][:32]
     host.close()
-    assert not any(host._clear)
+    assert not any(host.clear)
     world.close()

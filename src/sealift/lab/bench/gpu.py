@@ -7,9 +7,7 @@ a GPU the report has one row, which says why.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Final
 
 from sealift.channel.cpu import CpuBackend
@@ -21,7 +19,7 @@ from sealift.channel.device import RecordPlace
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError
-from sealift.lab.bench.report import BenchReport, start_report
+from sealift.lab.bench.report import BenchReport, interleaved, start_report
 
 MIB: Final = 1 << 20
 SIZES: Final = (1 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
@@ -129,47 +127,32 @@ def _measure(
 ) -> None:
     transfer = Transfer(engine, suite, size, record_bytes)
     try:
-        took = _in_turn(
+        spent = interleaved(
             {
                 "copy": transfer.copy,
                 "open": transfer.open,
                 "pipelined": transfer.pipelined,
                 "seal": transfer.seal,  # under the same nonces: the same bytes again
-            }
+            },
+            REPEATS,
         )
     finally:
         transfer.close()
-    _report(report, suite, size, took)
-
-
-def _report(
-    report: BenchReport, suite: Suite, size: int, took: dict[str, float]
-) -> None:
-    for arm, seconds in took.items():
-        report.rows.append(
-            {
-                "arm": arm,
-                "suite": suite.name,
-                "mib": round(size / MIB, 3),
-                "ms": round(seconds * 1e3, 4),
-                "gb_per_s": round(size / seconds / 1e9, 2),
-            }
-        )
+    report.rows += [
+        {
+            "arm": arm,
+            "suite": suite.name,
+            "mib": round(size / MIB, 3),
+            "ms": round(each.median * 1e3, 4),
+            "gb_per_s": each.gb_per_s(size),
+        }
+        for arm, each in spent.items()
+    ]
     mib = f"{suite.name.lower()}_{size // MIB}mib"
-    report.ratios[f"open_vs_copy_{mib}"] = took["copy"] / took["open"]
-    report.ratios[f"pipelined_vs_copy_{mib}"] = took["copy"] / took["pipelined"]
-    report.ratios[f"open_vs_goal_{mib}"] = size / took["open"] / GOALS[suite]
-
-
-def _in_turn(arms: dict[str, Callable[[], None]]) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    for repeat in range(REPEATS + 1):
-        for name, arm in arms.items():
-            start = time.perf_counter()
-            arm()
-            if repeat:
-                times[name].append(time.perf_counter() - start)
-    return {name: median(each) for name, each in times.items()}
+    copy_s, open_s = spent["copy"].median, spent["open"].median
+    report.ratios[f"open_vs_copy_{mib}"] = copy_s / open_s
+    report.ratios[f"pipelined_vs_copy_{mib}"] = copy_s / spent["pipelined"].median
+    report.ratios[f"open_vs_goal_{mib}"] = size / open_s / GOALS[suite]
 
 
 def _host_memory(engine: CudaEngine, nbytes: int) -> memoryview:

@@ -7,11 +7,12 @@ evidence, the holder its identity key. The bar is a median under 10 ms.
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from statistics import quantiles
 from typing import Final
 
 from sealift.attest.development.attester import DevelopmentAttester
@@ -22,7 +23,7 @@ from sealift.channel.transports.memory import memory_pair
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
-from sealift.lab.bench.report import BenchReport, start_report
+from sealift.lab.bench.report import BenchReport, interleaved, start_report
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.session.relay.client import RelayClient
@@ -43,8 +44,24 @@ def run(*, quick: bool = False) -> BenchReport:
     repeats = QUICK_REPEATS if quick else REPEATS
     with ExitStack() as stack:
         arms = {"memory": memory_pair, "relay": _relayed(stack)}
-        for name, dial in arms.items():
-            _add(report, name, _measure(dial, repeats))
+        cast = _Cast()
+        spent = interleaved(
+            {name: partial(cast.shake_hands, dial) for name, dial in arms.items()},
+            repeats,
+            warm_up=_WARM_UP,
+        )
+    for name, each in spent.items():
+        times_ms = [took * 1000 for took in each.seconds]
+        report.rows.append(
+            {
+                "transport": name,
+                "median_ms": round(each.median * 1000, 3),
+                "p90_ms": round(quantiles(times_ms, n=10)[-1], 3),
+                "handshakes": len(times_ms),
+                "bar_ms": BAR_MS,
+            }
+        )
+        report.ratios[f"handshake_{name}_p50_ms"] = each.median * 1000
     return report
 
 
@@ -53,12 +70,6 @@ def _relayed(stack: ExitStack) -> Dial:
     holder = stack.enter_context(RelayClient.dial(relay.address, "holder"))
     accelerator = stack.enter_context(RelayClient.dial(relay.address, "accelerator"))
     return lambda: (holder.open("accelerator"), accelerator.accept(5))
-
-
-def _measure(dial: Dial, repeats: int) -> list[float]:
-    """Milliseconds of each handshake, from the first message to both sessions."""
-    cast = _Cast()
-    return [cast.shake_hands(*dial()) for _ in range(_WARM_UP + repeats)][_WARM_UP:]
 
 
 class _Cast:
@@ -93,30 +104,17 @@ class _Cast:
             identities={"holder": identity.public_key},
         )
 
-    def shake_hands(self, here: Transport, there: Transport) -> float:
-        """One handshake; returns its milliseconds."""
+    def shake_hands(self, dial: Dial) -> float:
+        """One handshake; its seconds, from the first message to both sessions."""
+        here, there = dial()
         answering = threading.Thread(target=self._answer, args=(there,))
         answering.start()
         start = time.perf_counter()
         session = connect(here, self._holder, self._of_accelerator)
-        took_ms = (time.perf_counter() - start) * 1000
+        took_s = time.perf_counter() - start
         session.close()
         answering.join()
-        return took_ms
+        return took_s
 
     def _answer(self, transport: Transport) -> None:
         accept(transport, self._accelerator, self._of_holder).close()
-
-
-def _add(report: BenchReport, name: str, times_ms: list[float]) -> None:
-    median_ms = statistics.median(times_ms)
-    report.rows.append(
-        {
-            "transport": name,
-            "median_ms": round(median_ms, 3),
-            "p90_ms": round(statistics.quantiles(times_ms, n=10)[-1], 3),
-            "handshakes": len(times_ms),
-            "bar_ms": BAR_MS,
-        }
-    )
-    report.ratios[f"handshake_{name}_p50_ms"] = median_ms

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from statistics import median, quantiles
 from typing import Final
 
 from sealift.channel.link.mode import DEFAULT_MODE
@@ -22,20 +23,19 @@ from sealift.lab.bench.linkarms import (
     APART_SLOTS,
     DEFAULT_SLOTS,
     HOME,
-    NAIVE,
-    Arm,
+    LinkArm,
+    arms_over,
+    close_all,
     make_arm,
-    make_arms,
-    timed,
     touched_memory,
 )
-from sealift.lab.bench.linkfailure import count_needles, failure_row
+from sealift.lab.bench.linkdevice import NAIVE, DevicePeer, two_cores
+from sealift.lab.bench.linkfailure import failure_row, what_is_left
 from sealift.lab.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
 from sealift.lab.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs
-from sealift.lab.bench.linkpeer import DevicePeer, device_process, two_cores
 from sealift.lab.bench.linkprofiles import modelled_rows, sources
 from sealift.lab.bench.linkshapes import ALL, Shape
-from sealift.lab.bench.report import BenchReport, Row, start_report
+from sealift.lab.bench.report import BenchReport, Row, Spent, interleaved, start_report
 
 MIB: Final = 1 << 20
 SIZES_BYTES: Final = tuple(
@@ -52,7 +52,6 @@ ARMS: Final = (*map(str, ALL), HOME, NAIVE)
 STEPS: Final = tuple(map(str, ALL[1:]))
 SWEEP_SIZES_BYTES: Final = (16 * MIB, 64 * MIB)
 SWEEP: Final = tuple((kib << 10, slots) for kib in (256, 512, 1024) for slots in (4, 8))
-Times = dict[str, list[float]]
 
 
 def run(*, quick: bool = False) -> BenchReport:
@@ -71,193 +70,145 @@ def run(*, quick: bool = False) -> BenchReport:
         "CPU seconds: those of waiting ends are in them, they look for a moment",
     ]
     report.modelled = sources()
-    cores = two_cores()
-    with device_process(cores) as peer, _on_core(cores[0]):
-        report.real.insert(0, opened_by(peer.ask("engine")))
-        for size in QUICK_SIZES_BYTES if quick else SIZES_BYTES:
-            _measure_size(report, peer, size, REPEATS)
-        _measure_pairs(report, peer, cores, quick=quick)
-        if not quick:
-            for size in SWEEP_SIZES_BYTES:
-                _sweep(report, peer, size)
+    cores, sizes = two_cores(), QUICK_SIZES_BYTES if quick else SIZES_BYTES
+    with DevicePeer.on(cores) as peer, _on_core(cores[0]):
+        engine = peer.ask("engine")
+        report.real.insert(0, opened_by(engine))
+        slots = DEFAULT_SLOTS if engine["engine"] == "host" else APART_SLOTS
+        for size in sizes:
+            with arms_over(peer, ARMS, size, slots) as arms:
+                _measure_size(report, peer, size, arms, engine["engine"])
+        _measure_pairs(report, peer, cores, sizes, slots)
+        for size in () if quick else SWEEP_SIZES_BYTES:
+            _sweep(report, peer, size)
         _measure_failures(report, peer)
-    _measure_models(report, quick=quick)
+    for part in (linkinference, linktraining):  # whole questions, whole training steps
+        found = part.rows(quick=quick)
+        report.rows += found
+        report.ratios |= part.ratios(found)
     report.real += linkinference.left_out(report.rows)
-    report.rows += modelled_rows(QUICK_SIZES_BYTES if quick else SIZES_BYTES)
+    report.rows += modelled_rows(sizes)
     return report
 
 
-def opened_by(engine: dict[str, str]) -> str:
+def opened_by(engine: Mapping[str, str]) -> str:
     """Who opened what the rows of modes and failures are about."""
     said = f"transfers were opened by engine {engine['reason']}"
     return said if engine["engine"] == "host" else f"{said}; models ran on the host"
 
 
-def _measure_models(report: BenchReport, *, quick: bool) -> None:
-    """Whole questions and whole training steps, sealed beside plain."""
-    for part in (linkinference, linktraining):
-        found = part.rows(quick=quick)
-        report.rows += found
-        report.ratios |= part.ratios(found)
+def _in_turn(
+    peer: DevicePeer, arms: Sequence[LinkArm], repeats: int
+) -> dict[str, Spent]:
+    return interleaved({arm.link: partial(arm.timed, peer) for arm in arms}, repeats)
 
 
 def _measure_size(
-    report: BenchReport, peer: DevicePeer, size: int, repeats: int
+    report: BenchReport,
+    peer: DevicePeer,
+    size: int,
+    arms: Sequence[LinkArm],
+    engine: str,
 ) -> None:
-    source = touched_memory(size)
-    peer.ask("memory", nbytes=size)
-    engine = peer.ask("engine")["engine"]
-    arms = make_arms(peer, list(ARMS), source, _slots(peer))
-    repeats *= 4 if size <= SMALL_BYTES else 1
-    times = _interleave(peer, arms, repeats)
+    repeats = REPEATS * (4 if size <= SMALL_BYTES else 1)
+    spent = _in_turn(peer, arms, repeats)
     device_cpu_s = peer.ask("cpu")
     for arm in arms:
-        row = {**_row(arm, size, times), "engine": engine}
+        taken = spent[arm.link]
+        low, _, high = quantiles(taken.seconds, n=4)
         busy_s = arm.cpu_s + device_cpu_s[arm.link]
-        row["cpu_s_per_gb"] = round(busy_s / (repeats + 1) / size * 1e9, 3)
+        report.rows.append(
+            {
+                "mode": arm.link,
+                "memory": "private memfd",
+                "kib": size >> 10,
+                "record_kib": suggested_record_bytes(size) >> 10,
+                "pairs": repeats,
+                "gb_per_s": taken.gb_per_s(size, 3),
+                "us": round(taken.median * 1e6, 1),
+                "quartiles_us": f"{low * 1e6:.0f}-{high * 1e6:.0f}",
+                "vs_plain": round(spent[PLAIN].median / taken.median, 3),
+                "engine": engine,
+                "cpu_s_per_gb": round(busy_s / (repeats + 1) / size * 1e9, 3),
+            }
+        )
+    steps = [name for name in STEPS if name in spent]
+    if STEPS[0] in spent:
+        whole_s = spent[steps[0]].median
+        row: Row = {
+            "ablation": "share of reencrypt saved by each step",
+            "kib": size >> 10,
+        }
+        for before, name in itertools.pairwise(steps):
+            row[name] = round((spent[before].median - spent[name].median) / whole_s, 3)
         report.rows.append(row)
-    if STEPS[0] in times:
-        report.rows.append(_ablation(size, times))
-    _close(peer, arms)
-    _keep_times(report, size, times)
+    for name in (str(Shape.REENCRYPT), NAIVE):
+        if size >= PAIRS_FROM_BYTES and name in spent:
+            ratio = spent[name].median / spent[DEFAULT].median
+            report.keep_worst(f"{name}_vs_default_time", ratio)
 
 
 def _measure_pairs(
-    report: BenchReport, peer: DevicePeer, cores: list[int], *, quick: bool
+    report: BenchReport,
+    peer: DevicePeer,
+    cores: list[int],
+    sizes: Sequence[int],
+    slots: int,
 ) -> None:
     """Default beside plain, for the bars' sizes."""
     gauge = CoreGauge(cores)
-    slots = _slots(peer)
-    sizes = QUICK_SIZES_BYTES if quick else SIZES_BYTES
-    found = [
-        measure_pairs(peer, size, gauge, slots)
-        for size in sizes
-        if size >= PAIRS_FROM_BYTES
-    ]
-    for pairs in found:
+    judged = [size for size in sizes if size >= PAIRS_FROM_BYTES]
+    for pairs in [measure_pairs(peer, size, gauge, slots) for size in judged]:
         row = pairs.row(gauge)
         report.rows.append(row)
-        _keep_goodput(report, pairs.size, row["vs_plain"], "")
-        _keep_goodput(report, pairs.size, row["vs_plain_undisturbed"], "_undisturbed")
-
-
-def _slots(peer: DevicePeer) -> int:
-    return DEFAULT_SLOTS if peer.ask("engine")["engine"] == "host" else APART_SLOTS
-
-
-def _interleave(peer: DevicePeer, arms: list[Arm], repeats: int) -> Times:
-    """Seconds of every arm, one of each in turn, after one turn to warm up."""
-    times: Times = {arm.link: [] for arm in arms}
-    for repeat in range(repeats + 1):
-        for arm in arms:
-            taken = timed(peer, arm)
-            if repeat:
-                times[arm.link].append(taken)
-    return times
-
-
-def _row(arm: Arm, size: int, times: Times) -> Row:
-    taken = statistics.median(times[arm.link])
-    quartiles = statistics.quantiles(times[arm.link], n=4)
-    return {
-        "mode": arm.link,
-        "memory": "private memfd",
-        "kib": size >> 10,
-        "record_kib": suggested_record_bytes(size) >> 10,
-        "pairs": len(times[arm.link]),
-        "gb_per_s": round(size / taken / 1e9, 3),
-        "us": round(taken * 1e6, 1),
-        "quartiles_us": f"{quartiles[0] * 1e6:.0f}-{quartiles[2] * 1e6:.0f}",
-        "vs_plain": round(statistics.median(times[PLAIN]) / taken, 3),
-    }
-
-
-def _ablation(size: int, times: Times) -> Row:
-    """Share of the vendor shape's time that each step saves."""
-    row: Row = {"ablation": "share of reencrypt saved by each step", "kib": size >> 10}
-    found = [name for name in STEPS if name in times]
-    whole = statistics.median(times[found[0]])
-    for before, name in itertools.pairwise(found):
-        saved = statistics.median(times[before]) - statistics.median(times[name])
-        row[name] = round(saved / whole, 3)
-    return row
-
-
-def _keep_times(report: BenchReport, size: int, times: Times) -> None:
-    """The worst over the sizes that the ratio is about."""
-    if size < PAIRS_FROM_BYTES:
-        return
-    default = statistics.median(times[DEFAULT])
-    for arm in (str(Shape.REENCRYPT), NAIVE):
-        if arm in times:
-            ratio = statistics.median(times[arm]) / default
-            _keep(report, f"{arm}_vs_default_time", ratio)
-
-
-def _keep_goodput(report: BenchReport, size: int, found: object, which: str) -> None:
-    if not isinstance(found, float):  # no pair of that kind
-        return
-    name = "from_64_mib" if size >= 64 * MIB else "at_16_mib"
-    _keep(report, f"default_vs_plain_goodput{which}", found)
-    _keep(report, f"default_vs_plain_goodput_{name}{which}", found)
-
-
-def _keep(report: BenchReport, name: str, ratio: float) -> None:
-    report.ratios[name] = round(min(ratio, report.ratios.get(name, ratio)), 3)
+        at = "from_64_mib" if pairs.size >= 64 * MIB else "at_16_mib"
+        for which in ("", "_undisturbed"):
+            found = row[f"vs_plain{which}"]
+            if isinstance(found, float):  # or there was no such pair
+                report.keep_worst(f"default_vs_plain_goodput{which}", found)
+                report.keep_worst(f"default_vs_plain_goodput_{at}{which}", found)
 
 
 def _sweep(report: BenchReport, peer: DevicePeer, size: int) -> None:
     """Other records and rings, so that the default's choice can be judged."""
     source = touched_memory(size)
     peer.ask("memory", nbytes=size)
-    shapes = {f"{kib}x{slots}": (kib, slots) for kib, slots in SWEEP}
     arms = [
-        make_arm(
-            peer,
-            name,
-            source,
-            slots=slots,
-            record_bytes=record,
-            label=f"{name} {label}",
-        )
-        for label, (record, slots) in shapes.items()
+        make_arm(peer, name, source, slots=slots, record_bytes=record,
+                 label=f"{name} {record}x{slots}")
+        for record, slots in SWEEP
         for name in (PLAIN, DEFAULT)
-    ]
-    times = _interleave(peer, arms, REPEATS)
-    for label, (record, slots) in shapes.items():
-        plain, default = (
-            statistics.median(times[f"{name} {label}"]) for name in (PLAIN, DEFAULT)
-        )
+    ]  # fmt: skip
+    spent = _in_turn(peer, arms, REPEATS)
+    for record, slots in SWEEP:
+        plain, default = (spent[f"{n} {record}x{slots}"] for n in (PLAIN, DEFAULT))
         report.rows.append(
             {
                 "sweep": f"{record >> 10} KiB x {slots} slots",
                 "kib": size >> 10,
-                "plain_gb_per_s": round(size / plain / 1e9, 3),
-                "default_gb_per_s": round(size / default / 1e9, 3),
-                "vs_plain": round(plain / default, 3),
+                "plain_gb_per_s": plain.gb_per_s(size, 3),
+                "default_gb_per_s": default.gb_per_s(size, 3),
+                "vs_plain": round(plain.median / default.median, 3),
             }
         )
+    shape = f"{suggested_record_bytes(size)}x{DEFAULT_SLOTS}"
+    times = {label: taken.seconds for label, taken in spent.items()}
+    ratio = best_plain_goodput(times, shape)
     report.ratios[f"default_vs_best_plain_goodput_at_{size // MIB}_mib"] = round(
-        best_plain_goodput(times, _shape_of_default(size)), 3
+        ratio, 3
     )
-    _close(peer, arms)
+    close_all(peer, arms)
 
 
-def best_plain_goodput(times: Times, shape: str) -> float:
+def best_plain_goodput(times: Mapping[str, Sequence[float]], shape: str) -> float:
     """The default at its own shape beside the plain copy at whichever suits that best.
 
     The lowest of several medians flatters the plain copy, never the default.
     """
     plain = [
-        statistics.median(taken)
-        for label, taken in times.items()
-        if label.startswith(f"{PLAIN} ")
+        median(taken) for label, taken in times.items() if label.startswith(f"{PLAIN} ")
     ]
-    return min(plain) / statistics.median(times[f"{DEFAULT} {shape}"])
-
-
-def _shape_of_default(size: int) -> str:
-    return f"{suggested_record_bytes(size)}x{DEFAULT_SLOTS}"
+    return min(plain) / median(times[f"{DEFAULT} {shape}"])
 
 
 def _measure_failures(report: BenchReport, peer: DevicePeer) -> None:
@@ -268,22 +219,13 @@ def _measure_failures(report: BenchReport, peer: DevicePeer) -> None:
         report.rows.append(failure_row(peer, mode, source, record))
     peer.ask("memory", nbytes=size)
     arm = make_arm(peer, DEFAULT, source)
-    timed(peer, arm)
-    report.rows.append(
-        {
-            "failure": "none (the control: a transfer that verified)",
-            "kib": size >> 10,
-            "bytes_not_zero": peer.ask("left")["nonzero"],
-            "plaintext_found": count_needles(peer.process, source, record),
-        }
-    )
-    _close(peer, [arm])
-
-
-def _close(peer: DevicePeer, arms: list[Arm]) -> None:
-    for arm in arms:
-        arm.close()
-        peer.ask("drop", link=arm.link)
+    arm.timed(peer)
+    row: Row = {
+        "failure": "none (the control: a transfer that verified)",
+        "kib": size >> 10,
+    }
+    report.rows.append(row | what_is_left(peer, source, record))
+    close_all(peer, [arm])
 
 
 @contextmanager

@@ -11,65 +11,76 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from secrets import token_bytes
 from typing import Final
 
-from sealift.channel.link.ahead import SealAhead
+from sealift.channel.link.ahead import SealAhead, SealedBatch
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES
-from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode
-from sealift.channel.link.send import LinkSender, suggested_record_bytes
+from sealift.channel.link.send import suggested_record_bytes
 from sealift.channel.sealer import StreamSealer
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
-from sealift.crypto.keys import SecretKey
 from sealift.data.loader.windows import use_huge_pages
-from sealift.lab.bench.linkdevice import NAIVE_NONCE, TIMEOUT_S
-from sealift.lab.bench.linkpeer import DevicePeer
-from sealift.lab.bench.linkreencrypt import OwnersRecords, Reencrypter
+from sealift.lab.bench.linkdevice import (
+    NAIVE,
+    NAIVE_NONCE,
+    TIMEOUT_S,
+    DevicePeer,
+    home_key,
+    link_keys,
+)
 from sealift.lab.bench.linkshapes import (
-    ShapedSender,
+    REENCRYPTS,
+    Reencrypter,
     comes_whole,
     has_records,
-    sender_of,
 )
 
 DEFAULT_SLOTS: Final = 4
-APART_SLOTS: Final = (
-    32  # a device with memory of its own takes half of them by one call
-)
+APART_SLOTS: Final = 32  # a device with memory of its own takes half by one call
 HOME: Final = "direct (sealed at home)"
-NAIVE: Final = "naive"
 MAX_SERIAL_BYTES: Final = 256 << 20  # modes that need the whole transfer in the link
 _NAIVE_FRAME_BYTES: Final = 1 << 20
 _RANDOM_BYTES: Final = 1 << 20
 
 
+def nothing() -> None:
+    """What most arms need to have done before a repeat."""
+
+
 @dataclass(slots=True)
-class Arm:
+class LinkArm:
     """One way to move the same bytes.
 
     Attributes:
         link: Its name.
-        prepare: Run before each repeat, not timed; nothing for most.
         run: What is timed.
         close: Ends it.
+        prepare: Run before each repeat, not timed; nothing for most.
         cpu_s: Processor seconds of this process in ``prepare`` and ``run``, all repeats.
     """
 
     link: str
     run: Callable[[], None]
     close: Callable[[], None]
-    prepare: Callable[[], None] = lambda: None
+    prepare: Callable[[], None] = nothing
     cpu_s: float = 0.0
 
-
-def make_arms(
-    peer: DevicePeer, names: list[str], source: memoryview, slots: int = DEFAULT_SLOTS
-) -> list[Arm]:
-    """The named arms for one size; those that cannot take it are left out."""
-    fitting = [name for name in names if _fits(name, len(source))]
-    return [make_arm(peer, name, source, slots=slots) for name in fitting]
+    def timed(self, peer: DevicePeer) -> float:
+        """Seconds of one repeat."""
+        cpu = time.process_time()  # what is done beforehand is done all the same
+        self.prepare()
+        peer.ask("receive", link=self.link)
+        start = time.perf_counter()
+        self.run()
+        taken = time.perf_counter() - start
+        self.cpu_s += time.process_time() - cpu
+        peer.hear()
+        return taken
 
 
 def make_arm(
@@ -78,137 +89,86 @@ def make_arm(
     source: memoryview,
     *,
     slots: int = DEFAULT_SLOTS,
-    record_bytes: int | None = None,
-    label: str | None = None,
-) -> Arm:
+    record_bytes: int = 0,
+    label: str = "",
+) -> LinkArm:
     """One arm: its link, and what it needs beforehand."""
-    record_bytes = record_bytes or suggested_record_bytes(len(source))
-    maker = _Maker(peer, label or name, source, slots, record_bytes)
+    link, record = label or name, record_bytes or suggested_record_bytes(len(source))
     if name == NAIVE:
-        return maker.naive()
+        return _naive(peer, link, source, slots)
+    mode = LinkMode.DIRECT_OVERLAP if name == HOME else name
+    # Serial ways keep all of a transfer in the link; the others a few records.
+    unit = record if has_records(mode) else len(source)
+    slots = -(-len(source) // unit) if comes_whole(mode) else slots
+    # Forwarded frames are the longest; slots are rounded up to the same size.
+    ring = max(unit, 256) + FORWARDED_EXTRA_BYTES, max(slots, 1)
+    seed = token_bytes(32)
+    sender = peer.sender(link, mode, ring=ring, record_bytes=record, seed=seed)
+    run: Callable[[], None] = partial(sender.send, source)
+    prepare = nothing
     if name == HOME:
-        return maker.home()
-    return maker.mode(name)
-
-
-def timed(peer: DevicePeer, arm: Arm) -> float:
-    """Seconds of one repeat."""
-    cpu = time.process_time()  # what is done beforehand is done all the same
-    arm.prepare()
-    peer.ask("receive", link=arm.link)
-    start = time.perf_counter()
-    arm.run()
-    taken = time.perf_counter() - start
-    arm.cpu_s += time.process_time() - cpu
-    peer.answer()
-    return taken
-
-
-class _Maker:
-    def __init__(
-        self,
-        peer: DevicePeer,
-        link: str,
-        source: memoryview,
-        slots: int,
-        record_bytes: int,
-    ) -> None:
-        self._peer = peer
-        self._link = link
-        self._source = source
-        self._slots = slots
-        self._record_bytes = record_bytes
-        self._keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
-        self._home = SecretKey.generate()
-
-    def mode(self, name: str) -> Arm:
-        """A mode of the link engine, or one of the weaker shapes."""
-        sender = self._sender(name, name)
-        if isinstance(sender, ShapedSender) and sender.layout.reencrypts:
-            return self._reencrypting(sender)
-        if sender.mode is LinkMode.SEAL_AHEAD:
-            return self._ahead(sender)
-        return self._arm(sender, lambda: sender.send(self._source))
-
-    def home(self) -> Arm:
-        """Forward what the owner sealed at rest."""
         sealer = StreamSealer(
-            self._home, total_bytes=len(self._source), record_bytes=self._record_bytes
+            home_key(seed), total_bytes=len(source), record_bytes=record
         )
-        records = [sealer.seal(part) for part in self._parts()]
-        sender = self._sender(LinkMode.DIRECT_OVERLAP, LinkMode.DIRECT_OVERLAP)
-        total = len(self._source)
-        return self._arm(
-            sender, lambda: sender.forward(sealer.header_bytes, records, total)
-        )
+        starts = range(0, len(source), record)
+        sealed = [sealer.seal(source[start : start + record]) for start in starts]
+        run = partial(sender.forward, sealer.header_bytes, sealed, len(source))
+    elif mode in REENCRYPTS:
+        run = Reencrypter(sender, source).send
+    elif sender.mode is LinkMode.SEAL_AHEAD:
+        run, prepare = _ahead(SealAhead(sender), source)
+    return LinkArm(link, run, sender.close, prepare)
 
-    def naive(self) -> Arm:
-        """The library's one-shot call over everything, through the same memory."""
-        ring = (_NAIVE_FRAME_BYTES, self._slots)
-        transport = self._peer.connect(self._link, NAIVE, self._keys, ring=ring)
-        self._peer.answer()
-        aead = Aead(Suite.AES_256_GCM, self._keys.to_device)
 
-        def run() -> None:
-            sealed = memoryview(aead.seal(NAIVE_NONCE, self._source, b""))
-            transport.send(len(sealed).to_bytes(8, "big"))
-            for start in range(0, len(sealed), _NAIVE_FRAME_BYTES):
-                transport.send(sealed[start : start + _NAIVE_FRAME_BYTES])
-            transport.receive(TIMEOUT_S)
+def _ahead(
+    ahead: SealAhead, source: memoryview
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Sending a batch, and sealing it before."""
+    batches: list[SealedBatch] = []
+    ahead.seal(source)  # once before, so that pages exist
+    ahead.discard()
+    return (
+        lambda: ahead.send(batches.pop()),
+        lambda: batches.append(ahead.seal(source)),
+    )
 
-        return Arm(self._link, run, transport.close)
 
-    def _reencrypting(self, sender: ShapedSender) -> Arm:
-        unit = self._record_bytes if sender.layout.records else len(self._source)
-        records = OwnersRecords(self._home, self._source, unit)
-        host = Reencrypter(sender, unit)
-        return self._arm(sender, lambda: host.send(records))
+def _naive(peer: DevicePeer, link: str, source: memoryview, slots: int) -> LinkArm:
+    """The library's one-shot call over everything, through the same memory."""
+    seed = token_bytes(32)
+    transport = peer.connect(link, NAIVE, seed, ring=(_NAIVE_FRAME_BYTES, slots))
+    peer.hear()
+    aead = Aead(Suite.AES_256_GCM, link_keys(seed).to_device)
 
-    def _ahead(self, sender: LinkSender) -> Arm:
-        ahead = SealAhead(sender)
-        batches = [ahead.seal(self._source)]  # once before, so that pages exist
-        ahead.discard()
-        batches.clear()
-        return self._arm(
-            sender,
-            lambda: ahead.send(batches.pop()),
-            lambda: batches.append(ahead.seal(self._source)),
-        )
+    def run() -> None:
+        sealed = memoryview(aead.seal(NAIVE_NONCE, source, b""))
+        transport.send(len(sealed).to_bytes(8, "big"))
+        for start in range(0, len(sealed), _NAIVE_FRAME_BYTES):
+            transport.send(sealed[start : start + _NAIVE_FRAME_BYTES])
+        transport.receive(TIMEOUT_S)
 
-    def _sender(self, name: str, mode: str) -> LinkSender:
-        transport = self._peer.connect(
-            self._link, name, self._keys, ring=self._ring(mode), home=self._home
-        )
-        sender = sender_of(
-            mode,
-            transport,
-            self._keys,
-            record_bytes=self._record_bytes,
-            timeout_s=TIMEOUT_S,
-        )
-        self._peer.answer()
-        return sender
+    return LinkArm(link, run, transport.close)
 
-    def _arm(
-        self,
-        sender: LinkSender,
-        run: Callable[[], None],
-        prepare: Callable[[], None] = lambda: None,
-    ) -> Arm:
-        return Arm(self._link, run, sender.close, prepare)
 
-    def _ring(self, mode: str) -> tuple[int, int]:
-        """Serial ways keep all of a transfer in the link; the others a few records."""
-        total = len(self._source)
-        unit = self._record_bytes if has_records(mode) else total
-        slots = -(-total // unit) if comes_whole(mode) else self._slots
-        # Forwarded frames are the longest; slots are rounded up to the same size.
-        return max(unit, 256) + FORWARDED_EXTRA_BYTES, max(slots, 1)
+@contextmanager
+def arms_over(
+    peer: DevicePeer, names: Sequence[str], size: int, slots: int
+) -> Iterator[list[LinkArm]]:
+    """The named arms over fresh memory of a size; those that cannot take it are left out."""
+    source = touched_memory(size)
+    peer.ask("memory", nbytes=size)
+    arms = [
+        make_arm(peer, name, source, slots=slots) for name in names if _fits(name, size)
+    ]
+    yield arms
+    close_all(peer, arms)
 
-    def _parts(self) -> list[memoryview]:
-        step = self._record_bytes
-        starts = range(0, len(self._source), step)
-        return [self._source[start : start + step] for start in starts]
+
+def close_all(peer: DevicePeer, arms: Sequence[LinkArm]) -> None:
+    """Both ends of every arm."""
+    for arm in arms:
+        arm.close()
+        peer.ask("drop", link=arm.link)
 
 
 def touched_memory(nbytes: int) -> memoryview:

@@ -16,15 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.link.keys import FRAME_EXTRA_BYTES
 from sealift.channel.transports.memfd import MemfdTransport
 from sealift.channel.transports.ring import SLOT_HEAD_BYTES
-from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.lab.bench.linkarms import DEFAULT_SLOTS
-from sealift.lab.bench.linkdevice import TIMEOUT_S
-from sealift.lab.bench.linkpeer import DevicePeer
-from sealift.lab.bench.linkshapes import comes_whole, has_records, sender_of
+from sealift.lab.bench.linkdevice import DevicePeer
+from sealift.lab.bench.linkshapes import comes_whole, has_records
 from sealift.lab.bench.report import Row
 
 NEEDLE_BYTES: Final = 32
@@ -56,37 +54,35 @@ def failure_row(
     total = len(source)
     unit = record_bytes if has_records(mode) else total
     units = -(-total // unit)
-    keys = LinkKeys(SecretKey.generate(), SecretKey.generate())
     name = f"flipped {mode}"
-    slots = units if comes_whole(mode) else DEFAULT_SLOTS
-    transport = peer.connect(
-        name,
-        mode,
-        keys,
-        ring=(unit + FRAME_EXTRA_BYTES, slots),
-        kind=FlippingTransport,
+    ring = (unit + FRAME_EXTRA_BYTES, units if comes_whole(mode) else DEFAULT_SLOTS)
+    sender = peer.sender(
+        name, mode, ring=ring, record_bytes=record_bytes, kind=FlippingTransport
     )
+    transport = sender.transport
     assert isinstance(transport, FlippingTransport)
-    sender = sender_of(
-        mode, transport, keys, record_bytes=record_bytes, timeout_s=TIMEOUT_S
-    )
-    peer.answer()
     # The header has gone; then come the announcement and the units.
     transport.flip_at = transport.sent_so_far + 1 + units // 2
     peer.ask("receive", link=name)
     with contextlib.suppress(SealiftError):
         sender.send(source)
-    refused_s = peer.answer().get("refused_s")
+    refused_s = peer.hear().get("refused_s")
     sender.close()
     row: Row = {"failure": str(mode), "kib": total >> 10, "refused": bool(refused_s)}
     if refused_s:
         row["detected_us"] = round((refused_s - transport.flipped_s) * 1e6)
-    row["bytes_not_zero"] = peer.ask("left")["nonzero"]
-    row["plaintext_found"] = count_needles(peer.process, source, record_bytes)
-    return row
+    return row | what_is_left(peer, source, record_bytes)
 
 
-def count_needles(process: int, source: memoryview, every_bytes: int) -> int:
+def what_is_left(peer: DevicePeer, source: memoryview, record_bytes: int) -> Row:
+    """What the device counts in its memory, and what is found in all of its process's."""
+    return {
+        "bytes_not_zero": peer.ask("left")["nonzero"],
+        "plaintext_found": _count_needles(peer.process, source, record_bytes),
+    }
+
+
+def _count_needles(process: int, source: memoryview, every_bytes: int) -> int:
     """How many pieces of the plaintext lie in the writable memory of a process.
 
     One piece of 32 bytes from each ``every_bytes``. -1 if its memory may not be read.
@@ -109,22 +105,8 @@ def _writable_memory(process: int) -> Iterator[bytes]:
     maps = Path(f"/proc/{process}/maps").read_text().splitlines()
     ranges = [found.groups() for line in maps if (found := _WRITABLE.match(line))]
     with Path(f"/proc/{process}/mem").open("rb", buffering=0) as memory:
-        for first, last in ranges:
-            yield from _pieces(memory.fileno(), int(first, 16), int(last, 16))
-
-
-def _pieces(descriptor: int, start: int, end: int) -> Iterator[bytes]:
-    """Pieces that overlap, so that nothing falls between two of them."""
-    while start < end:
-        try:
-            piece = os.pread(descriptor, min(_CHUNK_BYTES, end - start), start)
-        except OSError:  # unmapped meanwhile
-            return
-        if not piece:
-            return
-        yield piece
-        start += (
-            max(len(piece) - NEEDLE_BYTES, 1)
-            if start + len(piece) < end
-            else (len(piece))
-        )
+        for start, end in ((int(first, 16), int(last, 16)) for first, last in ranges):
+            # Pieces overlap, so that nothing falls between two of them.
+            for at in range(start, end, _CHUNK_BYTES - NEEDLE_BYTES):
+                with contextlib.suppress(OSError):  # unmapped meanwhile
+                    yield os.pread(memory.fileno(), min(_CHUNK_BYTES, end - at), at)

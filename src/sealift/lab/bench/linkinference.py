@@ -8,19 +8,17 @@ from the first byte of the question sent to the last of the answer taken.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey
@@ -28,10 +26,15 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schema.schema import Schema
 from sealift.errors import UnavailableError
 from sealift.lab.bench.certificate import make_certificate
+from sealift.lab.bench.harness import Peer
 from sealift.lab.bench.linkmodels import NAMES, form_for
-from sealift.lab.bench.linkserver import MAX_REQUEST_BYTES, PlainSession, open_sealed
-from sealift.lab.bench.linktls import connect_tls
-from sealift.lab.bench.report import Row
+from sealift.lab.bench.linkserver import (
+    MAX_REQUEST_BYTES,
+    PlainSession,
+    connect_tls,
+    open_sealed,
+)
+from sealift.lab.bench.report import Row, interleaved
 from sealift.session.session import Session
 from sealift.train.serving.packets import (
     Answered,
@@ -48,9 +51,7 @@ MIN_PAIRS: Final = 31
 MAX_PAIRS: Final = 400
 BAR_BYTES: Final = 64 << 10  # of question and answer together
 RATIO: Final = "infer_secure_vs_plain"
-ARMS: Final = ("plain", "sealed", "tls")
 MISSING: Final = "not_measured"  # in a row: the arm that it lacks, and why
-Question = tuple[int, bytes]
 
 
 def rows(*, quick: bool = False, names: tuple[str, ...] = NAMES) -> list[Row]:
@@ -85,51 +86,46 @@ def ratios(found: list[Row]) -> dict[str, float]:
 def _measure(
     name: str,
     batch: int,
-    sessions: dict[str, Session],
+    sessions: Mapping[str, Session],
     numbers: Iterator[int],
     *,
     budget_s: float,
 ) -> Row:
     form = form_for(name)
     assert form.outputs is not None
-    question = (batch, random_rows(form.inputs, batch))
+    question = random_rows(form.inputs, batch)
     answer_bytes = batch * form.outputs.schema.row_bytes
-    times: dict[str, list[float]] = {arm: [] for arm in sessions}
-    turn = deque(sessions)
-    began = time.perf_counter()
-    while len(times["plain"]) <= MAX_PAIRS:
-        late = time.perf_counter() - began > budget_s
-        if late and len(times["plain"]) > MIN_PAIRS:
-            break
-        turn.rotate(1)  # nobody always comes after the same one
-        for arm in turn:
-            number = next(numbers)
-            times[arm].append(_ask(sessions[arm], number, question, answer_bytes))
-    medians = {arm: statistics.median(found[1:]) for arm, found in times.items()}
+
+    def ask(session: Session) -> float:
+        header = Ask(id=next(numbers), work="predict", rows=batch)
+        began = time.perf_counter()
+        send_packet(session, header, question)
+        packet = receive_packet(session, 120.0, max_payload=lambda _: MAX_REQUEST_BYTES)
+        taken = time.perf_counter() - began
+        answered = isinstance(packet.header, Answered)
+        if not answered or len(packet.payload) != answer_bytes:
+            why = str(packet.header)
+            raise UnavailableError("the server answered otherwise", why=why)
+        return taken
+
+    spent = interleaved(
+        {arm: partial(ask, session) for arm, session in sessions.items()},
+        MIN_PAIRS,
+        budget_s=budget_s,
+        most=MAX_PAIRS,
+    )
     row: Row = {
         "what": "inference",
         "model": name,
         "batch": batch,
-        "payload_bytes": len(question[1]) + answer_bytes,
-        "pairs": len(times["plain"]) - 1,
+        "payload_bytes": len(question) + answer_bytes,
+        "pairs": len(spent["plain"].seconds),
     }
-    row |= {f"{arm}_ms": round(median * 1e3, 3) for arm, median in medians.items()}
+    row |= {f"{arm}_ms": round(each.median * 1e3, 3) for arm, each in spent.items()}
     for arm in ("sealed", "tls"):
-        if arm in medians:
-            row[f"{arm}_vs_plain"] = round(medians[arm] / medians["plain"], 3)
+        if arm in spent:
+            row[f"{arm}_vs_plain"] = round(spent[arm].median / spent["plain"].median, 3)
     return row
-
-
-def _ask(session: Session, number: int, question: Question, answer_bytes: int) -> float:
-    batch, payload = question
-    began = time.perf_counter()
-    send_packet(session, Ask(id=number, work="predict", rows=batch), payload)
-    packet = receive_packet(session, 120.0, max_payload=lambda _: MAX_REQUEST_BYTES)
-    taken = time.perf_counter() - began
-    answered = isinstance(packet.header, Answered)
-    if not answered or len(packet.payload) != answer_bytes:
-        raise UnavailableError("the server answered otherwise", why=str(packet.header))
-    return taken
 
 
 def random_rows(schema: Schema, rows: int) -> bytes:
@@ -154,8 +150,8 @@ def _served(name: str) -> Iterator[tuple[dict[str, Session], Row]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = folder / "weights.safetensors"
         _write_weights(name, weights)
-        words = [name, str(weights), seed.hex()]
-        port = stack.enter_context(_process("linkserver", words))
+        server = Peer.start("linkserver:ModelServer", name, weights, seed.hex())
+        port = stack.enter_context(server).ask("start")["port"]
         sessions: dict[str, Session] = {}
         for arm in ("plain", "sealed"):
             transport = TcpTransport.dial("127.0.0.1", port)
@@ -188,9 +184,8 @@ def _add_tls(
 
 def _tls(stack: ExitStack, folder: Path, port: int, key: PublicKey) -> Session:
     certificate = make_certificate(folder)
-    words = [str(certificate), str(port), key.to_text()]
-    front = stack.enter_context(_process("linktls", words))
-    session = connect_tls(front, certificate)
+    front = Peer.start("linkserver:TlsFront", certificate, port, key.to_text())
+    session = connect_tls(stack.enter_context(front).ask("start")["port"], certificate)
     stack.callback(session.close)
     return session
 
@@ -204,31 +199,3 @@ def _write_weights(name: str, path: Path) -> None:
     )
     words = [sys.executable, "-c", program, name, str(path)]
     subprocess.run(words, check=True)  # noqa: S603 - ourselves
-
-
-@contextmanager
-def _process(module: str, words: list[str]) -> Iterator[int]:
-    """One of our processes, by the port that it prints."""
-    child = subprocess.Popen(  # noqa: S603 - ourselves
-        [sys.executable, "-m", f"sealift.lab.bench.{module}", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert child.stdout is not None
-        line = child.stdout.readline()
-        if not line:
-            raise UnavailableError(f"{module} did not start")
-        told: dict[str, Any] = json.loads(line)
-        yield int(told["port"])
-    finally:
-        child.kill()
-        child.communicate()
-
-
-if __name__ == "__main__":
-    measured = rows(quick="--quick" in sys.argv)
-    for each in measured:
-        print(json.dumps(each))
-    print(json.dumps(ratios(measured)))

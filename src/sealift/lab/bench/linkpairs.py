@@ -14,15 +14,15 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.channel.link.mode import DEFAULT_MODE
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.lab.bench.linkarms import DEFAULT_SLOTS, make_arms, timed, touched_memory
-from sealift.lab.bench.linkpeer import DevicePeer
+from sealift.lab.bench.linkarms import DEFAULT_SLOTS, LinkArm, arms_over
+from sealift.lab.bench.linkdevice import DevicePeer
 from sealift.lab.bench.linkshapes import Shape
 from sealift.lab.bench.report import Row
 
@@ -118,38 +118,27 @@ class SizePairs:
 def measure_pairs(
     peer: DevicePeer, size: int, gauge: CoreGauge, slots: int = DEFAULT_SLOTS
 ) -> SizePairs:
-    """Several placements' pairs of one size."""
+    """Several placements' pairs of one size, each in new memory."""
     found = SizePairs(size)
     for _ in range(PLACEMENTS):
-        found.pairs.extend(_pairs_in_new_memory(peer, size, gauge, slots))
+        with arms_over(peer, _ARMS, size, slots) as arms:
+            for arm in arms:  # warms up
+                arm.timed(peer)
+            found.pairs.extend(_pairs(peer, arms, gauge))
     return found
 
 
-def _pairs_in_new_memory(
-    peer: DevicePeer, size: int, gauge: CoreGauge, slots: int
-) -> list[Pair]:
-    source = touched_memory(size)
-    peer.ask("memory", nbytes=size)
-    arms = make_arms(peer, _ARMS, source, slots)
-    for arm in arms:  # warms up
-        timed(peer, arm)
+def _pairs(peer: DevicePeer, arms: Sequence[LinkArm], gauge: CoreGauge) -> list[Pair]:
+    """Until enough are undisturbed; until enough are of any kind when time is over."""
     found: list[Pair] = []
     until = time.monotonic() + MOST_PER_PLACEMENT_S
-    while not _enough(found, gauge, until):
+    while len(found) < PAIRS_PER_PLACEMENT or (
+        sum(map(gauge.undisturbed, found)) < PAIRS_PER_PLACEMENT
+        and time.monotonic() <= until
+    ):
         rates = gauge.read()
         order = arms[::-1] if len(found) % 2 else arms  # neither is always second
-        taken = {arm.link: timed(peer, arm) for arm in order}
+        taken = {arm.link: arm.timed(peer) for arm in order}
         plain_s, sealed_s = (taken[arm.link] for arm in arms)
         found.append(Pair(plain_s, sealed_s, rates))
-    for arm in arms:
-        arm.close()
-        peer.ask("drop", link=arm.link)
     return found
-
-
-def _enough(found: list[Pair], gauge: CoreGauge, until: float) -> bool:
-    """Enough undisturbed ones; enough of any kind when the time is over."""
-    if len(found) < PAIRS_PER_PLACEMENT:
-        return False
-    quiet = sum(gauge.undisturbed(pair) for pair in found)
-    return quiet >= PAIRS_PER_PLACEMENT or time.monotonic() > until

@@ -1,26 +1,29 @@
-"""The serving process of the inference measurement: the real server loop, three doors.
+"""The serving processes of the inference measurement: the real server loop, three doors.
 
-What differs between the arms is the session alone: none (``plain``), or the attested
-session's own sealing (``sealed``). Desk, worker, packets and checks are the same.
+What differs between the arms is the session alone: none (``plain``), the attested
+session's own sealing (``sealed``), or TLS to a process in between that opens and seals
+again (``tls``). Desk, worker, packets and checks are the same.
 """
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
+import ssl
 import threading
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transports.tcp import TcpTransport
 from sealift.channel.transports.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schedule.sharedbuffer import SharedBuffer
-from sealift.errors import SealiftError
+from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
+from sealift.lab.bench.harness import Answer
 from sealift.lab.bench.linkmodels import MAX_ROWS, bundle_for, form_for
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
@@ -33,8 +36,10 @@ from sealift.train.serving.packets import VERSION, Welcome
 from sealift.train.serving.tally import Tally
 from sealift.train.worker.workshop import Workshop
 
-AGREEMENT = Digest.of(b"no agreement: a measurement")
-MAX_REQUEST_BYTES = 64 << 20
+AGREEMENT: Final = Digest.of(b"no agreement: a measurement")
+MAX_REQUEST_BYTES: Final = 64 << 20
+LENGTH_BYTES: Final = 4
+LOOPBACK: Final = "127.0.0.1"
 
 
 class PlainSession(Session):
@@ -63,28 +68,51 @@ def open_sealed(transport: Transport, server: PublicKey) -> Session:
     return connect(transport, endpoint, policy, 60.0)
 
 
-def accept_sealed(transport: Transport, own: SigningKey) -> Session:
-    """The server's end."""
-    endpoint = Endpoint(
-        role=Role.ACCELERATOR, name="server", agreement=AGREEMENT, instance=own
-    )
-    policy = PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
-    return accept(transport, endpoint, policy, 60.0)
+class Listening:
+    """A process that serves connections, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server((LOOPBACK, 0))
+
+    def start(self) -> Answer:
+        """Begin to serve; where."""
+        threading.Thread(target=self._accept, daemon=True).start()
+        return {"port": self._listener.getsockname()[1]}
+
+    def close(self) -> None:
+        """Take nobody any more."""
+        self._listener.close()
+
+    def serve(self, sock: socket.socket) -> None:
+        """One connection."""
+        raise NotImplementedError
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                sock, _ = self._listener.accept()
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self.serve, args=(sock,), daemon=True).start()
 
 
-class BenchServer:
-    """Serves one model to connections that say which arm they are."""
+class ModelServer(Listening):
+    """Serves one model to connections that say which arm they are.
 
-    def __init__(self, name: str, weights: Path, key: SigningKey) -> None:
+    Args:
+        name: Of the model.
+        weights: A file of them.
+        seed: Of the key that proves the server.
+    """
+
+    def __init__(self, name: str, weights: str, seed: str) -> None:
+        super().__init__()
         self._form = form_for(name)
-        self._key = key
-        self._weights = weights
+        self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
         self._tally = Tally()
-        self._workshop = Workshop(bundle_for(name), "recipe.py")
         self._model = HostedModel(
-            self._workshop,
+            Workshop(bundle_for(name), "recipe.py"),
             self._form,
-            self._open,
+            lambda: SharedBuffer.of(Path(weights).read_bytes()),
             limits=HostLimits(max_batch_rows=MAX_ROWS),
         )
         self._desk = Desk(
@@ -94,17 +122,18 @@ class BenchServer:
             tally=self._tally,
         )
 
-    def start(self) -> None:
-        """Load the model and begin to work."""
+    def start(self) -> Answer:
+        """Load the model and begin to serve; where."""
         self._model.start()
         threading.Thread(target=self._desk.run, daemon=True).start()
+        return super().start()
 
     def serve(self, sock: socket.socket) -> None:
-        """One connection, in its own thread."""
+        """One client."""
         transport = TcpTransport(sock)
         sealed = transport.receive(60.0) == b"sealed"
         session: Session = (
-            accept_sealed(transport, self._key) if sealed else PlainSession(transport)
+            self._sealed(transport) if sealed else PlainSession(transport)
         )
         caller = Caller(
             session,
@@ -115,44 +144,102 @@ class BenchServer:
             clock=time.monotonic,
             tally=self._tally,
         )
-        caller.serve(_welcome())
+        caller.serve(
+            Welcome(
+                version=VERSION,
+                model="bench",
+                content=AGREEMENT,
+                sandbox="",
+                software="",
+                max_request_bytes=MAX_REQUEST_BYTES,
+                max_waiting=8,
+                head=None,
+            )
+        )
 
-    def _open(self) -> SharedBuffer:
-        return SharedBuffer.of(self._weights.read_bytes())
-
-
-def _welcome() -> Welcome:
-    return Welcome(
-        version=VERSION,
-        model="bench",
-        content=AGREEMENT,
-        sandbox="",
-        software="",
-        max_request_bytes=MAX_REQUEST_BYTES,
-        max_waiting=8,
-        head=None,
-    )
-
-
-def main() -> None:
-    """Serve until stdin ends; prints the port."""
-    name, weights, seed = sys.argv[1], Path(sys.argv[2]), bytes.fromhex(sys.argv[3])
-    server = BenchServer(name, weights, SigningKey(SecretKey(seed)))
-    server.start()
-    with closing(TcpListener()) as listener:
-        print(json.dumps({"port": listener.address[1]}), flush=True)
-        threading.Thread(target=_accept, args=(listener, server), daemon=True).start()
-        sys.stdin.read()
+    def _sealed(self, transport: Transport) -> Session:
+        endpoint = Endpoint(
+            role=Role.ACCELERATOR,
+            name="server",
+            agreement=AGREEMENT,
+            instance=self._key,
+        )
+        policy = PeerPolicy(roles=frozenset({Role.CLIENT}), anonymous=True)
+        return accept(transport, endpoint, policy, 60.0)
 
 
-def _accept(listener: TcpListener, server: BenchServer) -> None:
-    while True:
-        try:
-            sock = listener.accept_socket(None)
-        except SealiftError:
-            return
-        threading.Thread(target=server.serve, args=(sock,), daemon=True).start()
+class TlsFront(Listening):
+    """A CPU-side server that re-encrypts: the shape of a TLS terminator before a GPU TEE.
+
+    Clients speak TLS 1.3 to this process, which opens what they send and seals it again
+    in its own session with the accelerator. Everything is in the clear here, which is why
+    it is a baseline and no mode.
+
+    Args:
+        certificate: A file of it and its key.
+        port: Of the server behind.
+        server: Its key.
+    """
+
+    def __init__(self, certificate: str, port: str, server: str) -> None:
+        super().__init__()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._port, self._key = int(port), PublicKey.from_text(server)
+
+    def serve(self, sock: socket.socket) -> None:
+        """One client: forwarded both ways."""
+        client = TlsMessages(self._context.wrap_socket(sock, server_side=True))
+        transport = TcpTransport.dial(LOOPBACK, self._port)
+        transport.send(b"sealed")
+        session = open_sealed(transport, self._key)
+        back = threading.Thread(
+            target=_forward, args=(session.receive, client.send), daemon=True
+        )
+        back.start()
+        _forward(client.receive, session.send)
 
 
-if __name__ == "__main__":
-    main()
+def _forward(
+    receive: Callable[[float | None], Buffer], send: Callable[[Buffer], None]
+) -> None:
+    with suppress(SealiftError, OSError, ValueError):
+        while True:
+            send(receive(None))
+
+
+class TlsMessages(Session):
+    """Stands in for a session: messages over TLS, each behind its length."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=1 << 16)
+
+    def send(self, message: Buffer) -> None:
+        """Send one message."""
+        self._sock.sendall(len(message).to_bytes(LENGTH_BYTES, "big") + bytes(message))
+
+    def receive(self, timeout_s: float | None = None) -> bytes:
+        """The next message."""
+        head = self._file.read(LENGTH_BYTES)
+        body = self._file.read(int.from_bytes(head, "big"))
+        if len(head) < LENGTH_BYTES or len(body) < int.from_bytes(head, "big"):
+            raise PeerError("the TLS connection ended", code="peer-closed")
+        return body
+
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._file.close()
+        self._sock.close()
+
+
+def connect_tls(port: int, certificate: Path) -> TlsMessages:
+    """The client's end."""
+    context = ssl.create_default_context(cafile=str(certificate))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    sock = socket.create_connection((LOOPBACK, port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return TlsMessages(context.wrap_socket(sock))

@@ -8,10 +8,8 @@ besides owner and device reads what crosses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from sealift.channel.device import DeviceEngine
 from sealift.channel.frame import PREFIX_BYTES, FramePrefix
@@ -29,8 +27,9 @@ from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.link.staged import AnyOpener
+from sealift.channel.quarantine import scrub
 from sealift.channel.transports.memfd import MemfdTransport
-from sealift.crypto.aead import TAG_BYTES
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.ids import Buffer
@@ -48,41 +47,138 @@ class Shape(StrEnum):
     DIRECT_PARALLEL = "direct+parallel-auth"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What a shape does, as independent answers.
-
-    Attributes:
-        sealed: Ciphertext crosses, not plaintext.
-        reencrypts: A host between owner and device opens and seals again.
-        records: Every record has its own tag; otherwise one tag covers all.
-        parallel: Several records are verified at once.
-    """
-
-    sealed: bool = True
-    reencrypts: bool = False
-    records: bool = False
-    parallel: bool = False
-
-
-LAYOUTS: Final = {
-    Shape.PLAIN: Layout(sealed=False, records=True),
-    Shape.REENCRYPT: Layout(reencrypts=True),
-    Shape.REENCRYPT_CHUNK: Layout(reencrypts=True, records=True),
-    Shape.DIRECT: Layout(),
-    Shape.DIRECT_PARALLEL: Layout(records=True, parallel=True),
-}
+SHAPES: Final = tuple(map(str, Shape))
 ALL: Final = (*Shape, *LinkMode)
+REENCRYPTS: Final = (Shape.REENCRYPT, Shape.REENCRYPT_CHUNK)
+_ONE_TAG: Final = (Shape.REENCRYPT, Shape.DIRECT)
 
 
 def has_records(name: str) -> bool:
     """Whether every record has a tag, or a copy, of its own."""
-    return name not in tuple(Shape) or LAYOUTS[Shape(name)].records
+    return name not in _ONE_TAG
 
 
 def comes_whole(name: str) -> bool:
     """Whether all of a transfer lies in the link's memory before any of it is opened."""
-    return name in tuple(Shape) and name != Shape.PLAIN
+    return name in SHAPES and name != Shape.PLAIN
+
+
+def sender_of(
+    name: str, transport: MemfdTransport, keys: LinkKeys, **options: Any
+) -> LinkSender:
+    """The sender of a mode of the product, or of a shape."""
+    if name in SHAPES:
+        return ShapedSender(transport, keys, Shape(name), **options)
+    return LinkSender(transport, keys, mode=LinkMode(name), **options)
+
+
+def receiver_of(
+    name: str,
+    transport: MemfdTransport,
+    keys: LinkKeys,
+    engine: DeviceEngine,
+    **options: Any,
+) -> LinkReceiver:
+    """The receiver of a mode of the product, or of a shape."""
+    if name in SHAPES:
+        return ShapedReceiver(transport, keys, engine, Shape(name), **options)
+    return LinkReceiver(transport, keys, engine, mode=LinkMode(name), **options)
+
+
+class ShapedSender(LinkSender):
+    """Sends transfers in one of the shapes; the device is told the same."""
+
+    def __init__(
+        self, transport: MemfdTransport, keys: LinkKeys, shape: Shape, **options: Any
+    ) -> None:
+        super().__init__(transport, keys, context=shape.encode(), **options)
+        self.shape = shape
+        if shape is Shape.PLAIN:
+            self.sealer.close()
+            self.sealer = PlainSealer()
+
+    def plan(self, total_bytes: int) -> Announcement:
+        """One unit where one tag covers all.
+
+        Raises:
+            UsageError: if it is empty, or too long for one tag.
+        """
+        planned = super().plan(total_bytes)
+        if has_records(self.shape):
+            return planned
+        if total_bytes > MAX_ONE_TAG_BYTES:
+            raise UsageError(f"{total_bytes} bytes are too many for one tag")
+        return Announcement(TransferKind.LIVE, 0, total_bytes, total_bytes)
+
+
+class Reencrypter:
+    """The vendor protocol's shape: a host between owner and device opens, and seals again.
+
+    The owner's records are opened with the owner's key in the host's memory and sealed
+    with the device's, so whoever reads the host's memory reads them. It exists to say what
+    sealing once saves.
+
+    Args:
+        sender: A link of shape ``reencrypt`` or ``reencrypt+chunk``.
+        source: The plaintext; its owner seals it here, before anything is timed.
+    """
+
+    def __init__(self, sender: LinkSender, source: Buffer) -> None:
+        self._sender, self._planned = sender, sender.plan(len(source))
+        self._aead = Aead(Suite.AES_256_GCM, SecretKey.generate())
+        whole, unit = memoryview(source), self._planned.unit_bytes
+        self._records = [
+            self._aead.seal(_nonce(number), whole[start : start + unit], b"")
+            for number, start in enumerate(range(0, len(whole), unit))
+        ]
+        self.clear = memoryview(bytearray(unit))
+        scrub(self.clear)  # touches it
+
+    def send(self) -> None:
+        """Open and seal again unit by unit; return when the device verified all."""
+        sender = self._sender
+        with sender.life:
+            announcement = sender.announce(self._planned)
+            for number, record in enumerate(self._records):
+                clear = self.clear[: len(record) - TAG_BYTES]
+                self._aead.open_into(_nonce(number), record, b"", clear)
+                frame = sender.transport.reserve(
+                    len(clear) + FRAME_EXTRA_BYTES, sender.timeout_s
+                )
+                sender.sealer.seal(clear, frame)
+                sender.transport.commit()
+            sender.await_verdict(announcement)
+
+    def close(self) -> None:
+        """Overwrite what the host saw."""
+        scrub(self.clear)
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(NONCE_BYTES, "big")
+
+
+class ShapedReceiver(LinkReceiver):
+    """Receives them; opened as the shape says."""
+
+    def __init__(
+        self,
+        transport: MemfdTransport,
+        keys: LinkKeys,
+        engine: DeviceEngine,
+        shape: Shape,
+        **options: Any,
+    ) -> None:
+        super().__init__(transport, keys, engine, context=shape.encode(), **options)
+        given_back = self._opening
+        if shape is Shape.PLAIN:
+            self._opener.close()
+            self._opener, self._opening = PlainOpener(), PlainCopy(transport, engine)
+        else:
+            at_once = shape is Shape.DIRECT_PARALLEL
+            self._opening = whole = AfterAllCame(transport, engine, at_once=at_once)
+            self._parts.callback(whole.close)
+        given_back.close()
 
 
 class PlainSealer(LinkSealer):
@@ -94,9 +190,8 @@ class PlainSealer(LinkSealer):
     def seal(self, plaintext: Buffer, frame: memoryview) -> None:
         """Copy."""
         frame[PREFIX_BYTES:-TAG_BYTES] = plaintext
-        frame[:PREFIX_BYTES] = FramePrefix(
-            len(frame) - PREFIX_BYTES, 0, final=False
-        ).encode()
+        prefix = FramePrefix(len(frame) - PREFIX_BYTES, 0, final=False)
+        frame[:PREFIX_BYTES] = prefix.encode()
 
     def close(self) -> None:
         """Nothing to forget."""
@@ -114,81 +209,6 @@ class PlainOpener(LinkOpener):
 
     def close(self) -> None:
         """Nothing to forget."""
-
-
-class ShapedSender(LinkSender):
-    """Sends transfers in one of the shapes.
-
-    Args:
-        transport: As of the product's sender; so are the others.
-        shape: The device is told the same.
-    """
-
-    def __init__(
-        self,
-        transport: MemfdTransport,
-        keys: LinkKeys,
-        shape: Shape,
-        *,
-        record_bytes: int,
-        timeout_s: float,
-    ) -> None:
-        super().__init__(
-            transport,
-            keys,
-            record_bytes=record_bytes,
-            context=shape.encode(),
-            timeout_s=timeout_s,
-        )
-        self.layout = LAYOUTS[shape]
-        if not self.layout.sealed:
-            self.sealer.close()
-            self.sealer = PlainSealer()
-
-    def plan(self, total_bytes: int) -> Announcement:
-        """One unit where one tag covers all.
-
-        Raises:
-            UsageError: if it is empty, or too long for one tag.
-        """
-        planned = super().plan(total_bytes)
-        if self.layout.records:
-            return planned
-        if total_bytes > MAX_ONE_TAG_BYTES:
-            raise UsageError(f"{total_bytes} bytes are too many for one tag")
-        return Announcement(TransferKind.LIVE, 0, total_bytes, total_bytes)
-
-
-class ShapedReceiver(LinkReceiver):
-    """Receives them; opened as the shape says."""
-
-    def __init__(
-        self,
-        transport: MemfdTransport,
-        keys: LinkKeys,
-        engine: DeviceEngine,
-        shape: Shape,
-        *,
-        home_key: Callable[[bytes], SecretKey] | None = None,
-        timeout_s: float,
-    ) -> None:
-        super().__init__(
-            transport,
-            keys,
-            engine,
-            home_key=home_key,
-            context=shape.encode(),
-            timeout_s=timeout_s,
-        )
-        layout, given_back = LAYOUTS[shape], self._opening
-        if layout.sealed:
-            whole = AfterAllCame(transport, engine, at_once=layout.parallel)
-            self._parts.callback(whole.close)
-            self._opening = whole
-        else:
-            self._opener.close()
-            self._opener, self._opening = PlainOpener(), PlainCopy(transport, engine)
-        given_back.close()
 
 
 class PlainCopy:
@@ -242,8 +262,7 @@ class AfterAllCame:
             opener.expect(transport.memory[at : at + nbytes], at + PREFIX_BYTES, *unit)
             for (at, nbytes), unit in zip(ranges, units, strict=True)
         ]
-        batches = by_key(found) if self._at_once else [[each] for each in found]
-        for batch in batches:
+        for batch in by_key(found) if self._at_once else [[each] for each in found]:
             places = [place for _, place in batch]
             key = batch[0][0]
             self._engine.open(key, self._memory, arriving.into, places).wait()
@@ -255,58 +274,3 @@ class AfterAllCame:
         """Give back what is not the transport's."""
         if self._staged:
             self._memory.close()
-
-
-def sender_of(
-    name: str,
-    transport: MemfdTransport,
-    keys: LinkKeys,
-    *,
-    record_bytes: int,
-    timeout_s: float,
-) -> LinkSender:
-    """The sender of a mode of the product, or of a shape."""
-    if name in tuple(Shape):
-        return ShapedSender(
-            transport,
-            keys,
-            Shape(name),
-            record_bytes=record_bytes,
-            timeout_s=timeout_s,
-        )
-    return LinkSender(
-        transport,
-        keys,
-        mode=LinkMode(name),
-        record_bytes=record_bytes,
-        timeout_s=timeout_s,
-    )
-
-
-def receiver_of(
-    name: str,
-    transport: MemfdTransport,
-    keys: LinkKeys,
-    engine: DeviceEngine,
-    *,
-    home_key: Callable[[bytes], SecretKey] | None = None,
-    timeout_s: float,
-) -> LinkReceiver:
-    """The receiver of a mode of the product, or of a shape."""
-    if name in tuple(Shape):
-        return ShapedReceiver(
-            transport,
-            keys,
-            engine,
-            Shape(name),
-            home_key=home_key,
-            timeout_s=timeout_s,
-        )
-    return LinkReceiver(
-        transport,
-        keys,
-        engine,
-        mode=LinkMode(name),
-        home_key=home_key,
-        timeout_s=timeout_s,
-    )

@@ -1,24 +1,44 @@
 """Training wall time, sealed ahead beside plain: batches from a holder's process.
 
 One training process for both arms, a core for it and one for the holder; steps take
-turns. The plain arm crosses the same private memory file in the same slots.
+turns. A step is: take the next batch out of the link (opened and verified, or copied),
+forward, backward, optimizer. Both arms cross a private memory file each, in the same
+announcements and slots; a thread for each sends whenever the trainer takes.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Final
+import os
+import secrets
+import socket
+import threading
+from contextlib import suppress
+from itertools import repeat
+from math import prod
+from typing import Any, Final
 
-from sealift.lab.bench.linkmodels import NAMES
-from sealift.lab.bench.report import Row
+from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.link.ahead import AheadFeeder, SealAhead
+from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.receive import LinkReceiver
+from sealift.channel.link.send import LinkSender
+from sealift.channel.transports.memfd import MemfdTransport
+from sealift.errors import SealiftError
+from sealift.lab.bench.harness import Answer, Peer, pack, unpack
+from sealift.lab.bench.linkdevice import link_keys, two_cores
+from sealift.lab.bench.linkmodels import NAMES, form_for
+from sealift.lab.bench.linkshapes import Shape, receiver_of, sender_of
+from sealift.lab.bench.report import Arm, Row, interleaved
 
 ROWS: Final = {"mlp": (8, 32), "resnet18": (8,), "gpt": (4, 16), "bert": (8,)}
 QUICK_S: Final = 6.0
 FULL_S: Final = 30.0
 JUDGED: Final = "gpt"
 RATIO: Final = "train_secure_vs_plain"
+ARMS: Final = (str(Shape.PLAIN), str(LinkMode.SEAL_AHEAD))
+RECORD_BYTES: Final = 256 << 10
+RING: Final = (RECORD_BYTES + 4096, 8)
+WARM_UP: Final = 5
 
 
 def rows(*, quick: bool = False, names: tuple[str, ...] = NAMES) -> list[Row]:
@@ -37,14 +57,9 @@ def ratios(found: list[Row]) -> dict[str, float]:
 
 
 def _measure(name: str, batch: int, budget_s: float) -> Row:
-    words = [name, str(batch), str(budget_s)]
-    run = subprocess.run(  # noqa: S603 - ourselves
-        [sys.executable, "-m", "sealift.lab.bench.linktrainer", *words],
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    told = json.loads(run.stdout)
-    plain_s, sealed_s = told["plain"], told["seal-ahead"]
+    with Peer.start("linktraining:Trainer", name, batch) as trainer:
+        told = trainer.ask("train", budget_s=budget_s)
+    plain_s, sealed_s = (told[arm] for arm in ARMS)
     return {
         "what": "training",
         "model": name,
@@ -57,8 +72,110 @@ def _measure(name: str, batch: int, budget_s: float) -> Row:
     }
 
 
-if __name__ == "__main__":
-    measured = rows(quick="--quick" in sys.argv)
-    for each in measured:
-        print(json.dumps(each))
-    print(json.dumps(ratios(measured)))
+class Trainer:
+    """The training process: one model, and a batch of random rows for it."""
+
+    def __init__(self, name: str, rows: str) -> None:
+        import torch
+
+        from sealift.lab.bench.models import make
+
+        self._cores = two_cores()
+        os.sched_setaffinity(0, {self._cores[0]})
+        torch.set_num_threads(1)
+        field = form_for(name).inputs.fields[0]
+        self._shape = (int(rows), *field.shape)
+        self._model: Any = make(name)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), fused=True)
+        if field.dtype == "int32":
+            most = field.classes or 2
+            given = torch.randint(0, most, self._shape, dtype=torch.int32)
+        else:
+            given = torch.rand(self._shape)
+        self._dtype = given.dtype
+        self._batch = given.numpy().tobytes()
+
+    def train(self, budget_s: float) -> Answer:
+        """Seconds a step by arm."""
+        engine = HostDevice(threads=1)
+        memory = engine.allocate(len(self._batch))
+        with Peer.start("linktraining:Holder", self._cores[-1]) as holder:
+            holder.ask("hold", batch=pack(self._batch))
+            arms: dict[str, Arm] = {}
+            for mode in ARMS:
+                here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                seed = secrets.token_bytes(32)
+                holder.tell("send", there, mode=mode, seed=seed.hex())
+                transport = MemfdTransport.accept(here)
+                receiver = receiver_of(
+                    mode, transport, link_keys(seed), engine, timeout_s=60.0
+                )
+                holder.hear()
+                arms[mode] = self._stepping(receiver, memory)
+            spent = interleaved(arms, 2 * WARM_UP, warm_up=WARM_UP, budget_s=budget_s)
+        steps = len(spent[ARMS[0]].seconds)
+        medians = {arm: each.median for arm, each in spent.items()}
+        return {"steps": steps, "bytes": len(self._batch), **medians}
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def _stepping(self, receiver: LinkReceiver, memory: HostMemory) -> Arm:
+        import torch
+        from torch.nn import functional as F
+
+        def step() -> None:
+            receiver.receive(memory)
+            content = torch.frombuffer(memory.view, dtype=self._dtype)[
+                : prod(self._shape)
+            ]
+            x = content.view(self._shape)
+            self._optimizer.zero_grad()
+            y = self._model(x)
+            if self._dtype == torch.int32:  # every next token
+                target = x[:, 1:].flatten().long()
+                loss = F.cross_entropy(y[:, :-1].flatten(0, 1), target)
+            else:
+                y = y.flatten(0, -2)
+                loss = F.cross_entropy(y, torch.zeros(len(y), dtype=torch.int64))
+            loss.backward()
+            self._optimizer.step()
+
+        return step
+
+
+class Holder:
+    """The holder's process: one link is plain, the other sealed ahead."""
+
+    def __init__(self, core: str) -> None:
+        os.sched_setaffinity(0, {int(core)})
+
+    def hold(self, batch: str) -> None:
+        """What is sent, again and again."""
+        self._batch = unpack(batch)
+
+    def send(self, sock: socket.socket, mode: str, seed: str) -> None:
+        """Send over a link until the trainer is gone."""
+        transport = MemfdTransport.offer(
+            sock, slot_bytes=256, num_slots=4, sending=RING
+        )
+        sender = sender_of(
+            mode,
+            transport,
+            link_keys(bytes.fromhex(seed)),
+            record_bytes=RECORD_BYTES,
+            timeout_s=600.0,
+        )
+        threading.Thread(target=self._send, args=(sender,), daemon=True).start()
+
+    def close(self) -> None:
+        """Its threads end with it."""
+
+    def _send(self, sender: LinkSender) -> None:
+        with suppress(SealiftError):
+            if sender.mode is not LinkMode.SEAL_AHEAD:
+                while True:
+                    sender.send(self._batch)
+            feeder = AheadFeeder(SealAhead(sender), repeat(self._batch))
+            while feeder.send_next():
+                pass

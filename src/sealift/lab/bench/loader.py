@@ -17,12 +17,11 @@ those of this process (for ``sealed-process`` a part only, so they are left out)
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +35,7 @@ from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.seal.seal import seal_table
 from sealift.data.shards.dataset import SealedDataset
 from sealift.data.sources.table import infer_schema
-from sealift.lab.bench.report import BenchReport, start_report
+from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report
 
 BATCH: Final = 256
 TABLE_BYTES: Final = 192 << 20
@@ -59,17 +58,13 @@ def run(*, quick: bool = False) -> BenchReport:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _measure_all(report, size, 3 if quick else 7)
+        for name, (dtype, shape) in SHAPES.items():
+            with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+                arms, total = _arms(Path(folder), dtype, shape, size, stack)
+                _measure(report, name, arms, total, 3 if quick else 7)
     finally:
         torch.set_num_threads(threads)
     return report
-
-
-def _measure_all(report: BenchReport, size: int, repeats: int) -> None:
-    for name, (dtype, shape) in SHAPES.items():
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            arms, total = _arms(Path(folder), dtype, shape, size, stack)
-            _measure(report, name, arms, total, repeats)
 
 
 def _arms(
@@ -124,27 +119,21 @@ def _indexed(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def _measure(
     report: BenchReport, name: str, arms: Mapping[str, Epoch], size: int, repeats: int
 ) -> None:
-    times: dict[str, list[float]] = {arm: [] for arm in arms}
-    used: dict[str, list[float]] = {arm: [] for arm in arms}
-    for repeat in range(repeats + 1):
-        for arm, epoch in arms.items():
-            start, begun = time.perf_counter(), time.process_time()
+    def whole(epoch: Epoch) -> Arm:
+        def arm() -> None:
             for _ in epoch():
                 pass
-            if repeat:  # the first warms up: processes, pages, caches
-                times[arm].append(time.perf_counter() - start)
-                used[arm].append(time.process_time() - begun)
-    rates = {arm: size / statistics.median(t) / 1e9 for arm, t in times.items()}
-    rounded = {f"{arm}_gb_per_s": round(rate, 2) for arm, rate in rates.items()}
+
+        return arm
+
+    spent = interleaved({arm: whole(epoch) for arm, epoch in arms.items()}, repeats)
+    rates = {f"{arm}_gb_per_s": each.gb_per_s(size) for arm, each in spent.items()}
     cpu = {
-        f"{arm}_cpu_s_per_gb": round(statistics.median(used[arm]) / size * 1e9, 2)
-        for arm in arms
+        f"{arm}_cpu_s_per_gb": round(median(each.cpu_s) / size * 1e9, 2)
+        for arm, each in spent.items()
         if arm != "sealed-process"
     }
-    report.rows.append({"rows": name, "mib": size >> 20, **rounded, **cpu})
-    _keep_worst(report, "sealed_vs_dataloader", rates["sealed"] / rates["dataloader"])
-    _keep_worst(report, "sealed_vs_indexed", rates["sealed"] / rates["indexed"])
-
-
-def _keep_worst(report: BenchReport, name: str, ratio: float) -> None:
-    report.ratios[name] = round(min(ratio, report.ratios.get(name, ratio)), 3)
+    report.rows.append({"rows": name, "mib": size >> 20, **rates, **cpu})
+    for arm in ("dataloader", "indexed"):
+        ratio = spent[arm].median / spent["sealed"].median
+        report.keep_worst(f"sealed_vs_{arm}", ratio)

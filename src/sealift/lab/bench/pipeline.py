@@ -52,16 +52,14 @@ class Quarantine:
 class SlotOpener(StreamOpener):
     """Opens frames into slots, which are handed over without another copy."""
 
-    def open_frame_in(
-        self, slot: Slot, frame: Buffer, *, private: bool = False
-    ) -> memoryview:
+    def open_frame_in(self, slot: Slot, frame: Buffer) -> memoryview:
         """Open the next frame into a quarantine slot; return a read-only view of it.
 
-        ``private`` says that nobody but this process, and the sender, can write the
-        frame: the record is then opened where it lies (rule H3).
+        Nobody but this process, and the sender, can write the frame, so the record is
+        opened where it lies (rule H3).
         """
         with self._life:
-            return self._open_frame(slot, frame, private=private)
+            return self._open_frame(slot, frame, private=True)
 
 
 def send_stream(
@@ -93,7 +91,6 @@ def receive_stream(
     base_key: SecretKey,
     sink: Sink,
     *,
-    context: bytes = b"",
     make_quarantine: Callable[[StreamHeader], Quarantine] | None = None,
     timeout_s: float | None = None,
 ) -> StreamHeader:
@@ -104,7 +101,6 @@ def receive_stream(
         base_key: The key that the header must commit to.
         sink: Takes a read-only view, valid until as many more records have come as the
             quarantine has slots; it is not called for the unverified.
-        context: What the sender's sealer was given.
         make_quarantine: Makes the slots once the header is known; with as many as
             records, its memory is the plaintext at the end. Two slots by default.
         timeout_s: How long to wait for each frame.
@@ -117,38 +113,26 @@ def receive_stream(
             exactly the next one; the quarantine is scrubbed.
         PeerError: if the peer is gone or silent.
     """
-    opener = SlotOpener(base_key, transport.receive(timeout_s), context=context)
-    if opener.header.carries_messages:
+    opener = SlotOpener(base_key, transport.receive(timeout_s))
+    header = opener.header
+    if header.carries_messages:
         raise UsageError("a stream of messages belongs to a session")
-    quarantine = (make_quarantine or two_slots)(opener.header)
+    longest = min(header.record_bytes, max(header.total_bytes, 1))
+    make = make_quarantine or (lambda _: Quarantine(longest, DEFAULT_SLOTS))
+    quarantine = make(header)
     try:
         while not opener.finished:
-            sink(_next_record(transport, opener, quarantine, timeout_s))
+            frame = transport.borrow(timeout_s)
+            try:
+                slot = quarantine.slot(opener.next_index)
+                record = opener.open_frame_in(slot, frame)
+            finally:
+                transport.give_back()
+            sink(record)
         opener.finish(transport.receive(timeout_s))
     except BaseException:
         quarantine.scrub()
         raise
     finally:
         opener.close()
-    return opener.header
-
-
-def two_slots(header: StreamHeader) -> Quarantine:
-    """Quarantine for a sink that copies, or is done with a record when it returns."""
-    return Quarantine(
-        min(header.record_bytes, max(header.total_bytes, 1)), DEFAULT_SLOTS
-    )
-
-
-def _next_record(
-    transport: SlotTransport,
-    opener: SlotOpener,
-    quarantine: Quarantine,
-    timeout_s: float | None,
-) -> memoryview:
-    frame = transport.borrow(timeout_s)
-    try:
-        slot = quarantine.slot(opener.next_index)
-        return opener.open_frame_in(slot, frame, private=True)
-    finally:
-        transport.give_back()
+    return header

@@ -1,7 +1,8 @@
-"""What every benchmark writes: rows, ratios, and what in them is real.
+"""What every benchmark writes: rows, ratios, and what in them is real; and how it repeats.
 
 The format is the same for all (DESIGN section 6), so that results can be compared over
-commits and machines.
+commits and machines. Arms of one comparison run in turn, again and again, and a figure is
+a median, so that what else the machine does meanwhile meets all of them alike.
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ import json
 import os
 import platform
 import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median, quantiles
 
 from sealift.errors import UnavailableError
 
 Row = dict[str, str | int | float | bool]
+Arm = Callable[[], float | None]
 
 
 @dataclass(slots=True)
@@ -38,6 +45,10 @@ class BenchReport:
     rows: list[Row] = field(default_factory=list)
     ratios: dict[str, float] = field(default_factory=dict)
 
+    def keep_worst(self, name: str, ratio: float) -> None:
+        """A ratio that is the lowest of all sizes."""
+        self.ratios[name] = round(min(ratio, self.ratios.get(name, ratio)), 3)
+
     def to_text(self) -> str:
         """What is real and what is not, rows and ratios, a line each."""
         said = {"modelled": self.modelled, "recorded": self.recorded}
@@ -49,18 +60,14 @@ class BenchReport:
         ratios = (f"{name} {ratio:.2f}" for name, ratio in self.ratios.items())
         return "\n".join((*notes, *rows, *ratios))
 
-    def to_json(self) -> str:
-        """One JSON document."""
-        return json.dumps(asdict(self), indent=2)
-
     def write(self, path: str | Path) -> None:
-        """Write the JSON document.
+        """Write it as one JSON document.
 
         Raises:
             UnavailableError: if the file cannot be written.
         """
         try:
-            Path(path).write_text(self.to_json() + "\n")
+            Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n")
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise UnavailableError(f"cannot write {path}", why=why) from error
@@ -68,17 +75,73 @@ class BenchReport:
 
 def start_report(bench: str) -> BenchReport:
     """An empty report about this commit and this machine."""
-    return BenchReport(bench, _commit(), _machine())
-
-
-def _machine() -> dict[str, str | int | float]:
-    return {
+    machine: dict[str, str | int | float] = {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "load_1min": round(os.getloadavg()[0], 2),
     }
+    return BenchReport(bench, _commit(), machine)
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of every repeat of one arm, and processor seconds of this process."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Seconds of the repeat in the middle."""
+        return median(self.seconds)
+
+    def gb_per_s(self, nbytes: int, digits: int = 2) -> float:
+        """Goodput of so many bytes a repeat."""
+        return round(nbytes / self.median / 1e9, digits)
+
+
+def interleaved(
+    arms: Mapping[str, Arm],
+    repeats: int,
+    *,
+    warm_up: int = 1,
+    budget_s: float = 0.0,
+    most: int = sys.maxsize,
+) -> dict[str, Spent]:
+    """Every arm, one repeat of each in turn; the first ones warm up and do not count.
+
+    Args:
+        arms: Each is timed from its call to its return, or returns what it took.
+        repeats: That count.
+        warm_up: How many do not.
+        budget_s: As many more as there is time for, in changing order, so that nobody
+            always comes after the same one.
+        most: But no more than that.
+    """
+    spent, turn, done = {name: Spent() for name in arms}, deque(arms), 0
+    until = time.perf_counter() + budget_s
+    while done < warm_up + repeats or (
+        done < warm_up + most and time.perf_counter() < until
+    ):
+        turn.rotate(bool(budget_s))
+        for name in turn:
+            cpu, start = time.process_time(), time.perf_counter()
+            own = arms[name]()
+            took = time.perf_counter() - start
+            if done >= warm_up:
+                spent[name].seconds.append(took if own is None else own)
+                spent[name].cpu_s.append(time.process_time() - cpu)
+        done += 1
+    return spent
+
+
+def distribution(spent_ms: Sequence[float]) -> dict[str, float]:
+    """Median and tail, in milliseconds."""
+    cut = quantiles(spent_ms, n=100, method="inclusive")
+    named = {"p50_ms": cut[49], "p90_ms": cut[89], "p99_ms": cut[98]}
+    return {name: round(value, 2) for name, value in named.items()}
 
 
 def _processor() -> str:
