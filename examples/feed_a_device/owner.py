@@ -2,7 +2,7 @@
 
 import sys
 
-from sealift import link
+from sealift import feed as link
 from sealift.data import SealedDataLoader, SealedDataset, owner_keys
 from sealift.errors import SealiftError
 

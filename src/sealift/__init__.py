@@ -14,8 +14,8 @@ __version__ = "0.1.0"
 __all__ = ["AsyncClient", "__version__", "connect"]
 
 _FOUND_IN = {
-    "AsyncClient": "sealift.train.serving.asyncclient",
-    "connect": "sealift.train.serving.client",
+    "AsyncClient": "sealift.serve.asyncclient",
+    "connect": "sealift.serve.client",
 }
 
 

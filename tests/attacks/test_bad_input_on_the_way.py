@@ -18,8 +18,8 @@ import pytest
 from sealift import codec
 from sealift.codec import encode
 from sealift.errors import MalformedError
-from sealift.link import handover, receiving, sending
-from sealift.link.handover import Consent, Proposal
+from sealift.feed import handover, receiving, sending
+from sealift.feed.handover import Consent, Proposal
 from sealift.session.session import Session
 from sealift.travel import messages
 from sealift.travel.messages import (

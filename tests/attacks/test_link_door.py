@@ -27,10 +27,10 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
+from sealift.feed import sending
+from sealift.feed.form import form_of, last_word
+from sealift.feed.handover import Connection, Consent, Proposal
 from sealift.ids import Role
-from sealift.link import sending
-from sealift.link.form import form_of, last_word
-from sealift.link.handover import Connection, Consent, Proposal
 from sealift.release.agreement import Agreement, ReleaseRule
 from sealift.session.endpoint import Endpoint
 from tests.sim.linked import FORM, LinkedParties, Other, both, linked

@@ -18,7 +18,7 @@ import pytest
 from sealift.channel.transports import pathsocket
 from sealift.channel.transports.pathsocket import PathListener, dial_path, peer_process
 from sealift.errors import RefusedError, UnavailableError
-from sealift.link import handover
+from sealift.feed import handover
 from tests.sim.linked import LinkedParties, Other, both
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError, SealiftError
 from sealift.events import Event
+from sealift.feed import terms
 from sealift.ids import Role
-from sealift.link import terms
 from sealift.release.auditlog import AuditLog
 from sealift.release.door import Door
 from sealift.release.facts import Kind

@@ -17,8 +17,8 @@ from safetensors.numpy import save
 
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import SealiftError
+from sealift.serve.hosted import HostedModel, HostLimits
 from sealift.train.joint import JointTraining
-from sealift.train.serving.hosted import HostedModel, HostLimits
 from sealift.train.tasks import Given
 from sealift.train.worker import taskprocess
 from sealift.train.worker.area import Area

@@ -30,14 +30,14 @@ from sealift.errors import (
 )
 from sealift.ids import Buffer, Digest, Role
 from sealift.release.signed import SignedAgreement, add_signature, save_signed
+from sealift.serve import client as client_module
+from sealift.serve.client import connect as connect_client
+from sealift.serve.client import meet
+from sealift.serve.clientpolicy import load_policy, require_known
+from sealift.serve.desk import Desk
+from sealift.serve.packets import Answered, Ask, send_packet
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
-from sealift.train.serving import client as client_module
-from sealift.train.serving.client import connect as connect_client
-from sealift.train.serving.client import meet
-from sealift.train.serving.clientpolicy import load_policy, require_known
-from sealift.train.serving.desk import Desk
-from sealift.train.serving.packets import Answered, Ask, send_packet
 from tests.sim.served import Served, greeting, rows
 
 

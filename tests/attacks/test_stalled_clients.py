@@ -16,9 +16,9 @@ import pytest
 from sealift.channel.transports.tcp import TcpListener
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError
+from sealift.serve.backlog import Limits
+from sealift.serve.client import Client, connect
 from sealift.train.modelform import Fields
-from sealift.train.serving.backlog import Limits
-from sealift.train.serving.client import Client, connect
 from tests.sim.served import FORM, Doubler, Served, rows
 
 pytestmark = pytest.mark.timeout(60)

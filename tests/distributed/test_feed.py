@@ -268,7 +268,7 @@ def test_a_stranger_at_the_device(ends: Ends) -> None:
     script = OWNER.replace(
         "FORM =",
         "from sealift.crypto.identity import create_identity\n"
-        "from sealift.link import sending\n"
+        "from sealift.feed import sending\n"
         "from sealift.ids import Role\n"
         "from sealift.session.endpoint import Endpoint\n"
         "sending.owner_endpoint = lambda agreement, identity: Endpoint(\n"

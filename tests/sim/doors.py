@@ -14,8 +14,8 @@ from unittest.mock import patch
 from sealift.attest.level import Level
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
+from sealift.feed import terms
 from sealift.ids import Digest, Role
-from sealift.link import terms
 from sealift.release import door
 from sealift.release.agreement import ReleaseRule
 from sealift.release.checkpoint import CheckpointMark

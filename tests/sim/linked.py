@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from sealift import link
+from sealift import feed as link
 from sealift.attest.level import Level
 from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
+from sealift.feed.receiving import Receiver
+from sealift.feed.sending import Sender
 from sealift.ids import Digest
-from sealift.link.receiving import Receiver
-from sealift.link.sending import Sender
 from sealift.release.agreement import (
     Agreement,
     OutputRule,

@@ -12,7 +12,7 @@ from sealift.cli.main import main
 from sealift.data.schema.card import read_card
 from sealift.lab.demo.world import World
 from sealift.release.vault import Vault
-from sealift.train.serving.sealedmodel import ModelSource
+from sealift.serve.sealedmodel import ModelSource
 from tests.sim.jobrun import key_words
 from tests.sim.jobworld import identities
 

@@ -33,16 +33,16 @@ from sealift.release.signed import (
     add_signature,
     verify,
 )
+from sealift.serve.backlog import Limits
+from sealift.serve.caller import Caller, CallerLimits
+from sealift.serve.client import Client, meet
+from sealift.serve.clientpolicy import ClientPolicy
+from sealift.serve.desk import Desk
+from sealift.serve.packets import VERSION, Welcome
+from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept
 from sealift.train.modelform import Fields, ModelForm
-from sealift.train.serving.backlog import Limits
-from sealift.train.serving.caller import Caller, CallerLimits
-from sealift.train.serving.client import Client, meet
-from sealift.train.serving.clientpolicy import ClientPolicy
-from sealift.train.serving.desk import Desk
-from sealift.train.serving.packets import VERSION, Welcome
-from sealift.train.serving.tally import Tally
 
 CODE = {"recipe.py": b"def build():\n    return None\n"}
 POISON = 666.0

@@ -12,7 +12,7 @@ from typing import IO
 
 import sealift
 from sealift.cli.passphrase import VARIABLE
-from sealift.train.serving.client import Client
+from sealift.serve.client import Client
 from tests.sim.servinghowto import PASSPHRASE, ServingHowTo
 
 

@@ -16,12 +16,12 @@ from sealift.channel.transports.transport import Transport
 from sealift.errors import SealiftError
 from sealift.events import discard
 from sealift.ids import Role
+from sealift.serve.client import Client, meet
+from sealift.serve.door import Door, DoorLimits
+from sealift.serve.server import Server
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept
 from sealift.session.relay.server import Relay
-from sealift.train.serving.client import Client, meet
-from sealift.train.serving.door import Door, DoorLimits
-from sealift.train.serving.server import Server
 from sealift.train.settings import ServingTable
 from tests.sim.served import Doubler, Served
 

@@ -62,9 +62,9 @@ def test_what_seals_and_opens_has_no_torch() -> None:
 
 def test_a_door_to_a_device_has_no_torch() -> None:
     """Nor numpy, before a name of it is used; an owner's end needs no torch at all."""
-    assert not loaded_by("sealift.link") & (HEAVY | {"cryptography"})
-    assert "torch" not in loaded_by("sealift.link.sending")
-    assert "torch" not in loaded_by("sealift.link.receiving")
+    assert not loaded_by("sealift.feed") & (HEAVY | {"cryptography"})
+    assert "torch" not in loaded_by("sealift.feed.sending")
+    assert "torch" not in loaded_by("sealift.feed.receiving")
 
 
 @pytest.mark.parametrize("parent", ["accelerator", "trainlocal", "orchestrator"])

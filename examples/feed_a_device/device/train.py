@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from sealift import link
+from sealift import feed as link
 from sealift.errors import SealiftError
 
 FORM = {"x": ("float32", (32, 8)), "label": ("int64", (32,))}  # as the owner says

@@ -60,8 +60,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Seal; the exit code."""
+    from sealift.serve.sealedmodel import seal_model_file
     from sealift.train.modelform import load_form
-    from sealift.train.serving.sealedmodel import seal_model_file
 
     form = load_form(args.form)
     prompt = f"passphrase of {args.key.name}"

@@ -21,8 +21,8 @@ from sealift.release.visible import visible
 
 MAX_SECONDS = 7 * 86_400.0
 if TYPE_CHECKING:
-    from sealift.train.serving.client import Client
-    from sealift.train.serving.clientpolicy import ClientPolicy
+    from sealift.serve.client import Client
+    from sealift.serve.clientpolicy import ClientPolicy
 
 
 def add_parser(subparsers: Any) -> None:
@@ -89,8 +89,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
     from sealift.cli.predictfiles import read_columns, require_writable
-    from sealift.train.serving.client import connect
-    from sealift.train.serving.columns import pack_question
+    from sealift.serve.client import connect
+    from sealift.serve.columns import pack_question
 
     if args.steps and not args.stream:
         raise UsageError("--steps is for generations", fix="Say --stream as well")
@@ -132,8 +132,8 @@ def _count(text: str) -> int:
 
 
 def _policy(args: argparse.Namespace) -> ClientPolicy:
+    from sealift.serve.clientpolicy import ClientPolicy, require_known
     from sealift.train.modelform import choose_model
-    from sealift.train.serving.clientpolicy import ClientPolicy, require_known
 
     verified = equip_from(args, load_verified(args.agreement))
     require_known(verified, choose_model(verified, args.model), args.owner, args.digest)

@@ -21,12 +21,12 @@ from sealift.cli.signals import on_second_signal
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
+from sealift.serve.door import Door, DoorLimits
+from sealift.serve.hosted import overwrite_live_rooms
+from sealift.serve.server import Server, find_subject
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.train.sandbox import limits
-from sealift.train.serving.door import Door, DoorLimits
-from sealift.train.serving.hosted import overwrite_live_rooms
-from sealift.train.serving.server import Server, find_subject
 from sealift.train.settings import parse_address
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.peers import ACCELERATOR, registry_of

@@ -15,11 +15,11 @@ import torch
 from sealift.channel.link.keys import LinkKeys
 from sealift.crypto.keys import TOKEN
 from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
-from sealift.link import handover, receiving, sending
-from sealift.link.handover import Connection
-from sealift.link.onecall import OneCall
-from sealift.link.receiving import Receiver
-from sealift.link.sending import Sender
+from sealift.feed import handover, receiving, sending
+from sealift.feed.handover import Connection
+from sealift.feed.onecall import OneCall
+from sealift.feed.receiving import Receiver
+from sealift.feed.sending import Sender
 from tests.sim.linked import LinkedParties, Other, linked
 
 

@@ -1,4 +1,4 @@
-"""`sealift.link`: what both ends of a fed device do, in one process."""
+"""`sealift.feed`: what both ends of a fed device do, in one process."""
 
 from __future__ import annotations
 

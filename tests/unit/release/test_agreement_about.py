@@ -13,7 +13,7 @@ import pytest
 from sealift.cli.roles import check_job
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
-from sealift.link.terms import load_agreement
+from sealift.feed.terms import load_agreement
 from sealift.release.agreement import Agreement, Board, RollbackRule
 from sealift.release.explain import explain
 from sealift.release.holes import find_holes

@@ -35,13 +35,13 @@ from sealift.lab.bench.linkserver import (
     open_sealed,
 )
 from sealift.lab.bench.report import Row, interleaved
-from sealift.session.session import Session
-from sealift.train.serving.packets import (
+from sealift.serve.packets import (
     Answered,
     Ask,
     receive_packet,
     send_packet,
 )
+from sealift.session.session import Session
 
 BATCHES: Final = (1, 8, 32)
 QUICK_BATCHES: Final = (1,)

@@ -25,15 +25,15 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.lab.bench.harness import Answer
 from sealift.lab.bench.linkmodels import MAX_ROWS, bundle_for, form_for
+from sealift.serve.backlog import Limits
+from sealift.serve.caller import Caller, CallerLimits
+from sealift.serve.desk import Desk
+from sealift.serve.hosted import HostedModel, HostLimits
+from sealift.serve.packets import VERSION, Welcome
+from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.establish import accept, connect
 from sealift.session.session import Session
-from sealift.train.serving.backlog import Limits
-from sealift.train.serving.caller import Caller, CallerLimits
-from sealift.train.serving.desk import Desk
-from sealift.train.serving.hosted import HostedModel, HostLimits
-from sealift.train.serving.packets import VERSION, Welcome
-from sealift.train.serving.tally import Tally
 from sealift.train.worker.workshop import Workshop
 
 AGREEMENT: Final = Digest.of(b"no agreement: a measurement")

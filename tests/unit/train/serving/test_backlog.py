@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sealift.train.serving.backlog import Backlog, BusyError, Limits, Question
+from sealift.serve.backlog import Backlog, BusyError, Limits, Question
 
 
 def question(client: str, rows: int = 1, **more: object) -> Question:

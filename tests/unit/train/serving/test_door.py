@@ -10,11 +10,11 @@ import pytest
 
 from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
+from sealift.serve.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
+from sealift.serve.tally import Tally
 from sealift.session.frames import raise_abort, unpack
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
-from sealift.train.serving.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
-from sealift.train.serving.tally import Tally
 
 
 class House:

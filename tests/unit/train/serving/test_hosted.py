@@ -12,13 +12,13 @@ from safetensors.numpy import save
 
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import JobError, SealiftError, UnavailableError
-from sealift.train.recipe import Recipe
-from sealift.train.serving.hosted import (
+from sealift.serve.hosted import (
     MAX_RESTARTS,
     RESTARTS_S,
     HostedModel,
     HostLimits,
 )
+from sealift.train.recipe import Recipe
 from sealift.train.worker.servedmodel import ServedModel
 from sealift.train.worker.workshop import Workshop
 from tests.sim.served import FORM, rows

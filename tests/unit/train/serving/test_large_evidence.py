@@ -20,9 +20,9 @@ from sealift.attest.tdx.attester import TdxAttester
 from sealift.attest.tpm.eventlog import parse
 from sealift.errors import PeerError, PolicyError, RefusedError
 from sealift.release.signed import VerifiedAgreement
-from sealift.train.serving import door
-from sealift.train.serving.client import connect
-from sealift.train.serving.door import SHORT_FRAME_BYTES
+from sealift.serve import door
+from sealift.serve.client import connect
+from sealift.serve.door import SHORT_FRAME_BYTES
 from tests.sim.intel_world import IntelWorld
 from tests.sim.made_chain import AT_S
 from tests.sim.served import Served, rows

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer
-from sealift.session.halves import MAX_MESSAGE_BYTES
-from sealift.train.serving.packets import (
+from sealift.serve.packets import (
     Answered,
     Ask,
     Cancel,
     receive_packet,
     send_packet,
 )
+from sealift.session.halves import MAX_MESSAGE_BYTES
 
 
 class Line:

@@ -21,10 +21,10 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from sealift.train.serving.backlog import Limits
-from sealift.train.serving.caller import UNTAKEN, Caller, CallerLimits
-from sealift.train.serving.client import connect, meet
-from sealift.train.serving.packets import Ask, send_packet
+from sealift.serve.backlog import Limits
+from sealift.serve.caller import UNTAKEN, Caller, CallerLimits
+from sealift.serve.client import connect, meet
+from sealift.serve.packets import Ask, send_packet
 from tests.sim.served import POISON, Served, greeting, rows
 
 

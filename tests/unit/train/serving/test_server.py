@@ -24,10 +24,10 @@ from sealift.errors import (
     PolicyError,
 )
 from sealift.release.agreement import ReleaseRule
+from sealift.serve import sealedmodel
+from sealift.serve.client import connect
+from sealift.serve.sealedmodel import ModelSource, seal_model_file
 from sealift.train import leasekeeping
-from sealift.train.serving import sealedmodel
-from sealift.train.serving.client import connect
-from sealift.train.serving.sealedmodel import ModelSource, seal_model_file
 from tests.sim.served import FORM, Served, rows
 from tests.sim.startedserver import Started
 

@@ -12,8 +12,8 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.release.visible import visible
-from sealift.train.serving.backlog import BusyError
-from sealift.train.serving.packets import MAX_LINE_CHARACTERS, Refused
+from sealift.serve.backlog import BusyError
+from sealift.serve.packets import MAX_LINE_CHARACTERS, Refused
 
 _KNOWN: Final[dict[str, tuple[type[SealiftError], str, str]]] = {
     "bad-request": (

@@ -23,9 +23,9 @@ from sealift.data.schedule.sharedbuffer import SharedBuffer, overwritten
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
+from sealift.serve.letout import let_out_rows
 from sealift.train.faults import Fault, believable, explain
 from sealift.train.modelform import Fields, ModelForm
-from sealift.train.serving.letout import let_out_rows
 from sealift.train.worker.area import Area
 from sealift.train.worker.messages import (
     MAX_ANSWER_BYTES,

@@ -23,16 +23,16 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sealift.link.receiving import Receiver as Receiver
-    from sealift.link.receiving import accept as accept
-    from sealift.link.sending import Sender as Sender
-    from sealift.link.sending import offer as offer
+    from sealift.feed.receiving import Receiver as Receiver
+    from sealift.feed.receiving import accept as accept
+    from sealift.feed.sending import Sender as Sender
+    from sealift.feed.sending import offer as offer
 
 _HOME_OF: Final = {
-    "Receiver": "sealift.link.receiving",
-    "Sender": "sealift.link.sending",
-    "accept": "sealift.link.receiving",
-    "offer": "sealift.link.sending",
+    "Receiver": "sealift.feed.receiving",
+    "Sender": "sealift.feed.sending",
+    "accept": "sealift.feed.receiving",
+    "offer": "sealift.feed.sending",
 }
 
 __all__ = ["Receiver", "Sender", "accept", "offer"]

@@ -24,8 +24,8 @@ from sealift.release.audit import verify_head
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.serve.packets import Welcome
 from sealift.train.modelform import choose_model
-from sealift.train.serving.packets import Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from sealift.errors import PeerError
 from sealift.ids import Buffer
-from sealift.train.serving.packets import Work
+from sealift.serve.packets import Work
 
 WEIGHT: Final = 0.2  # of the newest batch in the running mean of times
 LEAST_RETRY_S: Final = 0.01

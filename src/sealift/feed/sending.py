@@ -27,8 +27,7 @@ from sealift.channel.transports.pathsocket import dial_path
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.identity import Identity
 from sealift.errors import PeerError
-from sealift.ids import Digest
-from sealift.link.form import (
+from sealift.feed.form import (
     BatchField,
     BatchForm,
     Spec,
@@ -36,7 +35,7 @@ from sealift.link.form import (
     form_of,
     last_word,
 )
-from sealift.link.handover import (
+from sealift.feed.handover import (
     HANDSHAKE_S,
     VERSION,
     Connection,
@@ -45,8 +44,8 @@ from sealift.link.handover import (
     handshake_with,
     offer_memory,
 )
-from sealift.link.onecall import OneCall
-from sealift.link.terms import (
+from sealift.feed.onecall import OneCall
+from sealift.feed.terms import (
     FeedDoor,
     File,
     load_agreement,
@@ -54,6 +53,7 @@ from sealift.link.terms import (
     owner_endpoint,
     require_possible,
 )
+from sealift.ids import Digest
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.establish import connect
 from sealift.travel.peers import expect_accelerator

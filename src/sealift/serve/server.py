@@ -26,6 +26,14 @@ from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.release.signed import VerifiedAgreement
+from sealift.serve.backlog import Limits
+from sealift.serve.caller import Caller, CallerLimits
+from sealift.serve.desk import Desk, stopping
+from sealift.serve.door import FirstFrame
+from sealift.serve.hosted import HostedModel, HostLimits
+from sealift.serve.packets import VERSION, Welcome
+from sealift.serve.sealedmodel import ModelSource, find_model
+from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.establish import accept
 from sealift.session.relay.client import RelayClient
@@ -35,14 +43,6 @@ from sealift.train.keyring import Keyring
 from sealift.train.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.modelform import ModelForm, choose_model, form_of
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.serving.backlog import Limits
-from sealift.train.serving.caller import Caller, CallerLimits
-from sealift.train.serving.desk import Desk, stopping
-from sealift.train.serving.door import FirstFrame
-from sealift.train.serving.hosted import HostedModel, HostLimits
-from sealift.train.serving.packets import VERSION, Welcome
-from sealift.train.serving.sealedmodel import ModelSource, find_model
-from sealift.train.serving.tally import Tally
 from sealift.train.settings import ServingTable
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.meetbroker import meet_broker

@@ -19,11 +19,9 @@ from sealift.data.schema.rows import demand_rows
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.release.visible import visible
-from sealift.session.session import Session
-from sealift.train.modelform import ModelForm
-from sealift.train.serving.backlog import BusyError, Question
-from sealift.train.serving.desk import Desk
-from sealift.train.serving.packets import (
+from sealift.serve.backlog import BusyError, Question
+from sealift.serve.desk import Desk
+from sealift.serve.packets import (
     MAX_LINE_CHARACTERS,
     Answered,
     Ask,
@@ -36,7 +34,9 @@ from sealift.train.serving.packets import (
     send_packet,
     too_large,
 )
-from sealift.train.serving.tally import Tally
+from sealift.serve.tally import Tally
+from sealift.session.session import Session
+from sealift.train.modelform import ModelForm
 
 OUTBOX: Final = 4  # answers that wait for a client before its generations pause
 UNTAKEN: Final = 64  # and before nothing more is read of it

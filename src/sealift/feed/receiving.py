@@ -26,7 +26,7 @@ from sealift.channel.transports.pathsocket import PathListener
 from sealift.channel.transports.tcp import TcpTransport
 from sealift.crypto.identity import Identity
 from sealift.errors import MalformedError, PeerError
-from sealift.link.form import (
+from sealift.feed.form import (
     LAST_WORD,
     BatchField,
     BatchForm,
@@ -35,16 +35,16 @@ from sealift.link.form import (
     form_of,
     require_last_word,
 )
-from sealift.link.handover import (
+from sealift.feed.handover import (
     HANDSHAKE_S,
     Connection,
     handshake_with,
     take_memory,
     take_over,
 )
-from sealift.link.ondevice import ReceivingDevice, open_device
-from sealift.link.onecall import OneCall
-from sealift.link.terms import (
+from sealift.feed.ondevice import ReceivingDevice, open_device
+from sealift.feed.onecall import OneCall
+from sealift.feed.terms import (
     File,
     device_endpoint,
     expect_owner,

@@ -22,11 +22,11 @@ from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
 from sealift.errors import PeerError, UsageError
+from sealift.serve.client import Client, connect
+from sealift.serve.clientpolicy import ClientPolicy, Seen
+from sealift.serve.columns import Arrays
+from sealift.serve.mailbox import Withdrawal
 from sealift.train.modelform import ModelForm
-from sealift.train.serving.client import Client, connect
-from sealift.train.serving.clientpolicy import ClientPolicy, Seen
-from sealift.train.serving.columns import Arrays
-from sealift.train.serving.mailbox import Withdrawal
 
 MAX_THREADS: Final = 64
 T = TypeVar("T")

@@ -17,13 +17,13 @@ from sealift.channel.transports.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
+from sealift.serve.tally import Tally
 from sealift.session.frames import pack_abort
 from sealift.session.halves import MAX_MESSAGE_BYTES
 from sealift.session.messages import MAX_HELLO_BYTES
 from sealift.session.relay.envelope import VERSION as ENVELOPE_VERSION
 from sealift.session.relay.envelope import EnvelopeKind
 from sealift.session.relay.server import Relay
-from sealift.train.serving.tally import Tally
 
 FIRST_FRAME_S: Final = 5.0
 SHORT_FRAME_BYTES: Final = MAX_HELLO_BYTES + 64

@@ -12,10 +12,8 @@ import time
 from collections import deque
 
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.session.session import Session
-from sealift.train.modelform import ModelForm
-from sealift.train.serving.columns import PackedQuestion
-from sealift.train.serving.packets import (
+from sealift.serve.columns import PackedQuestion
+from sealift.serve.packets import (
     Answered,
     Ask,
     Cancel,
@@ -26,7 +24,9 @@ from sealift.train.serving.packets import (
     receive_packet,
     send_packet,
 )
-from sealift.train.serving.toldclient import explain_refusal
+from sealift.serve.toldclient import explain_refusal
+from sealift.session.session import Session
+from sealift.train.modelform import ModelForm
 
 
 class Withdrawal:

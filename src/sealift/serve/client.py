@@ -33,32 +33,32 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Role
-from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect as open_session
-from sealift.session.session import Session
-from sealift.train.modelform import Fields, form_of
-from sealift.train.serving.clientpolicy import (
+from sealift.serve.clientpolicy import (
     ClientPolicy,
     load_policy,
     require_code,
     require_model,
     what_was_seen,
 )
-from sealift.train.serving.columns import (
+from sealift.serve.columns import (
     Arrays,
     PackedQuestion,
     pack_question,
     unpack_answer,
 )
-from sealift.train.serving.mailbox import Mailbox, Withdrawal, unexpected
-from sealift.train.serving.packets import (
+from sealift.serve.mailbox import Mailbox, Withdrawal, unexpected
+from sealift.serve.packets import (
     VERSION,
     Answered,
     Refused,
     Welcome,
     receive_packet,
 )
-from sealift.train.serving.toldclient import explain_refusal
+from sealift.serve.toldclient import explain_refusal
+from sealift.session.endpoint import Endpoint
+from sealift.session.establish import connect as open_session
+from sealift.session.session import Session
+from sealift.train.modelform import Fields, form_of
 from sealift.train.settings import parse_address
 from sealift.travel.peers import expect_accelerator
 

@@ -34,7 +34,7 @@ from sealift.errors import (
     RefusedError,
     SealiftError,
 )
-from sealift.link.form import BatchForm
+from sealift.feed.form import BatchForm
 from sealift.session.session import Session
 
 VERSION: Final = 1

@@ -20,8 +20,8 @@ from typing import Final, Protocol
 
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer
-from sealift.train.serving.backlog import Backlog, Limits, Question, busy
-from sealift.train.serving.tally import Tally
+from sealift.serve.backlog import Backlog, Limits, Question, busy
+from sealift.serve.tally import Tally
 
 ACTIVE_DELAYS: Final = 10
 LOOK_S: Final = 0.25  # how often late questions and slow clients are looked for
