@@ -134,7 +134,11 @@ class TsmReader:
         except OSError as error:
             if error.errno in _BUSY:
                 raise _InterferedError("the platform was busy") from None
-            raise _failed(error) from None
+            raise UnavailableError(
+                "the platform made no report",
+                why=f"configfs-tsm: {error.strerror or error}",
+                code="tsm-failed",
+            ) from None
         finally:
             self._remove(entry)
 
@@ -228,12 +232,4 @@ def interfered(why: str) -> UnavailableError:
     """The refusal of a report that is not surely ours: ``tsm-interfered``."""
     return UnavailableError(
         "the platform gave no report of its own", why=why, code="tsm-interfered"
-    )
-
-
-def _failed(error: OSError) -> UnavailableError:
-    return UnavailableError(
-        "the platform made no report",
-        why=f"configfs-tsm: {error.strerror or error}",
-        code="tsm-failed",
     )

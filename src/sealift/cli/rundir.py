@@ -112,7 +112,11 @@ class RunFolder:
 
     def _require_free(self) -> None:
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise _holds_a_run(self.path)
+            raise UsageError(
+                f"{self.path} holds a run already",
+                fix="Name another folder with --output, or move that one away",
+                code="output-exists",
+            )
 
     def _begin(self) -> None:
         self._remove_partials()  # of a process that was killed
@@ -319,14 +323,6 @@ def _left(paths: Sequence[Path]) -> UnavailableError:
         "the run's folder is not tidied up",
         fix=f"Left, since it could not be removed: {', '.join(map(str, paths))}",
         code="cannot-write",
-    )
-
-
-def _holds_a_run(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} holds a run already",
-        fix="Name another folder with --output, or move that one away",
-        code="output-exists",
     )
 
 

@@ -195,7 +195,12 @@ def take_over(
     try:
         proposal = session.receive_message(Proposal, timeout_s)
     except PeerError as error:
-        raise _owner_left(error) from None
+        raise PeerError(
+            "the owner ended the session before it offered anything",
+            why=error.what,
+            fix="Its own error line says what it did not accept of this process",
+            code=error.code,
+        ) from None
     ours = Consent(version=VERSION, slots=slots, process=os.getpid())
     try:
         _require_version(proposal.version)
@@ -256,12 +261,3 @@ def _require_version(found: int) -> None:
             why=f"{found}; this is {VERSION}",
             code="link-version",
         )
-
-
-def _owner_left(error: PeerError) -> PeerError:
-    return PeerError(
-        "the owner ended the session before it offered anything",
-        why=error.what,
-        fix="Its own error line says what it did not accept of this process",
-        code=error.code,
-    )

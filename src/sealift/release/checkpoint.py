@@ -207,11 +207,19 @@ def find_latest(statuses: Mapping[str, CheckpointStatus]) -> CheckpointMark | No
         return None
     marks = {status.committed for status in tops if status.committed}
     if len(marks) != 1:
-        raise _forked(last)
+        raise IntegrityError(
+            f"two checkpoints have the number {last}",
+            why="runs of this job with different owners went on side by side",
+            code="checkpoint-forked",
+        )
     (mark,) = marks
     for owner in mark.split:
         if owner not in statuses:
-            raise _missing(mark, owner)
+            raise PeerError(
+                f"checkpoint {mark.number} needs the broker of {owner}",
+                why="it holds a share of the key and released nothing to us",
+                code="checkpoint-broker-missing",
+            )
         if mark not in (statuses[owner].committed, statuses[owner].pending):
             raise rolled_back(mark.number, f"the broker of {owner}")
     return mark
@@ -223,22 +231,6 @@ def rolled_back(number: int, who: str) -> StaleError:
         f"{who} does not know checkpoint {number}",
         why="its files are older than that, or another copy",
         code="checkpoint-rolled-back",
-    )
-
-
-def _forked(number: int) -> IntegrityError:
-    return IntegrityError(
-        f"two checkpoints have the number {number}",
-        why="runs of this job with different owners went on side by side",
-        code="checkpoint-forked",
-    )
-
-
-def _missing(mark: CheckpointMark, owner: str) -> PeerError:
-    return PeerError(
-        f"checkpoint {mark.number} needs the broker of {owner}",
-        why="it holds a share of the key and released nothing to us",
-        code="checkpoint-broker-missing",
     )
 
 

@@ -106,18 +106,14 @@ def require_latest(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
 def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
     for each in sightings:
         if each.number > agreement.number:
-            raise _rolled_back(agreement, each.owner, each.number)
+            raise StaleError(
+                f"{each.owner} saw a later agreement of {agreement.name}",
+                why=f"number {each.number}, and this one is number {agreement.number}",
+                code="agreement-rolled-back",
+            )
         if each.number == agreement.number and each.digest != agreement.digest:
             raise StaleError(
                 f"{each.owner} saw another agreement of number {each.number}",
                 why=f"{each.digest.short}, this one is {agreement.digest.short}",
                 code="agreement-forked",
             )
-
-
-def _rolled_back(agreement: Agreement, who: str, number: int) -> StaleError:
-    return StaleError(
-        f"{who} saw a later agreement of {agreement.name}",
-        why=f"number {number}, and this one is number {agreement.number}",
-        code="agreement-rolled-back",
-    )

@@ -28,7 +28,6 @@ from sealift.channel.transports.transport import Transport
 from sealift.errors import (
     MalformedError,
     PeerError,
-    SealiftError,
     UnavailableError,
     UsageError,
 )
@@ -312,7 +311,11 @@ def _greeting(session: Session, timeout_s: float) -> Welcome:
     if not isinstance(header, Welcome):
         raise unexpected("no greeting")
     if header.version != VERSION:
-        raise _other_version(header.version)
+        raise UnavailableError(
+            "the server speaks another version of the serving protocol",
+            why=f"{header.version}; this is {VERSION}",
+            code="serve-version",
+        )
     return header
 
 
@@ -320,11 +323,3 @@ def _offered(fields: Fields | None, work: str) -> Fields:
     if fields is None:
         raise MalformedError(f"this model does not {work}", code="bad-request")
     return fields
-
-
-def _other_version(found: int) -> SealiftError:
-    return UnavailableError(
-        "the server speaks another version of the serving protocol",
-        why=f"{found}; this is {VERSION}",
-        code="serve-version",
-    )

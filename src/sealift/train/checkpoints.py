@@ -59,7 +59,11 @@ class StateFolder:
         while not self._lock():
             if time.monotonic() > deadline:
                 self._let_go()
-                raise _in_use(path)
+                raise UnavailableError(
+                    f"{path} is in use",
+                    why="another accelerator works on this job",
+                    code="state-in-use",
+                )
             time.sleep(0.05)
 
     def prune(self, below: int | None = None) -> None:
@@ -230,11 +234,3 @@ class Checkpoints(Generic[P]):
             seal_s=written_s - began_s,
             record_s=time.monotonic() - written_s,
         )
-
-
-def _in_use(path: Path) -> UnavailableError:
-    return UnavailableError(
-        f"{path} is in use",
-        why="another accelerator works on this job",
-        code="state-in-use",
-    )

@@ -124,7 +124,11 @@ class LinkReceiver:
                 announcement = self._next()
                 room = into.nbytes - offset
                 if announcement.total_bytes > room:
-                    raise _too_long(announcement.total_bytes, room)
+                    raise UsageError(
+                        f"a transfer of {announcement.total_bytes} bytes does not "
+                        f"fit the {room} bytes for it",
+                        code="transfer-too-long",
+                    )
                 self._open_all(Arriving(announcement, into, offset, sink))
                 self._answer(announcement)
         except BaseException as error:
@@ -203,10 +207,3 @@ def _reported(error: BaseException) -> BaseException:
     """
     wrong = isinstance(error, MalformedError | RefusedError)
     return AuthenticationError() if wrong else error
-
-
-def _too_long(total_bytes: int, room: int) -> UsageError:
-    return UsageError(
-        f"a transfer of {total_bytes} bytes does not fit the {room} bytes for it",
-        code="transfer-too-long",
-    )

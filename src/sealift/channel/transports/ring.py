@@ -138,7 +138,10 @@ class RingEnd:
             theirs = self._granted
         found: int = theirs + self._head_start - self.position
         if not 0 <= found <= self._num_slots:
-            raise _bad_ring()
+            raise MalformedError(
+                "the other end of a memory file counts frames that cannot be",
+                code="bad-ring",
+            )
         return found
 
     def release(self) -> None:
@@ -216,9 +219,3 @@ class RingEnd:
         if left_ms == 0 and self.available() < count:
             raise peer_timeout()
         return bool(ready)
-
-
-def _bad_ring() -> MalformedError:
-    return MalformedError(
-        "the other end of a memory file counts frames that cannot be", code="bad-ring"
-    )
