@@ -35,7 +35,7 @@ class SealiftError(Exception):
 
     Args:
         what: What happened, lower case, without a full stop.
-        why: The cause, if it is known and may be told.
+        why: The cause, if it is known and may be told; or the error that says it.
         fix: What the reader can do about it, if this place knows more than the catalogue.
         code: Stable kebab-case name; the class default when left out.
     """
@@ -44,10 +44,15 @@ class SealiftError(Exception):
     default_code: ClassVar[str] = "error"
 
     def __init__(
-        self, what: str, *, why: str = "", fix: str = "", code: str | None = None
+        self,
+        what: str,
+        *,
+        why: str | BaseException = "",
+        fix: str = "",
+        code: str | None = None,
     ) -> None:
         self.what = what
-        self.why = why
+        self.why = why if isinstance(why, str) else cause(why)
         self.code = code or self.default_code
         self.fix = fix
         super().__init__(what)
@@ -153,7 +158,7 @@ class MalformedError(SealiftError):
         *,
         field: str = "",
         offset: int | None = None,
-        why: str = "",
+        why: str | BaseException = "",
         fix: str = "",
         code: str | None = None,
     ) -> None:
@@ -174,6 +179,13 @@ class JobError(SealiftError):
 
     exit_code = 7
     default_code = "job"
+
+
+def cause(error: BaseException) -> str:
+    """What an error says: what happened, of one of ours; of the system's, its words."""
+    said = error.what if isinstance(error, SealiftError) else ""
+    said = said or getattr(error, "strerror", None) or str(error)
+    return said or type(error).__name__
 
 
 @cache
@@ -207,13 +219,21 @@ def _one_line(text: str) -> str:
 
 def no_room(what: str, error: Exception, fix: str = "") -> UnavailableError:
     """No memory for ``what``; or no descriptor, which shared memory takes as well."""
-    why = getattr(error, "strerror", None) or str(error)
     if is_out_of_descriptors(error):
-        return no_descriptors(why)
-    return UnavailableError(f"no memory for {what}", why=why, fix=fix, code="no-memory")
+        return no_descriptors(error)
+    return UnavailableError(
+        f"no memory for {what}", why=error, fix=fix, code="no-memory"
+    )
 
 
-def no_descriptors(why: str) -> UnavailableError:
+def unreadable(path: Path, error: OSError) -> UnavailableError:
+    """The error for a file that cannot be read."""
+    if is_out_of_descriptors(error):
+        return no_descriptors(error)
+    return UnavailableError(f"cannot read {path}", why=error, code="cannot-read")
+
+
+def no_descriptors(why: str | BaseException) -> UnavailableError:
     """This process, or this machine, has as many files open as it may."""
     return UnavailableError(
         "too many files are open",

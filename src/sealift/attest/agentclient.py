@@ -145,6 +145,6 @@ def _connect(place: str) -> socket.socket:
 def _gone(place: str, error: OSError | SealiftError) -> UnavailableError:
     return UnavailableError(
         f"no attestation agent answers at {place}",
-        why=getattr(error, "strerror", None) or str(error),
+        why=error,
         code="agent-gone",
     )

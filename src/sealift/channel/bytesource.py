@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
-from sealift.errors import UnavailableError
+from sealift.errors import UnavailableError, unreadable
 
 
 class ByteSource(Protocol):
@@ -77,7 +77,7 @@ class FileSource:
         try:
             return os.preadv(descriptor, [out], offset)
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         finally:
             self._end()
 
@@ -114,7 +114,7 @@ def _open(path: Path) -> FileIO:
     except IsADirectoryError:
         raise _no_file(path) from None
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise _no_file(path)
@@ -128,12 +128,4 @@ def _without_waiting(name: str, flags: int) -> int:
 def _no_file(path: Path) -> UnavailableError:
     return UnavailableError(
         f"cannot read {path}", why="it is not a regular file", code="cannot-read"
-    )
-
-
-def _unreadable(path: Path, error: OSError) -> UnavailableError:
-    return UnavailableError(
-        f"cannot read {path}",
-        why=error.strerror or type(error).__name__,
-        code="cannot-read",
     )

@@ -102,16 +102,12 @@ def demand_free(paths: Iterable[Path], folder: int) -> None:
 def write_failed(path: Path, error: OSError) -> SealiftError:
     """The one error for everything that goes wrong while writing ``path``."""
     if is_out_of_descriptors(error):
-        return no_descriptors(error.strerror or str(error))
+        return no_descriptors(error)
     if error.errno in _FULL:
         return UnavailableError(
             f"cannot write {path}", why="the disk is full", code="disk-full"
         )
-    return UnavailableError(
-        f"cannot write {path}",
-        why=error.strerror or type(error).__name__,
-        code="cannot-write",
-    )
+    return UnavailableError(f"cannot write {path}", why=error, code="cannot-write")
 
 
 @contextlib.contextmanager

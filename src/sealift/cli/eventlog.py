@@ -38,7 +38,7 @@ def open_events(place: str) -> Sink:
         return EventLines(Path(place).open("a", encoding="utf-8"))
     except OSError as error:
         raise UnavailableError(
-            f"cannot write {place}", why=error.strerror or "", code="disk"
+            f"cannot write {place}", why=error, code="disk"
         ) from None
 
 

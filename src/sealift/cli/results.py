@@ -43,6 +43,4 @@ def _unwritten(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error
     forget_stdout()
-    return UnavailableError(
-        "cannot write the output", why=error.strerror or "", code="cannot-write"
-    )
+    return UnavailableError("cannot write the output", why=error, code="cannot-write")

@@ -32,6 +32,7 @@ from sealift.errors import (
     RefusedError,
     UnavailableError,
     UsageError,
+    unreadable,
 )
 from sealift.ids import Buffer, check_name
 
@@ -244,9 +245,7 @@ def _create(path: Path, content: bytes) -> None:
             f"{path} exists", fix="Choose another name; keys are never overwritten"
         ) from None
     except OSError as error:
-        raise UnavailableError(
-            f"cannot write {path}", why=error.strerror or ""
-        ) from None
+        raise UnavailableError(f"cannot write {path}", why=error) from None
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -271,6 +270,4 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise UnavailableError(
-            f"cannot read {path}", why=error.strerror or "", code="cannot-read"
-        ) from None
+        raise unreadable(path, error) from None

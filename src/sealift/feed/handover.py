@@ -148,7 +148,7 @@ def handshake_with(whom: str) -> Iterator[None]:
             raise
         raise PeerError(
             f"{whom} did not come to the end of the handshake",
-            why=error.what,
+            why=error,
             fix="Its own error line, if it has one, says why",
             code=error.code,
         ) from None
@@ -197,7 +197,7 @@ def take_over(
     except PeerError as error:
         raise PeerError(
             "the owner ended the session before it offered anything",
-            why=error.what,
+            why=error,
             fix="Its own error line says what it did not accept of this process",
             code=error.code,
         ) from None

@@ -16,7 +16,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sealift.errors import UnavailableError, UsageError, catalogue
+from sealift.errors import UnavailableError, UsageError, catalogue, cause
 from sealift.health.answers import answer
 from sealift.health.status import FILE, PARTIAL, read_status
 from sealift.train.sandbox import landlock
@@ -90,7 +90,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UnavailableError(
             f"cannot listen on {host}:{port}",
-            why=error.strerror or str(error),
+            why=error,
             fix="Choose another address or port",
             code="cannot-listen",
         ) from None
@@ -118,7 +118,7 @@ def require_own_folder(folder: Path) -> None:
     try:
         found = set(os.listdir(folder)) - {FILE, PARTIAL}
     except OSError as error:
-        found, why = {"?"}, error.strerror or str(error)
+        found, why = {"?"}, cause(error)
     else:
         why = f"it holds {len(found)} other names"
     if found:

@@ -101,7 +101,7 @@ def read_status(folder: Path) -> Status:
             raw = file.read(MAX_BYTES + 1) or b""
     except OSError as error:
         raise UnavailableError(
-            f"no status in {folder}", why=error.strerror or str(error), code="no-status"
+            f"no status in {folder}", why=error, code="no-status"
         ) from None
     if len(raw) > MAX_BYTES:
         raise MalformedError("the status is too long", code="too-large")

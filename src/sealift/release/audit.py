@@ -200,7 +200,7 @@ def verify_entry(entry: bytes, inclusion: Inclusion, head: TreeHead) -> None:
         )
     except IntegrityError as error:
         raise IntegrityError(
-            "the entry is not in the log", why=error.what, code="entry-not-in-log"
+            "the entry is not in the log", why=error, code="entry-not-in-log"
         ) from None
 
 
@@ -219,7 +219,7 @@ def verify_growth(earlier: TreeHead, later: TreeHead, proof: Sequence[bytes]) ->
     except IntegrityError as error:
         raise IntegrityError(
             "the log is not a continuation of what was seen before",
-            why=error.what,
+            why=error,
             fix="Keep both heads: together they prove that its owner has two logs",
             code="log-forked",
         ) from None

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from sealift.codec import encode
-from sealift.errors import IntegrityError, UsageError
+from sealift.errors import IntegrityError, UsageError, unreadable
 from sealift.release import logfile, vault
 from sealift.release.audit import LogEntry, SignedTreeHead
 from sealift.release.database import copy_database, database_errors, open_database
-from sealift.release.files import unreadable, write_failed, write_whole
+from sealift.release.files import write_failed, write_whole
 from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
 
 VAULT: Final = "vault"

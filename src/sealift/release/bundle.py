@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from sealift.errors import IntegrityError, MalformedError
+from sealift.errors import IntegrityError, MalformedError, unreadable
 from sealift.ids import Digest
 from sealift.release.agreement import CodeBundle, bundle_digest
-from sealift.release.files import unreadable
 from sealift.release.visible import visible
 
 MAX_FILES: Final = 4096

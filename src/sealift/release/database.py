@@ -21,8 +21,9 @@ from sealift.errors import (
     SealiftError,
     UnavailableError,
     UsageError,
+    unreadable,
 )
-from sealift.release.files import unreadable, write_failed
+from sealift.release.files import write_failed
 
 BUSY_TIMEOUT_S: Final = 10.0
 SHARED_BYTES: Final = 32 << 10  # of the index beside a write-ahead log
@@ -223,9 +224,7 @@ def _translated(path: Path, error: sqlite3.Error) -> SealiftError:
         return _not_ours(path)
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
         return _closed_to_us(path, error)
-    return UnavailableError(
-        f"cannot use {path}", why=str(error), code="database-unusable"
-    )
+    return UnavailableError(f"cannot use {path}", why=error, code="database-unusable")
 
 
 def _closed_to_us(path: Path, error: sqlite3.Error) -> SealiftError:
@@ -245,9 +244,7 @@ def _closed_to_us(path: Path, error: sqlite3.Error) -> SealiftError:
     finally:
         with suppress(OSError):
             beside.unlink()
-    return UnavailableError(
-        f"cannot use {path}", why=str(error), code="database-unusable"
-    )
+    return UnavailableError(f"cannot use {path}", why=error, code="database-unusable")
 
 
 def _is_full(folder: Path) -> bool:

@@ -222,7 +222,7 @@ def _load(path: Path) -> dict[str, Any]:
         return tomllib.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # also of too long an integer
         raise MalformedError(
-            f"{path} is not TOML", why=str(error), code="bad-toml"
+            f"{path} is not TOML", why=error, code="bad-toml"
         ) from None
 
 
@@ -233,7 +233,7 @@ def _party(folder: Path, entry: _PartyEntry) -> Party:
     except MalformedError as error:
         raise MalformedError(
             f"{path} is not a party's card",
-            why=error.what,
+            why=error,
             field=error.field,
             offset=error.offset,
             fix="It is the file that `sealift key new` wrote beside the identity",

@@ -16,13 +16,12 @@ from sealift.errors import (
     MalformedError,
     RefusedError,
     SealiftError,
-    UnavailableError,
-    is_out_of_descriptors,
-    no_descriptors,
+    unreadable,
 )
 
 __all__ = [
-    "is_about_peer", "locked", "make_folder", "read_secret_line", "read_whole", "unreadable", "write_failed", "write_whole",
+    "is_about_peer", "locked", "make_folder", "read_secret_line", "read_whole",
+    "write_failed", "write_whole",
 ]  # fmt: skip
 
 
@@ -139,12 +138,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def unreadable(path: Path, error: OSError) -> SealiftError:
-    """The error for a file that cannot be read."""
-    if is_out_of_descriptors(error):
-        return no_descriptors(error.strerror or str(error))
-    return UnavailableError(
-        f"cannot read {path}", why=error.strerror or str(error), code="cannot-read"
-    )

@@ -180,7 +180,7 @@ def _single_head(raw: bytes, path: Path) -> SignedTreeHead:
         return decode(SignedTreeHead, raw)
     except MalformedError as error:
         raise MalformedError(
-            f"{path} holds no tree heads", why=error.what, code="bad-heads"
+            f"{path} holds no tree heads", why=error, code="bad-heads"
         ) from None
 
 

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from sealift.errors import MalformedError, SealiftError
+from sealift.errors import MalformedError, SealiftError, unreadable
 from sealift.ids import Digest
-from sealift.release.files import unreadable
 from sealift.release.line import current, find_speaker
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import (

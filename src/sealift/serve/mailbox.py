@@ -238,7 +238,7 @@ def _no_answer(timeout_s: float) -> PeerError:
 def _gone(error: PeerError) -> PeerError:
     if error.code in ("session-closed", "session-ended"):
         return PeerError("the server closed the session", code="session-closed")
-    return PeerError("the server is gone", why=error.what, code="server-gone")
+    return PeerError("the server is gone", why=error, code="server-gone")
 
 
 def unexpected(why: str) -> MalformedError:

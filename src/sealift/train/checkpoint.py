@@ -25,6 +25,7 @@ from sealift.errors import (
     PolicyError,
     StaleError,
     UnavailableError,
+    unreadable,
 )
 from sealift.ids import Digest
 
@@ -180,9 +181,7 @@ def file_digest(path: Path) -> Digest:
         with path.open("rb") as file:
             return Digest(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
-        raise UnavailableError(
-            f"cannot read {path}", why=error.strerror or "", code="cannot-read"
-        ) from None
+        raise unreadable(path, error) from None
 
 
 def _open(path: Path, key: SecretKey) -> bytes:

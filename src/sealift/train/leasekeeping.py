@@ -149,7 +149,7 @@ class KeptLease:
 
     def _break(self, error: BaseException) -> None:
         """A bug of ours: a lease that nobody keeps has ended."""
-        self._lost(self._owner, PolicyError("its watch broke", why=str(error)))
+        self._lost(self._owner, PolicyError("its watch broke", why=error))
 
 
 class LeaseKeeper:

@@ -149,7 +149,7 @@ def load_form(path: Path) -> ModelForm:
         plain = tomllib.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise MalformedError(
-            f"{path} is not TOML", why=str(error), code="bad-toml"
+            f"{path} is not TOML", why=error, code="bad-toml"
         ) from None
     for name in ("inputs", "outputs", "tokens"):
         if isinstance(plain.get(name), list):  # [[inputs]] is shorter to write

@@ -190,7 +190,7 @@ def open_model(
     except OSError as error:
         raise UnavailableError(
             f"cannot read the output in {folder}",
-            why=error.strerror or "",
+            why=error,
             code="no-file",
         ) from None
     output = decode(OutputKey, key_bytes)

@@ -106,7 +106,7 @@ def read_job(path: Path) -> JobTable:
         plain = tomllib.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise MalformedError(
-            f"{path.name} is not TOML", why=str(error), code="bad-toml"
+            f"{path.name} is not TOML", why=error, code="bad-toml"
         ) from None
     job = parse_job(plain, name=path.name)
     folder = path.resolve().parent

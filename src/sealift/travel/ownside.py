@@ -132,7 +132,7 @@ class OwnSide:
 
     def _break(self, error: BaseException) -> None:
         """A bug of ours: nothing is brought unwatched."""
-        self.ended = JobError("our own side is not watched any more", why=str(error))
+        self.ended = JobError("our own side is not watched any more", why=error)
         self._hang_up()
 
     def _hang_up(self) -> None:

@@ -117,7 +117,7 @@ def _private(length: int) -> mmap.mmap:
     except (OSError, ValueError, OverflowError) as error:
         raise UnavailableError(
             f"no memory for a quarantine slot of {length} bytes",
-            why=str(error),
+            why=error,
             code="no-memory",
         ) from None
     mapped.madvise(mmap.MADV_DONTDUMP)

@@ -91,7 +91,7 @@ class TdxAttester:
             except OSError as error:
                 raise UnavailableError(
                     "RTMR 3 cannot be extended",
-                    why=error.strerror or str(error),
+                    why=error,
                     code="rtmr-unavailable",
                 ) from None
             self._events.append(event)

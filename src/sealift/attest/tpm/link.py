@@ -127,10 +127,9 @@ def open_link(name: str) -> Link:
 
 def unreachable(name: str, error: Exception) -> UnavailableError:
     """The refusal of a TPM that does not answer."""
-    reason = getattr(error, "strerror", None) or str(error)
     return UnavailableError(
         f"no TPM answers at {name}",
-        why=reason,
+        why=error,
         fix="Load its driver, join the group tss, or name another with --tpm",
         code="tpm-unavailable",
     )

@@ -95,7 +95,7 @@ def read_log(path: Path | None, offset: int = 0) -> bytes:
     except OSError as error:
         raise UnavailableError(
             "a measurement log cannot be read",
-            why=str(error),
+            why=error,
             fix="Mount securityfs, boot with IMA, and run as a user who may read it",
             code="measurement-log",
         ) from None

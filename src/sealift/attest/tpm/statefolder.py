@@ -108,7 +108,7 @@ def _checked(act: Callable[[], T]) -> T:
     except OSError as error:
         raise UnavailableError(
             "the TPM's state folder cannot be used",
-            why=str(error),
+            why=error,
             fix="Give a folder that this user may write, with room",
             code="disk",
         ) from None

@@ -50,7 +50,7 @@ def nvml() -> Any:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise UnavailableError(
-            "the NVIDIA driver does not answer", why=str(error), code="no-gpu"
+            "the NVIDIA driver does not answer", why=error, code="no-gpu"
         ) from None
     return pynvml
 

@@ -42,7 +42,7 @@ class LocalListener:
             self._sock.close()
             raise UnavailableError(
                 "cannot listen on a local socket",
-                why=error.strerror or str(error),
+                why=error,
                 fix="Nothing need be done: cargo goes through the relay",
                 code="cannot-listen",
             ) from error
@@ -57,7 +57,7 @@ class LocalListener:
         try:
             sock, _ = self._sock.accept()
         except OSError as error:
-            raise peer_closed(error.strerror or "") from error
+            raise peer_closed(error) from error
         return _of_this_user(sock)
 
     def close(self) -> None:
@@ -86,9 +86,8 @@ def dial_local(name: str, timeout_s: float) -> socket.socket:
         raise peer_timeout() from error
     except OSError as error:
         sock.close()
-        why = error.strerror or ""
         raise PeerError(
-            "no such local socket", why=why, code="peer-unreachable"
+            "no such local socket", why=error, code="peer-unreachable"
         ) from error
     return _of_this_user(sock)
 

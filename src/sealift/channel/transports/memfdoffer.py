@@ -89,7 +89,7 @@ def send_offer(sock: socket.socket, shape: MemoryShape, memory_file: int) -> Bel
             numbers = [there.fileno() for there in theirs]
             socket.send_fds(sock, [offer], [memory_file, *numbers])
         except OSError as error:
-            raise peer_closed(error.strerror or "") from None
+            raise peer_closed(error) from None
         kept.pop_all()
     first, second = ours
     return first, second
@@ -145,7 +145,7 @@ def make_private_file(file_bytes: int) -> int:
     except OSError as error:
         raise UnavailableError(
             "cannot make a private memory file",
-            why=error.strerror or "",
+            why=error,
             fix="Free some memory or file descriptors",
             code="no-memfd",
         ) from error
@@ -191,7 +191,7 @@ def _receive_offer(sock: socket.socket, timeout_s: float) -> tuple[bytes, list[i
     except TimeoutError as error:
         raise peer_timeout() from error
     except OSError as error:
-        raise peer_closed(error.strerror or "") from error
+        raise peer_closed(error) from error
     descriptors = _descriptors_in(sent)
     if not offer:
         close_all(descriptors)

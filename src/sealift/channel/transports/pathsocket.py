@@ -82,7 +82,7 @@ class PathListener:
             except (TimeoutError, BlockingIOError) as error:
                 raise refused or peer_timeout() from error
             except OSError as error:
-                raise peer_closed(error.strerror or "") from error
+                raise peer_closed(error) from error
 
     def close(self) -> None:
         """Stop listening; the file goes, if it is still ours. Idempotent."""
@@ -215,7 +215,7 @@ def _cannot_listen(path: Path, error: OSError) -> UnavailableError:
     in_use = error.errno in (errno.EADDRINUSE, errno.EAGAIN)
     return UnavailableError(
         f"cannot listen at {path}",
-        why="something is there" if in_use else error.strerror or str(error),
+        why="something is there" if in_use else error,
         fix="Choose another path, in a folder of your own",
         code="cannot-listen",
     )
@@ -224,7 +224,7 @@ def _cannot_listen(path: Path, error: OSError) -> UnavailableError:
 def _nobody(path: Path, error: OSError) -> PeerError:
     return PeerError(
         f"nobody listens at {path}",
-        why=error.strerror or str(error),
+        why=error,
         fix="Start the process of the device, with the same path",
         code="peer-unreachable",
     )

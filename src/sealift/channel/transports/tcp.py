@@ -159,7 +159,7 @@ class TcpTransport(CopyingSlots):
         except BlockingIOError:
             return None
         except OSError as error:
-            raise peer_closed(_reason(error)) from error
+            raise peer_closed(error) from error
 
     def _next_frame(self, deadline: Deadline) -> memoryview:
         while True:
@@ -209,7 +209,7 @@ class TcpTransport(CopyingSlots):
                 self._wait(select.POLLIN, deadline)
                 continue
             except OSError as error:
-                raise peer_closed(_reason(error)) from error
+                raise peer_closed(error) from error
             if count == 0:
                 raise peer_closed("the peer ended it")
             return count
@@ -260,7 +260,7 @@ class TcpListener:
         except TimeoutError as error:
             raise peer_timeout() from error
         except OSError as error:
-            raise peer_closed(_reason(error)) from error
+            raise peer_closed(error) from error
         return sock
 
     def close(self) -> None:

@@ -125,7 +125,7 @@ def peer_timeout() -> PeerError:
     return PeerError("the peer did not answer in time", code="peer-timeout")
 
 
-def peer_closed(why: str = "") -> PeerError:
+def peer_closed(why: str | Exception = "") -> PeerError:
     """The peer, or this end, closed the connection."""
     return PeerError("the connection is closed", why=why, code="peer-closed")
 

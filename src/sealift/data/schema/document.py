@@ -54,7 +54,7 @@ def parse_schema(raw: bytes, *, source: str = "schema") -> Schema:
         document = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise MalformedError(
-            f"{source} is not TOML", why=str(error), code="bad-schema"
+            f"{source} is not TOML", why=error, code="bad-schema"
         ) from error
     return schema_from_plain(document, source=source)
 

@@ -31,8 +31,7 @@ from sealift.data.sources.source import (
     TableReader,
     unclear,
 )
-from sealift.errors import UnavailableError, UsageError
-from sealift.release.files import unreadable
+from sealift.errors import UnavailableError, UsageError, unreadable
 
 # The first that claims a place gets it: folders with files of their own before images.
 SOURCES: Final[tuple[Source, ...]] = (

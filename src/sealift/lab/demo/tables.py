@@ -28,7 +28,7 @@ def write_example(folder: Path) -> tuple[Path, ...]:
         recipe.write_bytes(source.read_bytes())
     except OSError as error:
         raise UnavailableError(
-            f"cannot write {recipe}", why=str(error.strerror), code="disk"
+            f"cannot write {recipe}", why=error, code="disk"
         ) from None
     return (*sorted(folder.glob("*/*.npz")), recipe)
 

@@ -201,7 +201,7 @@ def _measure_all(tpm: str, ima_list: Path, files: Sequence[Path]) -> None:
                 content = path.read_bytes()
             except OSError as error:
                 raise UnavailableError(
-                    f"cannot read {path}", why=str(error.strerror), code="disk"
+                    f"cannot read {path}", why=error, code="disk"
                 ) from None
             kernel.run(str(path.absolute()), content)
             sys.stdout.write(f"measured {path}\n")

@@ -133,7 +133,7 @@ def _receive(sock: socket.socket, count: int, deadline: Deadline) -> bytes:
         except TimeoutError as error:
             raise peer_timeout() from error
         except OSError as error:
-            raise peer_closed(error.strerror or "") from error
+            raise peer_closed(error) from error
         if not part:
             raise peer_closed("the peer ended it")
         received += part
@@ -147,7 +147,7 @@ def _send(sock: socket.socket, message: bytes, deadline: Deadline) -> None:
     except TimeoutError as error:
         raise peer_timeout() from error
     except OSError as error:
-        raise peer_closed(error.strerror or "") from error
+        raise peer_closed(error) from error
 
 
 def _set_timeout(sock: socket.socket, deadline: Deadline) -> None:

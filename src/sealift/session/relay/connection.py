@@ -137,7 +137,7 @@ class RelayLine:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise peer_closed(error.strerror or "") from None
+                raise peer_closed(error) from None
             self._forget(sent)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class RelayLine:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise peer_closed(error.strerror or "") from None
+            raise peer_closed(error) from None
         if count == 0:
             raise peer_closed("the peer ended it")
         return count

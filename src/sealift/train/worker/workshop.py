@@ -237,6 +237,6 @@ def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
         except OSError as error:
             ours.close()
             raise UnavailableError(
-                "no process for the recipe", why=error.strerror or "", code="no-process"
+                "no process for the recipe", why=error, code="no-process"
             ) from None
     return process, ours

@@ -247,7 +247,7 @@ def _start(theirs: socket.socket, memory: int) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise UnavailableError(
             "cannot start a process that opens records",
-            why=error.strerror or str(error),
+            why=error,
             fix="Use workers='thread'",
             code="opener-gone",
         ) from error

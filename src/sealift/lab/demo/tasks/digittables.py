@@ -98,7 +98,7 @@ def write_digits(folder: Path, *, suffix: str = ".npz") -> tuple[Path, ...]:
             _write(paths[-1], part)
     except OSError as error:
         raise UnavailableError(
-            f"cannot write under {folder}", why=str(error.strerror), code="disk"
+            f"cannot write under {folder}", why=error, code="disk"
         ) from error
     return tuple(paths)
 

@@ -100,7 +100,7 @@ def write_sources(folder: Path, *, library: Path | None = None) -> None:
             np.savez(home / f"{part.part}.npz", text=part.text)
     except OSError as error:
         raise UnavailableError(
-            f"cannot write under {folder}", why=str(error.strerror), code="disk"
+            f"cannot write under {folder}", why=error, code="disk"
         ) from error
 
 
