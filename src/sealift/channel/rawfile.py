@@ -93,7 +93,6 @@ class RawSealedFile:
                 why=f"it is {abs(more)} bytes {'longer' if more > 0 else 'shorter'}"
                 if more
                 else "it was written to",
-                fix="Restore the file that the agreement was made with",
                 code="file-changed",
             )
 

@@ -201,7 +201,6 @@ class StreamSealer:
             if plaintext_bytes > expected:
                 raise UsageError(
                     f"a message of {plaintext_bytes} bytes is above {expected}",
-                    fix="Split it, or start the stream with larger records",
                     code="message-too-long",
                 )
             return bool(final)

@@ -115,7 +115,6 @@ def require_good(revoked: str) -> None:
         raise StaleError(
             "this instance was revoked",
             why=f"it failed to prove itself while it held keys [{revoked}]",
-            fix="Start it again on a clean host: that is another instance",
             code="lease-revoked",
         )
 

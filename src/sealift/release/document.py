@@ -236,7 +236,6 @@ def _party(folder: Path, entry: _PartyEntry) -> Party:
             why=error,
             field=error.field,
             offset=error.offset,
-            fix="It is the file that `sealift key new` wrote beside the identity",
             code="bad-card",
         ) from None
     return Party(card.name, entry.roles, card.sign, card.hpke)

@@ -310,7 +310,6 @@ class _Worker:
         if error.code == TIMED_OUT:
             return JobError(
                 f"the recipe took more than {within_s:g} s for one batch",
-                fix="Raise serving.work_s in the job, or ask with fewer rows",
                 code="recipe-timeout",
             )
         self._process.end(FAREWELL_S)

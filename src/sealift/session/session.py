@@ -111,7 +111,6 @@ class Session:
         if len(message) > MAX_MESSAGE_BYTES:
             raise UsageError(
                 f"a message of {len(message)} bytes is above {MAX_MESSAGE_BYTES}",
-                fix="Split it, or send it as a sealed stream",
                 code="message-too-long",
             )
         with self._life.use(Ends.NEVER), self._send_lock:

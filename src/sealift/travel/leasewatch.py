@@ -162,6 +162,5 @@ class LeaseWatch:
         return StaleError(
             "the accelerator lost its lease, so it gets no more rows",
             why=self._rule or "our own broker tells of no lease that it holds",
-            fix="The audit log of our broker names the rule that failed",
             code="lease-revoked",
         )

@@ -184,7 +184,6 @@ class AzureAttester:
         raise UnavailableError(
             "the paravisor does not renew its report",
             why=f"no report with the user data that was written to {USER_DATA:#x}",
-            fix="Try again; if it stays so, collect without fresh_hardware",
             code="azure-paravisor",
         )
 
@@ -214,8 +213,5 @@ def _user_data(raw: bytes) -> bytes:
 
 def _no_paravisor(why: str) -> UnavailableError:
     return UnavailableError(
-        "this is no confidential guest of Azure",
-        why=why,
-        fix="Use the attester of this machine's kind",
-        code="azure-paravisor",
+        "this is no confidential guest of Azure", why=why, code="azure-paravisor"
     )

@@ -188,7 +188,6 @@ def _response_code(raw: bytes) -> int:
         raise UnavailableError(
             "the TPM's answer does not parse",
             why=f"{len(raw)} bytes",
-            fix="Check that this is the data socket of a TPM 2.0",
             code="tpm-unavailable",
         )
     return int.from_bytes(raw[6:10], "big")

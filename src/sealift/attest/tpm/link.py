@@ -128,8 +128,5 @@ def open_link(name: str) -> Link:
 def unreachable(name: str, error: Exception) -> UnavailableError:
     """The refusal of a TPM that does not answer."""
     return UnavailableError(
-        f"no TPM answers at {name}",
-        why=error,
-        fix="Load its driver, join the group tss, or name another with --tpm",
-        code="tpm-unavailable",
+        f"no TPM answers at {name}", why=error, code="tpm-unavailable"
     )

@@ -136,18 +136,13 @@ def make_private_file(file_bytes: int) -> int:
     """
     if not hasattr(os, "memfd_create"):
         raise UnavailableError(
-            "this system has no anonymous memory files",
-            fix="Use TCP between the two ends",
-            code="no-memfd",
+            "this system has no anonymous memory files", code="no-memfd"
         )
     try:
         return _private_file(file_bytes)
     except OSError as error:
         raise UnavailableError(
-            "cannot make a private memory file",
-            why=error,
-            fix="Free some memory or file descriptors",
-            code="no-memfd",
+            "cannot make a private memory file", why=error, code="no-memfd"
         ) from error
 
 

@@ -110,7 +110,6 @@ def parse_card(raw: bytes, *, source: str) -> ResourceCard:
             field=error.field,
             offset=error.offset,
             why=str(error.what),
-            fix="It is the file that `sealift data seal` wrote beside the sealed file",
             code="bad-card",
         ) from error
 

@@ -243,7 +243,6 @@ def check_card_fits(total_bytes: int, record_bytes: int, shard: Shard) -> None:
     if sizes != (card.resource.total_bytes, card.resource.record_bytes):
         raise MalformedError(
             f"{shard.name} is not the file that the card of {card.name} describes",
-            fix="Use the card that was written beside it",
             code="bad-card",
         )
 
@@ -265,11 +264,7 @@ def moved(shard: str, error: SealiftError) -> UnavailableError:
 
 def _changed(shard: Shard, why: str) -> MalformedError:
     return MalformedError(
-        f"{shard.name} was changed while it was in use",
-        why=why,
-        fix="Put the file back that training began with; then go on from the loader's "
-        "state",
-        code="file-changed",
+        f"{shard.name} was changed while it was in use", why=why, code="file-changed"
     )
 
 

@@ -127,14 +127,11 @@ def _load(place: str) -> Any:
         raise UsageError(
             f"cannot load {place}",
             why=f"{type(error).__name__}: {error}",
-            fix="MODULE:ATTRIBUTE is a dataset, or a function that returns one",
             code="bad-dataset",
         ) from error
     if not (hasattr(found, "__getitem__") and hasattr(found, "__len__")):
         raise UsageError(
-            f"{place} has no length, or no rows by index",
-            fix="Iterable datasets: write them to Parquet or .npz first",
-            code="bad-dataset",
+            f"{place} has no length, or no rows by index", code="bad-dataset"
         )
     return found
 
@@ -146,7 +143,6 @@ def _length(dataset: Any, place: str) -> int:
         raise UsageError(
             f"{place} does not say how long it is",
             why=f"{type(error).__name__}: {error}",
-            fix="Iterable datasets: write them to Parquet or .npz first",
             code="bad-dataset",
         ) from error
 

@@ -198,7 +198,6 @@ class TaskProcess:
         if error.code == TIMED_OUT:
             return JobError(
                 f"the recipe took more than {self._work_s:g} s for one visit",
-                fix="Raise work_s in the job, or lower buffer_bytes",
                 code="recipe-timeout",
             )
         status = self._process.status or 0
