@@ -8,7 +8,7 @@ from typing import Any, Literal, NewType
 
 import pytest
 
-from sealift.codec import decode, encode, parse
+from sealift.codec import decode, encode, parse, parse_toml
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest, Role
 
@@ -242,3 +242,11 @@ def test_mutable_and_shared_buffers_are_accepted() -> None:
 def test_kinds_that_the_codec_does_not_know_are_our_bug() -> None:
     with pytest.raises(TypeError, match="does not know"):
         decode(complex, b"1")
+
+
+@pytest.mark.parametrize("raw", [b"a = ", b"\xff", b"a = " + b"7" * 5000])
+def test_what_is_no_toml_is_refused_by_name(raw: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"^x\.toml is not TOML: ") as refusal:
+        parse_toml(raw, source="x.toml")
+    assert refusal.value.code == "bad-toml"
+    assert parse_toml(b"a = 7", source="x.toml") == {"a": 7}

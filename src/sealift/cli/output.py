@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.attestfiles import add_time_argument, parse_time
+from sealift.cli.attestfiles import add_time_argument, parse_time, require_absent
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.outputapprove import add_approve_parser, approve_output
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
@@ -74,8 +74,8 @@ def _open(args: argparse.Namespace) -> str:
     """Open; the level of the run."""
     if args.output is None and not args.folder.is_file():
         raise UsageError("a model goes to a file", fix="Name it with -o")
-    if args.output is not None and args.output.exists():
-        raise UsageError(f"{args.output} exists", code="exists")
+    if args.output is not None:
+        require_absent(args.output)
     at_s = parse_time(args.at)
     verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
     prompt = f"passphrase of {args.key.name}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sealift.cli.attestfiles import require_absent
 from sealift.cli.results import print_result
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
@@ -79,8 +80,7 @@ def require_writable(path: Path | None) -> None:
         return
     if path.suffix not in _WRITERS:
         raise _other_kind(path)
-    if path.exists():
-        raise UsageError(f"{path} exists", code="exists")
+    require_absent(path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UnavailableError(
             f"cannot write {path}",

@@ -8,7 +8,7 @@ or missing fields, wrong types, integers beyond 2^53 - 1, anything too large or 
 ``from_text`` (digests, public keys) are text. Nothing here touches files or sockets.
 """
 
-from sealift.codec.parsing import MAX_BYTES, MAX_DEPTH, parse, parse_foreign
+from sealift.codec.parsing import MAX_BYTES, MAX_DEPTH, parse, parse_foreign, parse_toml
 from sealift.codec.reading import decode, from_plain
 from sealift.codec.writing import MAX_INTEGER, encode, to_plain
 
@@ -21,5 +21,6 @@ __all__ = [
     "from_plain",
     "parse",
     "parse_foreign",
+    "parse_toml",
     "to_plain",
 ]

@@ -1,9 +1,10 @@
-"""From bytes to plain JSON values: canonical ones, or what others wrote."""
+"""From bytes to plain values: canonical JSON, or JSON and TOML that others wrote."""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from typing import Any, Final
 
 import rfc8785
@@ -67,6 +68,18 @@ def parse_foreign(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> 
         raise MalformedError("not UTF-8", offset=error.start) from None
     except (ValueError, RecursionError):
         raise MalformedError("not JSON, or a field is there twice") from None
+
+
+def parse_toml(raw: bytes, *, source: str, code: str = "bad-toml") -> dict[str, Any]:
+    """Parse TOML that a person wrote; ``source`` names it in the error.
+
+    Raises:
+        MalformedError: with ``code``, if it is none.
+    """
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # also of too long an integer
+        raise MalformedError(f"{source} is not TOML", why=error, code=code) from None
 
 
 def _read(text: str) -> tuple[Any, bytes]:

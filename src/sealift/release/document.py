@@ -9,7 +9,6 @@ Source: spec/release.md section Document.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
@@ -21,7 +20,7 @@ from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import ImaReferences, TpmReferences
-from sealift.codec import from_plain, to_plain
+from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import load_card
 from sealift.errors import MalformedError
 from sealift.ids import Digest
@@ -217,13 +216,7 @@ def _seconds(value: object, field: str) -> int:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    raw = read_whole(path, MAX_DOCUMENT_BYTES)
-    try:
-        return tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # also of too long an integer
-        raise MalformedError(
-            f"{path} is not TOML", why=error, code="bad-toml"
-        ) from None
+    return parse_toml(read_whole(path, MAX_DOCUMENT_BYTES), source=str(path))
 
 
 def _party(folder: Path, entry: _PartyEntry) -> Party:

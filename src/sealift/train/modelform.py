@@ -8,12 +8,12 @@ Source: spec/serve.md section Form.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from sealift.codec import parse_toml
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.document import schema_from_plain, schema_to_plain
@@ -144,13 +144,7 @@ def load_form(path: Path) -> ModelForm:
         UnavailableError: if a file cannot be read.
         MalformedError: with the path of the first field that is wrong.
     """
-    raw = read_whole(path, MAX_FORM_BYTES)
-    try:
-        plain = tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(
-            f"{path} is not TOML", why=error, code="bad-toml"
-        ) from None
+    plain = parse_toml(read_whole(path, MAX_FORM_BYTES), source=str(path))
     for name in ("inputs", "outputs", "tokens"):
         if isinstance(plain.get(name), list):  # [[inputs]] is shorter to write
             plain[name] = {"fields": plain[name]}

@@ -8,12 +8,12 @@ accelerator holds the job to that.
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from sealift.codec import parse_toml
 from sealift.errors import MalformedError
 from sealift.release.files import read_whole
 from sealift.travel.settings import (
@@ -101,13 +101,7 @@ def read_job(path: Path) -> JobTable:
         UnavailableError: if the file cannot be read.
         MalformedError: if it is not TOML, or a field does not fit; with its path.
     """
-    raw = read_whole(path, MAX_JOB_BYTES)
-    try:
-        plain = tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(
-            f"{path.name} is not TOML", why=error, code="bad-toml"
-        ) from None
+    plain = parse_toml(read_whole(path, MAX_JOB_BYTES), source=path.name)
     job = parse_job(plain, name=path.name)
     folder = path.resolve().parent
     places: dict[str, Any] = {key: str(folder / getattr(job, key)) for key in _PATHS}

@@ -9,11 +9,11 @@ Source: spec/table.md.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from sealift.codec import parse_toml
 from sealift.data.schema.schema import DTYPES, Field, Schema
 from sealift.errors import MalformedError
 from sealift.release.files import read_whole
@@ -50,12 +50,7 @@ def parse_schema(raw: bytes, *, source: str = "schema") -> Schema:
     Raises:
         MalformedError: see ``load_schema``.
     """
-    try:
-        document = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise MalformedError(
-            f"{source} is not TOML", why=error, code="bad-schema"
-        ) from error
+    document = parse_toml(raw, source=source, code="bad-schema")
     return schema_from_plain(document, source=source)
 
 

@@ -132,7 +132,7 @@ def require(module: str, *, extra: str, what: str) -> Any:
     except ImportError as error:
         raise UnavailableError(
             f"{what} needs a package that is not installed",
-            why=str(error),
+            why=error,
             fix=f"Run: pip install 'sealift[{extra}]'",
             code="extra-missing",
         ) from None
