@@ -1,13 +1,17 @@
 """The agreement: parties, code, levels, resources with their owners' rules, outputs."""
 
-from sealift.release.agreement.code import BUNDLE_LABEL, CodeBundle, bundle_digest
 from sealift.release.agreement.parties import (
     Board,
     Party,
     PartyRole,
     RollbackRule,
 )
-from sealift.release.agreement.references import References
+from sealift.release.agreement.references import (
+    BUNDLE_LABEL,
+    CodeBundle,
+    References,
+    bundle_digest,
+)
 from sealift.release.agreement.resources import (
     ROWS_LEASE,
     KeyLease,

@@ -1,4 +1,4 @@
-"""How the parts of an agreement refuse what contradicts itself: always with a field."""
+"""How the parts of an agreement refuse what contradicts itself, and what is out of time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, PolicyError
 
 LAST_S: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
 
@@ -23,10 +23,10 @@ def require_within(value: float, low: float, high: float, field: str) -> None:
         raise inconsistent(f"{value} is not within {low} .. {high}", field)
 
 
-def require_ascii(text: str, field: str) -> None:
-    """Refuse text in which two different documents could look equal."""
-    if not text or not text.isascii() or not text.isprintable():
-        raise inconsistent(f"{ascii(text)[:80]} is not printable ASCII", field)
+def require_positive(value: float, most: float, field: str) -> None:
+    """Refuse a number of seconds that is not above 0 and up to ``most``."""
+    if not 0 < value <= most:
+        raise inconsistent(f"is not above 0 and up to {most:g}", field)
 
 
 def require_window(not_before: int | None, not_after: int | None) -> None:
@@ -36,6 +36,33 @@ def require_window(not_before: int | None, not_after: int | None) -> None:
             require_within(at_s, 0, LAST_S, name)
     if not_before is not None and not_after is not None and not_after <= not_before:
         raise inconsistent("is not after not_before", "not_after")
+
+
+def require_now(
+    what: str,
+    at_s: float,
+    not_before: int | None,
+    not_after: int | None,
+    *,
+    code: tuple[str, str],
+) -> None:
+    """Refuse a use before, or after, the time that was agreed on; a code for each.
+
+    Raises:
+        PolicyError: with that code.
+    """
+    if not_before is not None and at_s < not_before:
+        raise PolicyError(
+            f"{what} may not be used yet",
+            why=f"it may be {not_before - at_s:.0f} seconds from now",
+            code=code[0],
+        )
+    if not_after is not None and at_s > not_after:
+        raise PolicyError(
+            f"{what} may not be used any more",
+            why=f"its time ended {at_s - not_after:.0f} seconds ago",
+            code=code[1],
+        )
 
 
 def inconsistent(why: str, field: str) -> MalformedError:

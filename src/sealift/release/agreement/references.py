@@ -1,8 +1,9 @@
-"""What evidence must show: values in the document itself, and signed sets by name."""
+"""What evidence must show: the code by digest, values in the document, signed sets by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import COLLATERAL_MAX_AGE_S, LowestTier, ReferenceValues
@@ -10,11 +11,49 @@ from sealift.attest.referenceset import SetName
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import TpmReferences
-from sealift.codec import MAX_INTEGER
+from sealift.codec import MAX_INTEGER, encode
+from sealift.crypto.hash import labelled
 from sealift.crypto.sign import PublicKey
-from sealift.ids import check_name
-from sealift.release.agreement.code import CodeBundle
-from sealift.release.agreement.consistency import require_distinct, require_within
+from sealift.ids import Digest, check_name
+from sealift.release.agreement.consistency import (
+    inconsistent,
+    require_distinct,
+    require_within,
+)
+
+BUNDLE_LABEL: Final = "sealift v1 code bundle"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBundle:
+    """The code that runs: every file by its digest.
+
+    Attributes:
+        digest: ``bundle_digest(files)``.
+        entry: Path of the recipe inside the bundle.
+        files: Digest by path, ``/`` between the parts.
+    """
+
+    digest: Digest
+    entry: str
+    files: dict[str, Digest]
+
+    def __post_init__(self) -> None:
+        for name in self.files:
+            # Else two different documents could look equal.
+            if not name or not name.isascii() or not name.isprintable():
+                raise inconsistent(
+                    f"{ascii(name)[:80]} is not printable ASCII", "files"
+                )
+        if self.entry not in self.files:
+            raise inconsistent("the bundle has no such file", "entry")
+        if self.digest != bundle_digest(self.files):
+            raise inconsistent("the digest is not that of the files", "digest")
+
+
+def bundle_digest(files: dict[str, Digest]) -> Digest:
+    """One digest for a set of files: their paths and digests, in canonical form."""
+    return Digest(labelled(BUNDLE_LABEL, encode(files)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from sealift.ids import Digest, check_name
 from sealift.release.agreement.consistency import (
     inconsistent,
     require_distinct,
+    require_now,
+    require_positive,
     require_window,
     require_within,
 )
@@ -213,31 +215,7 @@ class Resource:
             PolicyError: ``resource-not-yet`` or ``resource-expired``.
         """
         rule = self.rule
-        if rule.not_before is not None and at_s < rule.not_before:
-            raise too_early(self.name, rule.not_before - at_s, code="resource-not-yet")
-        if rule.not_after is not None and at_s > rule.not_after:
-            raise too_late(self.name, at_s - rule.not_after, code="resource-expired")
-
-
-def too_early(what: str, seconds: float, *, code: str) -> PolicyError:
-    """The refusal of a use before the time that was agreed on."""
-    return PolicyError(
-        f"{what} may not be used yet",
-        why=f"it may be {seconds:.0f} seconds from now",
-        code=code,
-    )
-
-
-def too_late(what: str, seconds: float, *, code: str) -> PolicyError:
-    """The refusal of a use after the time that was agreed on."""
-    return PolicyError(
-        f"{what} may not be used any more",
-        why=f"its time ended {seconds:.0f} seconds ago",
-        code=code,
-    )
-
-
-def require_positive(value: float, most: float, name: str) -> None:
-    """Refuse a number of seconds that is not above 0 and up to ``most``."""
-    if not 0 < value <= most:
-        raise inconsistent(f"is not above 0 and up to {most:g}", name)
+        require_now(
+            self.name, at_s, rule.not_before, rule.not_after,
+            code=("resource-not-yet", "resource-expired"),
+        )  # fmt: skip

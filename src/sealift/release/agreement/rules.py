@@ -9,9 +9,10 @@ from sealift.codec import MAX_INTEGER
 from sealift.ids import check_name
 from sealift.release.agreement.consistency import (
     require_distinct,
+    require_positive,
     require_within,
 )
-from sealift.release.agreement.resources import MAX_LEASE_S, require_positive
+from sealift.release.agreement.resources import MAX_LEASE_S
 
 Audience = Literal["everyone", "owner"]
 MAX_DIGITS: Final = 6

@@ -21,20 +21,16 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest, check_name
-from sealift.release.agreement.code import CodeBundle
 from sealift.release.agreement.consistency import (
     inconsistent,
     require_distinct,
+    require_now,
     require_window,
     require_within,
 )
-from sealift.release.agreement.parties import (
-    Board,
-    Party,
-    PartyRole,
-)
-from sealift.release.agreement.references import References
-from sealift.release.agreement.resources import Part, Resource, too_early, too_late
+from sealift.release.agreement.parties import Board, Party, PartyRole
+from sealift.release.agreement.references import CodeBundle, References
+from sealift.release.agreement.resources import Part, Resource
 from sealift.release.agreement.rules import OutputRule, TravelRule
 
 MAX_PARTIES: Final = 64
@@ -220,12 +216,10 @@ class Agreement:
         Raises:
             PolicyError: ``agreement-not-yet`` or ``agreement-expired``.
         """
-        if self.not_before is not None and at_s < self.not_before:
-            wait_s = self.not_before - at_s
-            raise too_early("the agreement", wait_s, code="agreement-not-yet")
-        if self.not_after is not None and at_s > self.not_after:
-            late_s = at_s - self.not_after
-            raise too_late("the agreement", late_s, code="agreement-expired")
+        require_now(
+            "the agreement", at_s, self.not_before, self.not_after,
+            code=("agreement-not-yet", "agreement-expired"),
+        )  # fmt: skip
 
     def _check_levels(self) -> None:
         rehearsal = self.accept == (Level.DEVELOPMENT,)
