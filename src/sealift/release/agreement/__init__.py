@@ -7,30 +7,27 @@ from sealift.release.agreement.parties import (
     RollbackRule,
 )
 from sealift.release.agreement.references import (
-    BUNDLE_LABEL,
     CodeBundle,
     References,
     bundle_digest,
 )
 from sealift.release.agreement.resources import (
+    MAX_DIGITS,
     ROWS_LEASE,
+    Audience,
     KeyLease,
+    OutputRule,
     Part,
     Purpose,
     ReleaseRule,
     Resource,
+    TravelRule,
     part_for,
 )
-from sealift.release.agreement.rules import (
-    MAX_DIGITS,
-    Audience,
-    OutputRule,
-    TravelRule,
-)
-from sealift.release.agreement.whole import MAX_PARTIES, VERSION, About, Agreement
+from sealift.release.agreement.whole import VERSION, About, Agreement
 
 __all__ = [
-    "BUNDLE_LABEL", "MAX_DIGITS", "MAX_PARTIES", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Board",
+    "MAX_DIGITS", "ROWS_LEASE", "VERSION", "About", "Agreement", "Audience", "Board",
     "CodeBundle", "KeyLease", "OutputRule", "Part", "Party", "PartyRole", "Purpose",
     "References", "ReleaseRule", "Resource", "RollbackRule",
     "TravelRule", "bundle_digest", "part_for",

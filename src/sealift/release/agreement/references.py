@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from sealift.attest.nvidia.references import NvidiaReferences
@@ -93,15 +93,6 @@ class References:
 
     def values(self, code: CodeBundle) -> ReferenceValues:
         """What stands in the document itself, as appraisal wants it."""
-        return ReferenceValues(
-            development_attesters=self.development_attesters,
-            code_bundle=code.digest,
-            code_files=code.files,
-            enrollers=self.enrollers,
-            tpm=self.tpm,
-            tdx=self.tdx,
-            snp=self.snp,
-            nvidia=self.nvidia,
-            collateral_max_age_s=self.collateral_max_age_s,
-            lowest_tier=self.lowest_tier,
-        )
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        del own["sets"]
+        return ReferenceValues(code_bundle=code.digest, code_files=code.files, **own)

@@ -30,8 +30,7 @@ from sealift.release.agreement.consistency import (
 )
 from sealift.release.agreement.parties import Board, Party, PartyRole
 from sealift.release.agreement.references import CodeBundle, References
-from sealift.release.agreement.resources import Part, Resource
-from sealift.release.agreement.rules import OutputRule, TravelRule
+from sealift.release.agreement.resources import OutputRule, Part, Resource, TravelRule
 
 MAX_PARTIES: Final = 64
 VERSION: Final = 2
