@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.rawfile import RawSealedFile
-from sealift.channel.transports.localsocket import LocalListener
+from sealift.channel.record.rawfile import RawSealedFile
+from sealift.channel.transport.localsocket import LocalListener
 from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
 from sealift.session.direct.dial import Pathfinder

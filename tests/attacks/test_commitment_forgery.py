@@ -12,9 +12,9 @@ import os
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from sealift.channel.commitment import verify_leaves
-from sealift.channel.header import HEADER_BYTES, StreamHeader
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.commitment import verify_leaves
+from sealift.channel.record.header import HEADER_BYTES, StreamHeader
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.kdf import Label, derive, derive_bytes
 from sealift.crypto.keys import SecretKey
 from sealift.errors import IntegrityError
@@ -103,7 +103,7 @@ def test_the_content_commitment_catches_it(forged):
 
 def test_leaves_made_for_the_forgery_do_not_fit_the_commitment(forged):
     card, _ = forged
-    from sealift.channel.commitment import LeafHasher
+    from sealift.channel.record.commitment import LeafHasher
 
     with SealedFileReader(card.path, KEY) as reader:
         hasher = LeafHasher(KEY)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.data import SealedDataLoader, SealedDataset
 from sealift.data.loader import deferral, memories
 from sealift.data.loader import deferral as stepgate

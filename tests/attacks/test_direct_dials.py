@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transport.tcp import TcpListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError
 from sealift.session.direct import exchange as direct

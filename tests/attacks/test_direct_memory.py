@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.opener import RecordOpener
-from sealift.channel.record import StreamOptions
-from sealift.channel.transports.localsocket import LocalListener, dial_local
+from sealift.channel.record.cpu import CpuBackend
+from sealift.channel.record.opener import RecordOpener
+from sealift.channel.record.record import StreamOptions
+from sealift.channel.transport.localsocket import LocalListener, dial_local
 from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
 from sealift.travel.frame import Placement
 from sealift.travel.rows import SealedRows

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.transports.localsocket import dial_local
-from sealift.channel.transports.transport import SlotTransport
+from sealift.channel.transport.localsocket import dial_local
+from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

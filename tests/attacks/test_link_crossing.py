@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link import opening, staged
 from sealift.channel.link.crossing import Ends
 from sealift.channel.link.keys import LinkKeys, LinkOpener

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.identity import create_identity
 from sealift.errors import (
     AuthenticationError,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from sealift.channel.frame import PREFIX_BYTES
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link import receive as linkreceive
 from sealift.channel.link.crossing import ends_of
 from sealift.channel.link.opening import CopiedFirst
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.ring import SLOT_HEAD_BYTES
+from sealift.channel.record.frame import PREFIX_BYTES
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sealift.channel.verdict import Gate
+from sealift.channel.device.verdict import Gate
 from sealift.data.loader.deferral import Deferral, StepGate
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
 

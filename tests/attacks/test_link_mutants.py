@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.device.host import HostDevice, HostMemory
 from sealift.channel.link.mode import LinkMode
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Aead
 from sealift.errors import AuthenticationError
 from sealift.lab.bench.linkshapes import Shape

@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
-from sealift.channel.record import StreamOptions
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.record.cpu import CpuBackend
+from sealift.channel.record.record import StreamOptions
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, PeerError, SealiftError, UsageError
 from tests.sim.homestream import HomeStream

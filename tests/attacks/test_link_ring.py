@@ -10,9 +10,9 @@ from dataclasses import astuple
 
 import pytest
 
-from sealift.channel.transports import ring
-from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.memfdoffer import (
+from sealift.channel.transport import ring
+from sealift.channel.transport.memfd import MemfdTransport
+from sealift.channel.transport.memfdoffer import (
     _OFFER,
     _OFFER_MAGIC,
     MemoryShape,

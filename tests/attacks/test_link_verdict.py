@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.device import RecordPlace
-from sealift.channel.hostdevice import HostDevice
-from sealift.channel.verdict import Gate, check_deferrable
+from sealift.channel.device.device import RecordPlace
+from sealift.channel.device.host import HostDevice
+from sealift.channel.device.verdict import Gate, check_deferrable
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.deferral import StepGate

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.record import StreamOptions
-from sealift.channel.stream import StreamSealer
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.record import StreamOptions
+from sealift.channel.record.stream import StreamSealer
 from sealift.crypto.keys import SecretKey
 from tests.sim.twicereading import TwiceReadingBackend, TwiceReadingCipher
 
@@ -83,7 +83,7 @@ def test_a_writer_exactly_between_two_reads(private, wrong):
 
 def test_a_sealed_file_is_read_not_mapped(tmp_path):
     """Its reader opens private bytes: a change after the read cannot be seen."""
-    from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+    from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 
     card = write_sealed_file(
         tmp_path / "x", [b"p" * 64], key=KEY, total_bytes=64, record_bytes=64

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Digest

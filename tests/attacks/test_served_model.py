@@ -16,8 +16,8 @@ import pytest
 from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     AuthenticationError,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transport.tcp import TcpListener
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError
 from sealift.serve.backlog import Limits

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.commitment import VerifiedLeaves
-from sealift.channel.opener import RecordOpener
-from sealift.channel.sealedfile import RawSealedFile, write_sealed_file
-from sealift.channel.transports.memory import Fault
+from sealift.channel.record.commitment import VerifiedLeaves
+from sealift.channel.record.opener import RecordOpener
+from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
+from sealift.channel.transport.memory import Fault
 from sealift.travel.frame import Frame, Placement, placement
 from sealift.travel.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending

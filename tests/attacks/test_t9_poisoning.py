@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.commitment import LeafHasher, VerifiedLeaves
-from sealift.channel.rawfile import RawSealedFile
-from sealift.channel.sealedfile import write_sealed_file
+from sealift.channel.record.commitment import LeafHasher, VerifiedLeaves
+from sealift.channel.record.rawfile import RawSealedFile
+from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.errors import PolicyError
 from sealift.ids import Digest
 from sealift.release.receipt import (

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sealift.channel.rawfile import RawSealedFile
+from sealift.channel.record.rawfile import RawSealedFile
 from sealift.cli.join import check_keys
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
+from sealift.channel.record.cpu import CpuBackend
 from sealift.channel.select import select
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.device import RecordPlace
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import RecordPlace
+from sealift.channel.device.host import HostDevice
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UnavailableError, UsageError

@@ -14,7 +14,7 @@ import pytest
 
 from sealift.attest import Evidence
 from sealift.attest.development.attester import DevelopmentAttester
-from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (
     PeerError,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.development.attester import DevelopmentAttester
-from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, PolicyError, SealiftError

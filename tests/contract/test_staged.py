@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link.keys import LinkOpener
 from sealift.channel.link.staged import MAX_BATCH_RECORDS, Staged, spans
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.ring import SLOT_HEAD_BYTES
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 from tests.sim.apart import Apart

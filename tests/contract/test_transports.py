@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from sealift.channel.stream import StreamOpener, StreamSealer
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.record.stream import StreamOpener, StreamSealer
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
 from sealift.lab.bench.pipeline import receive_stream, send_stream

@@ -196,7 +196,7 @@ def test_an_owner_that_dies_with_half_a_batch_in_the_memory(ends: Ends) -> None:
     """The device has one batch whole; of the half one nothing reaches its arrays."""
     dies = """
 import os, signal
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transport.memfd import MemfdTransport
 commit, count = MemfdTransport.commit, 0
 def counted(self):
     global count

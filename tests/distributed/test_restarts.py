@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.card import read_card
 from sealift.lab.worlds.folder import World

@@ -8,11 +8,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealift.channel.commitment import verify_leaves
-from sealift.channel.frame import FramePrefix
-from sealift.channel.header import StreamHeader
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
-from sealift.channel.trailer import Trailer
+from sealift.channel.record.commitment import verify_leaves
+from sealift.channel.record.frame import FramePrefix
+from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.trailer import Trailer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError
 

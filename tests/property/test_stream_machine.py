@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sealift.channel.frame import PREFIX_BYTES, FramePrefix
-from sealift.channel.stream import StreamOpener, StreamSealer
+from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.stream import StreamOpener, StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

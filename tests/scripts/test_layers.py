@@ -56,7 +56,7 @@ MODULES = [
 PLANTED = {
     "upwards": (
         "crypto.aead",
-        "import sealift.channel.record",
+        "import sealift.channel.record.record",
         "Imports point downwards",
     ),
     "session below release": (
@@ -66,7 +66,7 @@ PLANTED = {
     ),
     "siblings": (
         "attest.policy",
-        "import sealift.channel.record",
+        "import sealift.channel.record.record",
         "Imports point downwards",
     ),
     "a key beside HTTP": (
@@ -129,7 +129,9 @@ def broken_contracts(folder: Path) -> list[str]:
 def skeleton(tmp_path: Path) -> Path:
     for module in MODULES:
         write_module(tmp_path / "src", module)
-    write_module(tmp_path / "src", "session.handshake", "import sealift.channel.record")
+    write_module(
+        tmp_path / "src", "session.handshake", "import sealift.channel.record.record"
+    )
     return tmp_path
 
 

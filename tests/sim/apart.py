@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sealift.channel.device import DeviceMemory
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import DeviceMemory
+from sealift.channel.device.host import HostDevice
 
 
 class Apart:

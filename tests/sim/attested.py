@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from sealift.attest import Appraiser, Level, ReferenceValues
 from sealift.attest.development.attester import DevelopmentAttester
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy

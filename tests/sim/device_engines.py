@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.device import DeviceEngine
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.host import HostDevice
 from tests.sim.cuda_engines import WAYS, engine_on, gcc_engine, model_gpu
 
 ENGINES: dict[str, Callable[[], DeviceEngine]] = {

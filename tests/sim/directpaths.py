@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sealift.channel.transports.localsocket import LocalListener
-from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transport.localsocket import LocalListener
+from sealift.channel.transport.tcp import TcpListener
 from sealift.events import Event
 from sealift.session.direct.dial import Pathfinder
 from sealift.session.direct.exchange import Kind

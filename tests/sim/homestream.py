@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from sealift.channel.record import StreamOptions
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.record.record import StreamOptions
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from tests.sim.linkworld import RECORD_BYTES
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transport.memory import memory_pair
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
 from sealift.lab.demo.world import make_world

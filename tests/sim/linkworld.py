@@ -10,11 +10,11 @@ import socket
 import threading
 from collections.abc import Callable
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import DEFAULT_MODE
-from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.ring import SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import MemfdTransport
+from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.lab.bench.linkshapes import receiver_of, sender_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from sealift.channel.transports.memfd import (
+from sealift.channel.transport.memfd import (
     DEFAULT_SLOT_BYTES,
     DEFAULT_SLOTS,
     MemfdTransport,

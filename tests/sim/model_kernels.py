@@ -10,7 +10,6 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 
-from sealift.channel.cpu import CpuBackend
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
 from sealift.channel.cuda.hostbuffer import view_at
 from sealift.channel.cuda.plan import (
@@ -21,6 +20,7 @@ from sealift.channel.cuda.plan import (
     Word32,
     Word64,
 )
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError

@@ -18,7 +18,7 @@ from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.result import AttestationResult
-from sealift.channel.commitment import key_commitment
+from sealift.channel.record.commitment import key_commitment
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
 from sealift.crypto.identity import Identity, create_identity

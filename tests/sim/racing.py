@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.stream import StreamSealer
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.stream import StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sealift.channel.transports.transport import peer_timeout
+from sealift.channel.transport.transport import peer_timeout
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError

@@ -5,8 +5,12 @@ from __future__ import annotations
 import secrets
 from functools import cache
 
-from sealift.channel.commitment import CommitmentBuilder, VerifiedLeaves, verify_leaves
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.record.commitment import (
+    CommitmentBuilder,
+    VerifiedLeaves,
+    verify_leaves,
+)
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Digest, Handle
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sealift.channel.commitment import key_commitment
-from sealift.channel.sealedfile import RawSealedFile, write_sealed_file
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.release.agreement import Resource
 from sealift.travel.holder import HeldResource

@@ -13,8 +13,8 @@ import numpy as np
 from sealift.attest.attester import Attester
 from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.sign import SigningKey
 from sealift.data.schema.schema import Field, Schema

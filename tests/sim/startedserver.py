@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from sealift.attest.attester import Attester
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.tcp import TcpListener
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.tcp import TcpListener
+from sealift.channel.transport.transport import Transport
 from sealift.errors import SealiftError
 from sealift.events import discard
 from sealift.ids import Role

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.errors import SealiftError
 from sealift.session.relay.envelope import NO_CIRCUIT, Envelope, EnvelopeKind, refuse
 

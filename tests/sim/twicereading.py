@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sealift.channel.cpu import CpuBackend
+from sealift.channel.record.cpu import CpuBackend
 
 
 class TwiceReadingCipher:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sealift.channel.opener import RecordOpener
+from sealift.channel.record.opener import RecordOpener
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 
-from sealift.channel.transports.transport import CopyingSlots, Transport, peer_timeout
+from sealift.channel.transport.transport import CopyingSlots, Transport, peer_timeout
 from sealift.errors import PeerError
 from sealift.ids import Buffer, Handle
 from sealift.session.lifetime import TIMEOUT

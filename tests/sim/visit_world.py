@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from sealift.attest.development.attester import DevelopmentAttester
-from sealift.channel.transports.memory import Fault, MemoryTransport, memory_pair
+from sealift.channel.transport.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.events import Event

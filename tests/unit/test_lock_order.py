@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from sealift.channel.hostwork import Work
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.device.hostwork import Work
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from tests.sim import lockorder
 from tests.sim.lockorder import Noted, Recorder, wrong_pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.channel.device import MAX_ASSOCIATED_BYTES
+from sealift.channel.device.device import MAX_ASSOCIATED_BYTES
 from sealift.crypto.aead import Suite
 from tests.sim.kernel_batches import Text, open_all, seal_all
 from tests.vectors.test_chacha20poly1305 import octets

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.backend import AeadBackend
-from sealift.channel.cpu import CpuBackend
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.device import DeviceEngine
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.host import HostDevice
+from sealift.channel.record.backend import AeadBackend
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Suite
 from sealift.errors import UnavailableError
 from sealift.events import Sink, discard

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from sealift.attest.level import Level
 from sealift.attest.referenceset import MAX_SET_BYTES, SetName, parse_set, verify_set
-from sealift.channel.outputfile import open_output
+from sealift.channel.record.outputfile import open_output
 from sealift.cli.ask import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey

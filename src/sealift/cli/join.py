@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
-from sealift.channel.opener import RecordOpener
-from sealift.channel.rawfile import RawSealedFile
+from sealift.channel.record.opener import RecordOpener
+from sealift.channel.record.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments, statements_folder
 from sealift.cli.brokerbeside import BrokerBeside, broker_command
 from sealift.cli.dock import add_path_arguments, pathfinder

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.channel.outputfile import open_output
+from sealift.channel.record.outputfile import open_output
 from sealift.cli.passphrase import (
     add_passphrase_argument,
     ask_terminal,

@@ -22,7 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from sealift.channel.outputfile import write_failed
+from sealift.channel.record.outputfile import write_failed
 from sealift.codec import decode, encode
 from sealift.errors import (
     MalformedError,

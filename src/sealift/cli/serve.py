@@ -12,7 +12,7 @@ from typing import Any
 
 from sealift.attest.attester import measuring
 from sealift.attest.level import Level
-from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.accelerator import restart_overwriting
 from sealift.cli.hostattester import add_attester_arguments, open_attester
 from sealift.cli.results import print_result

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import Level
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.cli.roles import say_sandbox
 from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode

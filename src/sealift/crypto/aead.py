@@ -2,7 +2,7 @@
 
 The library below leaves plaintext in the output buffer when a tag fails (measured,
 4,095 of 4,096 bytes), so ``open_into`` overwrites the buffer before it raises.
-Fresh nonces are the caller's duty (``channel/record.py`` makes them); other lengths
+Fresh nonces are the caller's duty (``channel/record/record.py`` makes them); other lengths
 than 12 bytes, which AES-GCM would hash, are refused.
 """
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.device import DeviceEngine, DeviceMemory
-from sealift.channel.hostdevice import HostMemory
+from sealift.channel.device.device import DeviceEngine, DeviceMemory
+from sealift.channel.device.host import HostMemory
 from sealift.channel.select import DeviceSelection, select_device
 from sealift.errors import UsageError
 

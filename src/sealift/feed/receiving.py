@@ -17,13 +17,13 @@ from typing import Any, Final, Self
 import numpy as np
 
 from sealift.attest.attester import Attester
-from sealift.channel.device import DeviceEngine
-from sealift.channel.hostdevice import HostMemory
-from sealift.channel.life import dead_stream
+from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.host import HostMemory
 from sealift.channel.link.mode import parse_mode
 from sealift.channel.link.receive import LinkReceiver
-from sealift.channel.transports.pathsocket import PathListener
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.record.life import dead_stream
+from sealift.channel.transport.pathsocket import PathListener
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.identity import Identity
 from sealift.errors import MalformedError, PeerError
 from sealift.feed.form import (

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from sealift.channel.outputfile import write_failed
+from sealift.channel.record.outputfile import write_failed
 from sealift.errors import SealiftError
 from sealift.events import Event, Sink
 from sealift.health.status import (

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sealift.channel.outputfile import open_output, write_failed
+from sealift.channel.record.outputfile import open_output, write_failed
 from sealift.errors import (
     MalformedError,
     RefusedError,

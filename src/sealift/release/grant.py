@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.commitment import key_commitment
+from sealift.channel.record.commitment import key_commitment
 from sealift.codec import decode, encode
 from sealift.crypto import hpke
 from sealift.crypto.hash import sha256, verify_equal

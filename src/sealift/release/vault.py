@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.commitment import key_commitment
+from sealift.channel.record.commitment import key_commitment
 from sealift.crypto.identity import Identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -23,8 +23,8 @@ from collections.abc import Generator
 from typing import Any, Final, Self
 
 from sealift.attest.result import AttestationResult
-from sealift.channel.transports.tcp import TcpTransport
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.tcp import TcpTransport
+from sealift.channel.transport.transport import Transport
 from sealift.errors import (
     MalformedError,
     PeerError,

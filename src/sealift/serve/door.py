@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer

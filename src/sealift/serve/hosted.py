@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.data.schedule.sharedbuffer import SharedBuffer, overwritten
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError

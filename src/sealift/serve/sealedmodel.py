@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from sealift import codec
-from sealift.channel.commitment import VerifiedLeaves, key_commitment, verify_leaves
-from sealift.channel.outputfile import open_output
-from sealift.channel.quarantine import scrub
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.commitment import (
+    VerifiedLeaves,
+    key_commitment,
+    verify_leaves,
+)
+from sealift.channel.record.outputfile import open_output
+from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.data.schema.card import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from sealift.channel.transports.transport import Deadline, Transport
+from sealift.channel.transport.transport import Deadline, Transport
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.frames import FrameKind, pack, pack_abort, raise_abort, unpack

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealift.channel.stream import StreamOpener, StreamSealer
-from sealift.channel.transports.transport import Transport
+from sealift.channel.record.stream import StreamOpener, StreamSealer
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, PeerError, StaleError

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final
 
-from sealift.channel.transports.transport import peer_timeout
+from sealift.channel.transport.transport import peer_timeout
 from sealift.errors import PeerError, SealiftError
 
 TIMEOUT: Final = peer_timeout().code

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sealift import codec
-from sealift.channel.transports.transport import Deadline, Transport
+from sealift.channel.transport.transport import Deadline, Transport
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError, UsageError

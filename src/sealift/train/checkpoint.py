@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.codec import decode, encode, from_plain, to_plain
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
-from sealift.channel.commitment import verify_leaves
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.commitment import verify_leaves
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.data.schema.card import (

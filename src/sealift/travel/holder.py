@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.rawfile import RawSealedFile
+from sealift.channel.record.rawfile import RawSealedFile
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.commitment import (
+from sealift.channel.record.commitment import (
     LEAF_BYTES,
     ContentCommitment,
     VerifiedLeaves,
     verify_leaves,
 )
-from sealift.channel.header import StreamHeader, count_records
-from sealift.channel.opener import RecordOpener
-from sealift.channel.record import verify_description
+from sealift.channel.record.header import StreamHeader, count_records
+from sealift.channel.record.opener import RecordOpener
+from sealift.channel.record.record import verify_description
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError

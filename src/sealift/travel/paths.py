@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
-from sealift.channel.transports.transport import SlotTransport, peer_timeout
+from sealift.channel.transport.transport import SlotTransport, peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.session import Session
 from sealift.travel.messages import (

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Protocol
 
-from sealift.channel.quarantine import scrub as overwrite
+from sealift.channel.record.quarantine import scrub as overwrite
 from sealift.data.schedule.sharedbuffer import SharedBuffer, lock_memory
 from sealift.errors import UnavailableError
 from sealift.ids import Handle

@@ -14,9 +14,9 @@ import threading
 from queue import SimpleQueue
 from typing import Final
 
-from sealift.channel.commitment import VerifiedLeaves
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.quarantine import Slot
+from sealift.channel.record.commitment import VerifiedLeaves
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.quarantine import Slot
 from sealift.travel.frame import Placement
 from sealift.travel.pool import Pool
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from sealift.channel.quarantine import scrub as overwrite
+from sealift.channel.record.quarantine import scrub as overwrite
 from sealift.errors import IntegrityError
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from sealift.channel.transports.transport import peer_timeout
+from sealift.channel.transport.transport import peer_timeout
 from sealift.errors import PeerError
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session

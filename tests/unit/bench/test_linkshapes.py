@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.lab.bench.linkshapes import REENCRYPTS, Reencrypter, Shape
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from sealift.channel.stream import StreamSealer
-from sealift.channel.transports.memory import Fault, memory_pair
+from sealift.channel.record.stream import StreamSealer
+from sealift.channel.transport.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,

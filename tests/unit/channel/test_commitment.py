@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sealift.channel.commitment import (
+from sealift.channel.record.commitment import (
     CommitmentBuilder,
     LeafHasher,
     key_commitment,

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from sealift.channel import hostwork
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.device import RecordPlace
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device import hostwork
+from sealift.channel.device.device import RecordPlace
+from sealift.channel.device.host import HostDevice
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError

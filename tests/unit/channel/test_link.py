@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.mode import LinkMode, parse_mode
 from sealift.channel.link.send import LinkSender
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link import hello
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.crossing import (

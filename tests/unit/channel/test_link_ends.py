@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link import homerecords
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import Announcement, TransferKind
@@ -16,7 +16,7 @@ from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,

@@ -14,8 +14,8 @@ import sys
 
 import pytest
 
-from sealift.channel.transports import memfdoffer
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transport import memfdoffer
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import (
     MalformedError,
     PeerError,
@@ -270,8 +270,8 @@ def test_a_borrowed_frame_is_given_back_once():
 
 ECHO = """
 import socket, sys
-from sealift.channel.transports import memfdoffer
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transport import memfdoffer
+from sealift.channel.transport.memfd import MemfdTransport
 transport = MemfdTransport.accept(socket.socket(fileno=int(sys.argv[1])))
 while (frame := transport.receive(30)) != b"stop":
     transport.send(frame[::-1])

@@ -8,11 +8,11 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.quarantine import Slot
-from sealift.channel.record import StreamOptions
-from sealift.channel.stream import StreamSealer
+from sealift.channel.record.cpu import CpuBackend
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.record import StreamOptions
+from sealift.channel.record.stream import StreamSealer
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, UsageError
 

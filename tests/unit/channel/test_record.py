@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.channel.header import (
+from sealift.channel.record.header import (
     HEADER_BYTES,
     MAX_RECORD_BYTES,
     UNKNOWN,
     StreamHeader,
     count_records,
 )
-from sealift.channel.opener import RecordOpener
-from sealift.channel.record import (
+from sealift.channel.record.opener import RecordOpener
+from sealift.channel.record.record import (
     RecordKeys,
     StreamOptions,
     make_header,
     verify_header_key,
 )
-from sealift.channel.stream import StreamOpener, StreamSealer
+from sealift.channel.record.stream import StreamOpener, StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, UsageError

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sealift.channel.transports import ring
+from sealift.channel.transport import ring
 from sealift.errors import MalformedError, PeerError
 from tests.sim.memfdpair import memfd_pair
 

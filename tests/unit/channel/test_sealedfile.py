@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from sealift.channel.commitment import verify_leaves
-from sealift.channel.header import HEADER_BYTES
-from sealift.channel.sealedfile import (
+from sealift.channel.record.commitment import verify_leaves
+from sealift.channel.record.header import HEADER_BYTES
+from sealift.channel.record.sealedfile import (
     RawSealedFile,
     SealedFileReader,
     write_sealed_file,
 )
-from sealift.channel.trailer import TRAILER_BYTES
+from sealift.channel.record.trailer import TRAILER_BYTES
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
@@ -271,7 +271,7 @@ def test_a_failing_replacement_keeps_what_was_there(tmp_path):
 
 FULL_DISK = """
 import resource, sys
-from sealift.channel.sealedfile import write_sealed_file
+from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -296,7 +296,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path):
 
 
 def test_enospc_has_the_same_words(tmp_path):
-    from sealift.channel.outputfile import OutputFile
+    from sealift.channel.record.outputfile import OutputFile
 
     descriptor = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(UnavailableError) as caught:
@@ -319,7 +319,7 @@ def test_sealed_files_are_not_readable_by_others(tmp_path):
 
 MEMORY = """
 import sys
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 
 def high_water_kib():

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.frame import PREFIX_BYTES, FramePrefix
-from sealift.channel.record import StreamOptions
-from sealift.channel.stream import StreamOpener, StreamSealer
+from sealift.channel.record.cpu import CpuBackend
+from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.record import StreamOptions
+from sealift.channel.record.stream import StreamOpener, StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, StaleError, UsageError

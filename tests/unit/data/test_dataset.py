@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from sealift.channel.quarantine import Slot
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.rows import pack

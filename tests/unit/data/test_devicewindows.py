@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sealift.channel.hostdevice import HostDevice
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.device.host import HostDevice
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.channel.select import select_device
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sealift.channel.commitment import key_commitment
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard, read_card
 from sealift.data.schema.rows import unpack

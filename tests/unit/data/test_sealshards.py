@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sealift.channel import outputfile
+from sealift.channel.record import outputfile
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataset
 from sealift.data.schema.card import ResourceCard

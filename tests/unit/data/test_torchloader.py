@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sealift.channel.sealedfile import SealedFileReader, write_sealed_file
+from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.data import SealedDataLoader, SealedDataset
 from sealift.data.loader.windows import WindowArena

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sealift.channel.commitment import key_commitment
+from sealift.channel.record.commitment import key_commitment
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import (

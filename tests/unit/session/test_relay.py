@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, UnavailableError, UsageError
 from sealift.events import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from sealift.channel.transports.tcp import LENGTH_BYTES
+from sealift.channel.transport.tcp import LENGTH_BYTES
 from sealift.session.relay.envelope import Envelope, EnvelopeKind
 from sealift.session.relay.server import Relay
 

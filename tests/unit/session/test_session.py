@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sealift.attest import Level
-from sealift.channel.transports.memory import Fault, MemoryTransport, memory_pair
+from sealift.channel.transport.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.aead import Suite
 from sealift.crypto.kdf import Label
 from sealift.errors import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.sealedfile import write_sealed_file
+from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     MalformedError,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sealift
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     IntegrityError,

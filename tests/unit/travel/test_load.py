@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.channel.commitment import LEAF_BYTES
+from sealift.channel.record.commitment import LEAF_BYTES
 from sealift.errors import IntegrityError
 from sealift.travel.load import split_leaves
 from sealift.travel.messages import LEAVES_PER_MESSAGE

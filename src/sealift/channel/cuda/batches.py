@@ -20,7 +20,7 @@ from sealift.channel.cuda.streams import Awaited, HoldsUp, Ticket, on_device
 from sealift.channel.cuda.tablering import Table
 from sealift.channel.cuda.tables import plain_hull, sealed_hull, shape_of, table_of
 from sealift.channel.cuda.verdicts import CudaVerdicts
-from sealift.channel.device import RecordPlace
+from sealift.channel.device.device import RecordPlace
 from sealift.errors import SealiftError
 
 _THREADS: Final = 128

@@ -15,7 +15,7 @@ from sealift.channel.cuda.plan import Kernels, Plan, to_arguments
 from sealift.channel.cuda.staging import Ring, host_block
 from sealift.channel.cuda.streams import EventPool, Lane
 from sealift.channel.cuda.tablering import TableRing
-from sealift.channel.device import device_lost
+from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError
 
 _WORD: Final = 8

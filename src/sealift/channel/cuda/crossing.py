@@ -11,7 +11,7 @@ from sealift.channel.cuda.hostbuffer import writable_address
 from sealift.channel.cuda.memory import CudaMemory, check_range, own_memory
 from sealift.channel.cuda.pinned import PinnedBlock
 from sealift.channel.cuda.streams import HoldsUp, Joined, Step, Ticket
-from sealift.channel.device import Part
+from sealift.channel.device.device import Part
 
 _ALIGNED: Final = 16
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.staging import host_block
-from sealift.channel.device import DeviceKey
+from sealift.channel.device.device import DeviceKey
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
 from sealift.errors import UnavailableError, UsageError

@@ -27,7 +27,7 @@ from sealift.channel.cuda.pinned import PinnedBlock
 from sealift.channel.cuda.plan import Kernels
 from sealift.channel.cuda.streams import Joined, Ticket, on_device
 from sealift.channel.cuda.verdicts import CudaVerdicts
-from sealift.channel.device import (
+from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
     Event,
@@ -45,7 +45,7 @@ SLOTS: Final = 4
 
 
 class CudaEngine:
-    """See ``channel.device.DeviceEngine``. Any thread may call it.
+    """See ``channel.device.device.DeviceEngine``. Any thread may call it.
 
     Args:
         driver: The GPU's primary context; the engine closes it.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sealift.channel.device import device_lost, device_out_of_memory
+from sealift.channel.device.device import device_lost, device_out_of_memory
 from sealift.errors import SealiftError, UnavailableError
 
 OUT_OF_MEMORY: Final = 2

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sealift.channel.cuda.driver import Driver, Residence
 from sealift.channel.cuda.hazards import Hazards
-from sealift.channel.device import DeviceMemory
+from sealift.channel.device.device import DeviceMemory
 from sealift.errors import UnavailableError, UsageError
 
 LOST: Final = "device-lost"
@@ -20,7 +20,7 @@ _FOREIGN: Final = (Residence.PINNED, Residence.OTHER_DEVICE)
 
 
 class CudaMemory:
-    """A range of device memory (see ``channel.device.DeviceMemory``).
+    """A range of device memory (see ``channel.device.device.DeviceMemory``).
 
     Args:
         address: Where it begins.

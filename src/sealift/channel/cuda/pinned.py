@@ -18,7 +18,7 @@ from typing import Any, Final
 from sealift.channel.cuda.driver import Driver, Residence
 from sealift.channel.cuda.faults import CudaError
 from sealift.channel.cuda.hostbuffer import view_at
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 
 Clock = Callable[[], float]
 PROOF_BYTES: Final = 4 << 20

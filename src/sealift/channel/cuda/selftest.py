@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.channel.cpu import CpuBackend
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.verdicts import CudaVerdicts
-from sealift.channel.device import RecordPlace
+from sealift.channel.device.device import RecordPlace
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UnavailableError

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sealift.channel.cuda.driver import Driver
 from sealift.channel.cuda.hostbuffer import copy_in, copy_out, view_at, writable_address
 from sealift.channel.cuda.pinned import PinnedBlock
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 
 
 class HostBlock(Protocol):

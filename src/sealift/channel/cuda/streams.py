@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from sealift.channel.cuda.driver import Driver
 from sealift.channel.cuda.faults import CudaError
-from sealift.channel.device import device_lost
+from sealift.channel.device.device import device_lost
 from sealift.errors import SealiftError
 
 Step = Callable[[Any], None]
@@ -64,7 +64,7 @@ class EventPool:
 
 
 class Ticket:
-    """A point in a lane (see ``channel.device.Event``)."""
+    """A point in a lane (see ``channel.device.device.Event``)."""
 
     def __init__(self, driver: Driver, pool: EventPool) -> None:
         self._driver = driver

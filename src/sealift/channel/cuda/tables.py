@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sealift.channel.cuda.plan import RECORD_BYTES, BatchShape
-from sealift.channel.device import RecordPlace
+from sealift.channel.device.device import RecordPlace
 
 _RECORD: Final = struct.Struct("<QQIIQ12sI")
 _ALIGNED: Final = 16

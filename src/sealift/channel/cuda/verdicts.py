@@ -12,7 +12,7 @@ GENUINE = 1
 
 
 class CudaVerdicts:
-    """See ``channel.device.Verdicts``.
+    """See ``channel.device.device.Verdicts``.
 
     Args:
         ticket: Behind the way back of the verdicts.
@@ -58,7 +58,7 @@ class CudaVerdicts:
                 self._failed = error
 
     def wait(self) -> None:
-        """Return when every tag verified (see ``channel.device.Verdicts``).
+        """Return when every tag verified (see ``channel.device.device.Verdicts``).
 
         Raises:
             AuthenticationError: if one did not; the plaintext of all is zeroes.

@@ -19,7 +19,7 @@ from sealift.channel.link.announcement import Announcement
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 from sealift.errors import UsageError
 from sealift.ids import Buffer
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
-from sealift.channel.header import HEADER_BYTES
+from sealift.channel.record.header import HEADER_BYTES
 from sealift.errors import MalformedError
 
 MAX_TRANSFER_BYTES: Final = 1 << 40

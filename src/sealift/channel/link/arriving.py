@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sealift.channel.device import DeviceKey, DeviceMemory, RecordPlace
+from sealift.channel.device.device import DeviceKey, DeviceMemory, RecordPlace
 from sealift.channel.link.announcement import Announcement
 
 

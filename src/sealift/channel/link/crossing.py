@@ -13,9 +13,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.link.announcement import Announcement
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkSealer, wrong_length
+from sealift.channel.record.frame import PREFIX_BYTES
 from sealift.crypto.aead import TAG_BYTES
 from sealift.ids import Buffer
 

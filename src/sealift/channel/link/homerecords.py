@@ -7,13 +7,13 @@ another file or place gets in, and bound to this crossing by its sender (``cross
 
 from __future__ import annotations
 
-from sealift.channel.device import DeviceEngine, DeviceKey, RecordPlace
-from sealift.channel.devicekeys import DeviceKeys
-from sealift.channel.header import StreamHeader
+from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
+from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.link.announcement import Announcement
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, Ends, bound
 from sealift.channel.link.keys import LinkOpener
-from sealift.channel.record import RecordKeys, verify_header_key
+from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.record import RecordKeys, verify_header_key
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
 

@@ -14,11 +14,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from sealift.channel.device import DeviceEngine, DeviceKey, RecordPlace
-from sealift.channel.devicekeys import DeviceKeys
-from sealift.channel.frame import PREFIX_BYTES
-from sealift.channel.header import MAX_RECORD_BYTES, StreamHeader
-from sealift.channel.record import (
+from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
+from sealift.channel.device.keys import DeviceKeys
+from sealift.channel.record.frame import PREFIX_BYTES
+from sealift.channel.record.header import MAX_RECORD_BYTES, StreamHeader
+from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
     RecordKeys,
     StreamOptions,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sealift.channel.device import DeviceEngine
-from sealift.channel.frame import PREFIX_BYTES
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link.arriving import Arriving
 from sealift.channel.link.crossing import ends_of
 from sealift.channel.link.homerecords import HomeOpener
 from sealift.channel.link.staged import AnyOpener, Staged
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.record.frame import PREFIX_BYTES
+from sealift.channel.transport.memfd import MemfdTransport
 
 
 class Opening(Protocol):

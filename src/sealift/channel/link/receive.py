@@ -12,8 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from sealift.channel.device import DeviceEngine, DeviceMemory
-from sealift.channel.life import Life
+from sealift.channel.device.device import DeviceEngine, DeviceMemory
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.arriving import Arriving
 from sealift.channel.link.hello import encode_hello, link_context, parse_hello
@@ -26,9 +25,10 @@ from sealift.channel.link.send import (
     VERDICT,
     VERDICT_MAGIC,
 )
-from sealift.channel.record import forked_stream
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.record.life import Life
+from sealift.channel.record.record import forked_stream
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from sealift.channel.device import (
+from sealift.channel.device.device import (
     DeviceEngine,
     DeviceKey,
     DeviceMemory,
@@ -27,11 +27,11 @@ from sealift.channel.device import (
     RecordPlace,
     Verdicts,
 )
-from sealift.channel.frame import PREFIX_BYTES
 from sealift.channel.link.arriving import Arriving, UnitOpener, by_key
 from sealift.channel.link.crossing import ends_of
 from sealift.channel.link.homerecords import HomeOpener
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.record.frame import PREFIX_BYTES
+from sealift.channel.transport.memfd import MemfdTransport
 
 MAX_BATCH_RECORDS: Final = 16
 MAX_GAP_BYTES: Final = (

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sealift.channel.device import Verdicts
+from sealift.channel.device.device import Verdicts
 from sealift.data.loader.windows import overwrite_memory, use_huge_pages
 from sealift.data.schedule.order import EpochOrder, Layout, OrderOptions
 from sealift.data.schema.schema import Field, Schema

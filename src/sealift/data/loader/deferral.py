@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
-from sealift.channel.device import Verdicts
-from sealift.channel.verdict import Gate, check_deferrable, not_deferred
+from sealift.channel.device.device import Verdicts
+from sealift.channel.device.verdict import Gate, check_deferrable, not_deferred
 from sealift.data.loader.opening import AllOf
 from sealift.data.schema.schema import Field
 from sealift.errors import AuthenticationError, UsageError

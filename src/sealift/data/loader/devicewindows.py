@@ -20,16 +20,16 @@ from typing import Final
 
 import numpy as np
 
-from sealift.channel.device import (
+from sealift.channel.device.device import (
     DeviceEngine,
     DeviceKey,
     DeviceMemory,
     RecordPlace,
     Verdicts,
 )
-from sealift.channel.devicekeys import DeviceKeys
-from sealift.channel.header import sealed_bytes
-from sealift.channel.quarantine import scrub
+from sealift.channel.device.keys import DeviceKeys
+from sealift.channel.record.header import sealed_bytes
+from sealift.channel.record.quarantine import scrub
 from sealift.crypto.hash import keyed_hash
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.opening import OPEN_SHARDS, AllOf

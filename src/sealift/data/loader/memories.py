@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from sealift.channel.cuda.engine import CudaEngine
-from sealift.channel.device import DeviceEngine, DeviceMemory, Verdicts
-from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.device.device import DeviceEngine, DeviceMemory, Verdicts
+from sealift.channel.device.host import HostDevice, HostMemory
+from sealift.channel.device.verdict import not_deferred
 from sealift.channel.select import select_device
-from sealift.channel.verdict import not_deferred
 from sealift.data.loader.batches import Columns
 from sealift.data.loader.devicewindows import DeviceWindows
 from sealift.data.loader.opening import Opener, OpenerPool, ShardOpener

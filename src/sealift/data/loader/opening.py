@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final, Protocol
 
-from sealift.channel.commitment import VerifiedLeaves
-from sealift.channel.device import Verdicts
+from sealift.channel.device.device import Verdicts
+from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.data.schedule.order import Run
 from sealift.data.shards.shard import Shard, ShardReader
 from sealift.errors import AuthenticationError, SealiftError
@@ -186,7 +186,7 @@ def grouped(extents: Sequence[Extent], num_openers: int) -> list[list[Extent]]:
 
 
 class AllOf:
-    """See ``channel.device.Verdicts``; any thread may wait.
+    """See ``channel.device.device.Verdicts``; any thread may wait.
 
     Args:
         parts: The verdicts.

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor
 
-from sealift.channel.verdict import Gate
+from sealift.channel.device.verdict import Gate
 from sealift.data.loader.batches import (
     Batch,
     BatchMemory,
@@ -74,7 +74,7 @@ class SealedDataLoader:
             processor. A GPU that is there and cannot be used is an error.
         engine: Who opens records: ``"auto"`` is the GPU itself for a CUDA ``device``
             and the host for others; ``"host"`` opens here and copies batches to
-            ``device``; or an engine (``channel.device``), which stays open.
+            ``device``; or an engine (``channel.device.device``), which stays open.
         verdicts: ``"deferred"`` hands batches out before their records verified: only
             floats, only batches of one shape, only to optimizers that ``guard`` was
             told of; ``gate.check()`` comes before anything else that is outward.

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from io import FileIO
 from typing import Final, Self
 
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import no_room
 from sealift.ids import Buffer

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sealift import codec
-from sealift.channel.commitment import ContentCommitment
-from sealift.channel.header import check_record_bytes, count_records
+from sealift.channel.record.commitment import ContentCommitment
+from sealift.channel.record.header import check_record_bytes, count_records
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError
@@ -66,7 +66,7 @@ class ResourceCard:
 
     @property
     def commitment(self) -> ContentCommitment:
-        """The commitment with its sizes, as ``channel.commitment`` wants it."""
+        """The commitment with its sizes, as ``channel.record.commitment`` wants it."""
         return commitment_of(self.resource)
 
 

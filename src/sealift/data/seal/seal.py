@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Final, get_args
 
 from sealift import codec
-from sealift.channel.commitment import key_commitment
-from sealift.channel.header import (
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.record.header import (
     DEFAULT_RECORD_BYTES,
     MAX_RECORD_BYTES,
     MIN_RECORD_BYTES,
     RECORD_ALIGNMENT_BYTES,
 )
-from sealift.channel.outputfile import open_output
-from sealift.channel.sealedfile import SealedFileCard, write_sealed_file
+from sealift.channel.record.outputfile import open_output
+from sealift.channel.record.sealedfile import SealedFileCard, write_sealed_file
 from sealift.codec import MAX_INTEGER
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.outputfile import (
+from sealift.channel.record.outputfile import (
     FOLDER,
     PARTIAL_SUFFIX,
     demand_free,

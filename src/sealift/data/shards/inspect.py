@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealift.channel.header import StreamHeader
-from sealift.channel.rawfile import RawSealedFile
-from sealift.channel.record import verify_description
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.rawfile import RawSealedFile
+from sealift.channel.record.record import verify_description
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard
 from sealift.data.schema.schema import Schema

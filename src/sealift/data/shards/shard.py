@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from sealift.channel.bytesource import ByteSource
-from sealift.channel.commitment import VerifiedLeaves, verify_leaves
-from sealift.channel.device import DeviceEngine
-from sealift.channel.devicekeys import DeviceKeys
-from sealift.channel.quarantine import Slot, scrub
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.keys import DeviceKeys
+from sealift.channel.record.bytesource import ByteSource
+from sealift.channel.record.commitment import VerifiedLeaves, verify_leaves
+from sealift.channel.record.quarantine import Slot, scrub
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import ResourceCard
 from sealift.data.urls import StorageOptions, name_of, open_place

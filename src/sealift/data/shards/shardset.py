@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from sealift.channel.commitment import VerifiedLeaves
-from sealift.channel.header import StreamHeader
+from sealift.channel.record.commitment import VerifiedLeaves
+from sealift.channel.record.header import StreamHeader
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 from sealift.data.schedule.order import Layout, ShardLayout

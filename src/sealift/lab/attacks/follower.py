@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.quarantine import Slot
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError

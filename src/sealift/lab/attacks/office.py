@@ -20,9 +20,9 @@ from sealift.attest.attester import Attester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.channel.commitment import key_commitment
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import PeerError, SealiftError

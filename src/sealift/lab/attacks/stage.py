@@ -17,11 +17,11 @@ from typing import Final
 
 from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
-from sealift.channel.commitment import key_commitment
-from sealift.channel.rawfile import RawSealedFile
-from sealift.channel.sealedfile import write_sealed_file
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.record.rawfile import RawSealedFile
+from sealift.channel.record.sealedfile import write_sealed_file
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.transports.memory import memory_pair
+from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.certificate import read_certificate
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer, SigningKey

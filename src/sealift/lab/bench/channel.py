@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from secrets import token_bytes
 from typing import Final
 
-from sealift.channel.header import StreamHeader, sealed_bytes
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.record.header import StreamHeader, sealed_bytes
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.lab.bench.harness import Peer, pack, unpack
 from sealift.lab.bench.pipeline import Quarantine, receive_stream, send_stream

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sealift.channel.cpu import CpuBackend
 from sealift.channel.cuda.devicekey import CudaKey
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.opening import open_cuda
-from sealift.channel.device import RecordPlace
+from sealift.channel.device.device import RecordPlace
+from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError

@@ -19,8 +19,8 @@ from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.lab.bench.report import BenchReport, interleaved, start_report

@@ -22,7 +22,7 @@ from sealift.channel.link.ahead import SealAhead, SealedBatch
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import suggested_record_bytes
-from sealift.channel.sealer import StreamSealer
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.data.loader.windows import use_huge_pages
 from sealift.lab.bench.linkdevice import (

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from secrets import token_bytes
 from typing import Any, Final
 
-from sealift.channel.device import DeviceEngine, DeviceMemory
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import DeviceEngine, DeviceMemory
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.select import DeviceSelection, select_device
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES
-from sealift.channel.transports.memfd import MemfdTransport
-from sealift.channel.transports.ring import SLOT_HEAD_BYTES
+from sealift.channel.transport.memfd import MemfdTransport
+from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.errors import SealiftError
 from sealift.lab.bench.linkarms import DEFAULT_SLOTS
 from sealift.lab.bench.linkdevice import DevicePeer

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schema.schema import Schema

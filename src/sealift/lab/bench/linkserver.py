@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.transports.tcp import TcpTransport
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.tcp import TcpTransport
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schedule.sharedbuffer import SharedBuffer

@@ -11,9 +11,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from sealift.channel.device import DeviceEngine
-from sealift.channel.frame import PREFIX_BYTES, FramePrefix
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.device import DeviceEngine
+from sealift.channel.device.host import HostDevice
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.arriving import Arriving, by_key
 from sealift.channel.link.keys import (
@@ -27,8 +26,9 @@ from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.link.staged import AnyOpener
-from sealift.channel.quarantine import scrub
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.quarantine import scrub
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError

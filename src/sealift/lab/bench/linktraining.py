@@ -17,12 +17,12 @@ from itertools import repeat
 from math import prod
 from typing import Any, Final
 
-from sealift.channel.hostdevice import HostDevice, HostMemory
+from sealift.channel.device.host import HostDevice, HostMemory
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
-from sealift.channel.transports.memfd import MemfdTransport
+from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
 from sealift.lab.bench.harness import Answer, Peer, pack, unpack
 from sealift.lab.bench.linkdevice import link_keys, two_cores

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from sealift.channel.hostdevice import HostDevice
+from sealift.channel.device.host import HostDevice
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.seal.seal import seal_table

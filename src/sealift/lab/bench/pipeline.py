@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sealift.channel.frame import PREFIX_BYTES
-from sealift.channel.header import StreamHeader, sealed_bytes
-from sealift.channel.quarantine import Slot
-from sealift.channel.regroup import regroup
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.stream import StreamOpener
-from sealift.channel.transports.transport import SlotTransport
+from sealift.channel.record.frame import PREFIX_BYTES
+from sealift.channel.record.header import StreamHeader, sealed_bytes
+from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.regroup import regroup
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.record.stream import StreamOpener
+from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.ids import Buffer

@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sealift.channel.commitment import key_commitment
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey

@@ -16,7 +16,7 @@ from sealift.attest.attester import Attester
 from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.channel.transports.tcp import TcpListener
+from sealift.channel.transport.tcp import TcpListener
 from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError

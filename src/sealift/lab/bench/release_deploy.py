@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.commitment import key_commitment
+from sealift.channel.record.commitment import key_commitment
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey

@@ -14,10 +14,10 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import Any
 
-from sealift.channel.commitment import key_commitment
-from sealift.channel.rawfile import RawSealedFile
-from sealift.channel.sealedfile import write_sealed_file
-from sealift.channel.transports.tcp import TcpTransport
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.record.rawfile import RawSealedFile
+from sealift.channel.record.sealedfile import write_sealed_file
+from sealift.channel.transport.tcp import TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey

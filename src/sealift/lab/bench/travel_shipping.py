@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.transports.tcp import TcpTransport, connect_socket
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.transport.tcp import TcpTransport, connect_socket
 from sealift.crypto.keys import SecretKey
 from sealift.lab.bench.certificate import make_certificate
 from sealift.lab.bench.pipeline import receive_stream, send_stream

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from sealift.channel.rawfile import RawSealedFile
+from sealift.channel.record.rawfile import RawSealedFile
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.errors import SealiftError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from sealift.channel.sealedfile import SealedFileReader
+from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.data.schema.card import CARD_SUFFIX, SEALED_SUFFIX, read_card
 from sealift.events import Event
 from sealift.lab.demo.checks import unlock

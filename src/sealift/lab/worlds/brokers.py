@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.transports.memory import memory_pair
-from sealift.channel.transports.transport import Transport
+from sealift.channel.transport.memory import memory_pair
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.identity import Identity
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Role

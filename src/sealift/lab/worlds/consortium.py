@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.level import Level
-from sealift.channel.commitment import key_commitment
+from sealift.channel.record.commitment import key_commitment
 from sealift.crypto.identity import Card, Identity, create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey

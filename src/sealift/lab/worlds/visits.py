@@ -25,9 +25,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from sealift.channel.commitment import key_commitment
-from sealift.channel.sealedfile import RawSealedFile, write_sealed_file
-from sealift.channel.transports.transport import Transport
+from sealift.channel.record.commitment import key_commitment
+from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
+from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import Consortium

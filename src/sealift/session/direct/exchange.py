@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
-from sealift.channel.transports.transport import Deadline, peer_closed, peer_timeout
+from sealift.channel.transport.transport import Deadline, peer_closed, peer_timeout
 from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError

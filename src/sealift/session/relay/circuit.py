@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from sealift.channel.transports.transport import (
+from sealift.channel.transport.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     CopyingSlots,
     Deadline,

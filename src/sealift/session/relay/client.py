@@ -12,8 +12,8 @@ import time
 from collections import deque
 from typing import Final
 
-from sealift.channel.transports.tcp import TcpTransport
-from sealift.channel.transports.transport import Deadline, Transport, peer_timeout
+from sealift.channel.transport.tcp import TcpTransport
+from sealift.channel.transport.transport import Deadline, Transport, peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.envelope import (

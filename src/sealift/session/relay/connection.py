@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from sealift.channel.transports.tcp import LENGTH_BYTES
-from sealift.channel.transports.transport import (
+from sealift.channel.transport.tcp import LENGTH_BYTES
+from sealift.channel.transport.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     check_announced_bytes,
     peer_closed,

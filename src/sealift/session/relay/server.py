@@ -23,8 +23,8 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
-from sealift.channel.transports.tcp import TcpListener, TcpTransport, peer_host
-from sealift.channel.transports.transport import (
+from sealift.channel.transport.tcp import TcpListener, TcpTransport, peer_host
+from sealift.channel.transport.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     peer_closed,
     peer_timeout,

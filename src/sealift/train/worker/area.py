@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from io import FileIO
 from typing import Final
 
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 from sealift.errors import MalformedError, no_room
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -9,7 +9,7 @@ import pytest
 from sealift.channel.cuda import geometry
 from sealift.channel.cuda.driver import GpuFacts
 from sealift.channel.cuda.plan import RECORD_BYTES, BatchShape, Word32
-from sealift.channel.device import MAX_ASSOCIATED_BYTES
+from sealift.channel.device.device import MAX_ASSOCIATED_BYTES
 from sealift.crypto.aead import Suite
 from sealift.errors import UsageError
 from tests.sim.gcc_kernels import loaded

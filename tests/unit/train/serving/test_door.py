@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sealift.channel.transports.tcp import TcpListener, TcpTransport
+from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.errors import PeerError, SealiftError
 from sealift.serve.door import SHORT_FRAME_BYTES, Door, DoorLimits, FirstFrame
 from sealift.serve.tally import Tally

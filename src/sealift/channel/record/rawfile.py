@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from sealift.channel.bytesource import ByteSource, FileSource
-from sealift.channel.header import HEADER_BYTES, StreamHeader, sealed_bytes
-from sealift.channel.trailer import TRAILER_BYTES, Trailer
+from sealift.channel.record.bytesource import ByteSource, FileSource
+from sealift.channel.record.header import HEADER_BYTES, StreamHeader, sealed_bytes
+from sealift.channel.record.trailer import TRAILER_BYTES, Trailer
 from sealift.errors import MalformedError
 
 

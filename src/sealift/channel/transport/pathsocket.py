@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.transports.localsocket import check_peer_user
-from sealift.channel.transports.transport import Deadline, peer_closed, peer_timeout
+from sealift.channel.transport.localsocket import check_peer_user
+from sealift.channel.transport.transport import Deadline, peer_closed, peer_timeout
 from sealift.errors import PeerError, RefusedError, UnavailableError
 
 _CREDENTIALS: Final = struct.Struct("3i")

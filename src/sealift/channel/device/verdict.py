@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from sealift.channel.device import Verdicts
+from sealift.channel.device.device import Verdicts
 from sealift.errors import AuthenticationError, SealiftError, UsageError
 
 DEFERRABLE: Final = ("bfloat16", "float16", "float32", "float64")

@@ -18,13 +18,13 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 from sealift import errors
-from sealift.channel.transports.ring import (
+from sealift.channel.transport.ring import (
     CONTROL_BYTES,
     SLOT_HEAD_BYTES,
     WORDS_PER_RING,
     RingPlace,
 )
-from sealift.channel.transports.transport import peer_closed, peer_timeout
+from sealift.channel.transport.transport import peer_closed, peer_timeout
 from sealift.errors import MalformedError, RefusedError, UnavailableError
 
 MAX_RING_BYTES: Final = 1 << 30

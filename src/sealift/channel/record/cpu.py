@@ -5,7 +5,7 @@ It is the oracle that other engines are compared with.
 
 from __future__ import annotations
 
-from sealift.channel.backend import RecordCipher
+from sealift.channel.record.backend import RecordCipher
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 

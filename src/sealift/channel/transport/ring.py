@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.transports.transport import Deadline, peer_closed, peer_timeout
+from sealift.channel.transport.transport import Deadline, peer_closed, peer_timeout
 from sealift.errors import MalformedError
 
 SLOT_HEAD_BYTES: Final = 32

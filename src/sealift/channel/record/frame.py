@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from sealift.channel.header import MAX_RECORD_BYTES
+from sealift.channel.record.header import MAX_RECORD_BYTES
 from sealift.crypto.aead import TAG_BYTES
 from sealift.errors import MalformedError
 from sealift.ids import Buffer

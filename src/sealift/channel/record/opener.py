@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sealift.channel.header import StreamHeader
-from sealift.channel.quarantine import Slot, scrub
-from sealift.channel.record import (
+from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.quarantine import Slot, scrub
+from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
     RecordKeys,
     StreamOptions,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sealift.channel.header import count_records
+from sealift.channel.record.header import count_records
 from sealift.crypto.hash import keyed_hash, labelled, sha256, verify_equal
 from sealift.crypto.kdf import Label, derive, derive_bytes
 from sealift.crypto.keys import SecretKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sealift.channel.quarantine import scrub
+from sealift.channel.record.quarantine import scrub
 from sealift.ids import Buffer
 
 

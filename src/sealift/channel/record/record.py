@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
-from sealift.channel.backend import AeadBackend, RecordCipher
-from sealift.channel.commitment import description_id
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.header import (
+from sealift.channel.record.backend import AeadBackend, RecordCipher
+from sealift.channel.record.commitment import description_id
+from sealift.channel.record.cpu import CpuBackend
+from sealift.channel.record.header import (
     DEFAULT_RECORD_BYTES,
     DESCRIBED,
     HEADER_BYTES,
@@ -30,7 +30,7 @@ from sealift.channel.header import (
     check_record_bytes,
     count_records,
 )
-from sealift.channel.header import (
+from sealift.channel.record.header import (
     StreamHeader as StreamHeader,
 )
 from sealift.crypto.aead import NONCE_BYTES, Suite

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sealift.channel.transports.transport import (
+from sealift.channel.transport.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     CopyingSlots,
     Deadline,

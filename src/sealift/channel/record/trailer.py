@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from sealift.channel.header import StreamHeader
-from sealift.channel.record import RecordKeys
+from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.record import RecordKeys
 from sealift.crypto.hash import KeyedHasher, verify_equal
 from sealift.errors import MalformedError
 from sealift.ids import Buffer

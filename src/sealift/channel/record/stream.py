@@ -12,13 +12,13 @@ Source: spec/record.md.
 
 from __future__ import annotations
 
-from sealift.channel.frame import PREFIX_BYTES, FramePrefix
-from sealift.channel.life import Life
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.quarantine import Slot
-from sealift.channel.record import DEFAULT_OPTIONS, StreamOptions
-from sealift.channel.sealer import StreamSealer as StreamSealer
-from sealift.channel.trailer import TagRoot, Trailer
+from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.life import Life
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.record import DEFAULT_OPTIONS, StreamOptions
+from sealift.channel.record.sealer import StreamSealer as StreamSealer
+from sealift.channel.record.trailer import TagRoot, Trailer
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, StaleError, UsageError

@@ -20,8 +20,8 @@ import threading
 from contextlib import ExitStack
 from typing import Final, Self
 
-from sealift.channel.transports.localsocket import check_peer_user
-from sealift.channel.transports.memfdoffer import (
+from sealift.channel.transport.localsocket import check_peer_user
+from sealift.channel.transport.memfdoffer import (
     MAX_RING_BYTES,
     MemoryShape,
     aligned,
@@ -30,13 +30,13 @@ from sealift.channel.transports.memfdoffer import (
     send_offer,
     take_offer,
 )
-from sealift.channel.transports.ring import (
+from sealift.channel.transport.ring import (
     CONTROL_BYTES,
     SLOT_HEAD_BYTES,
     RingEnd,
     RingPlace,
 )
-from sealift.channel.transports.transport import (
+from sealift.channel.transport.transport import (
     DEFAULT_SEND_TIMEOUT_S,
     check_announced_bytes,
     check_frame_bytes,

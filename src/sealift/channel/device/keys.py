@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import weakref
 
-from sealift.channel.device import DeviceEngine, DeviceKey, RecordPlace
-from sealift.channel.record import RecordKeys
+from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
+from sealift.channel.record.record import RecordKeys
 from sealift.crypto.aead import NONCE_BYTES, Suite
 from sealift.errors import UsageError
 

@@ -14,21 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sealift.channel.bytesource import ByteSource
-from sealift.channel.commitment import (
+from sealift.channel.record.bytesource import ByteSource
+from sealift.channel.record.commitment import (
     CommitmentBuilder,
     ContentCommitment,
     VerifiedLeaves,
 )
-from sealift.channel.header import DEFAULT_RECORD_BYTES, StreamHeader, sealed_bytes
-from sealift.channel.opener import Place, RecordOpener
-from sealift.channel.outputfile import OutputFile, open_output
-from sealift.channel.quarantine import Slot
-from sealift.channel.rawfile import RawSealedFile as RawSealedFile
-from sealift.channel.record import RecordKeys
-from sealift.channel.regroup import regroup
-from sealift.channel.sealer import StreamSealer
-from sealift.channel.trailer import TagRoot, Trailer
+from sealift.channel.record.header import (
+    DEFAULT_RECORD_BYTES,
+    StreamHeader,
+    sealed_bytes,
+)
+from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.outputfile import OutputFile, open_output
+from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.rawfile import RawSealedFile as RawSealedFile
+from sealift.channel.record.record import RecordKeys
+from sealift.channel.record.regroup import regroup
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.record.trailer import TagRoot, Trailer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, UsageError

@@ -19,9 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Final
 
-from sealift.channel.backend import AeadBackend, RecordCipher
-from sealift.channel.cpu import CpuBackend
-from sealift.channel.device import (
+from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,
     Event,
@@ -31,8 +29,10 @@ from sealift.channel.device import (
     device_lost,
     device_out_of_memory,
 )
-from sealift.channel.hostwork import Work
-from sealift.channel.quarantine import scrub
+from sealift.channel.device.hostwork import Work
+from sealift.channel.record.backend import AeadBackend, RecordCipher
+from sealift.channel.record.cpu import CpuBackend
+from sealift.channel.record.quarantine import scrub
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError, UsageError

@@ -9,17 +9,17 @@ Source: spec/record.md.
 
 from __future__ import annotations
 
-from sealift.channel.frame import PREFIX_BYTES, FramePrefix
-from sealift.channel.header import DEFAULT_RECORD_BYTES, sealed_bytes
-from sealift.channel.life import Life
-from sealift.channel.quarantine import scrub
-from sealift.channel.record import (
+from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.header import DEFAULT_RECORD_BYTES, sealed_bytes
+from sealift.channel.record.life import Life
+from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
     RecordKeys,
     StreamOptions,
     make_header,
 )
-from sealift.channel.trailer import TagRoot
+from sealift.channel.record.trailer import TagRoot
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError

@@ -17,7 +17,7 @@ import socket
 import struct
 from typing import Final
 
-from sealift.channel.transports.transport import peer_closed, peer_timeout
+from sealift.channel.transport.transport import peer_closed, peer_timeout
 from sealift.errors import MalformedError, PeerError, RefusedError, UnavailableError
 
 _BACKLOG: Final = 16

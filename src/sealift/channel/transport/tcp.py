@@ -14,7 +14,7 @@ import threading
 from ipaddress import ip_network
 from typing import Final
 
-from sealift.channel.transports.transport import (
+from sealift.channel.transport.transport import (
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_SEND_TIMEOUT_S,
     CopyingSlots,

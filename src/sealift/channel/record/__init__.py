@@ -1,0 +1,1 @@
+"""Sealed streams: records, files, commitments, and who computes their AEAD."""
