@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.keep_freed_memory:
         restart_overwriting()
     on_second_signal(overwrite_live_pools)
-    setup = set_up_role(args)
+    setup = set_up_role(args, "accelerator")
     attester = open_attester(args, setup)
     agreement = setup.agreement.agreement
     files = load_bundle(Path(setup.job.bundle), agreement.code)

@@ -64,7 +64,7 @@ def add_store_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the job has ended."""
-    setup = set_up_role(args, ("travel", "serve"))
+    setup = set_up_role(args, "broker")
     require_data_owner(setup, "broker")
     counts = Counts()
 

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     """Attend until the job ends."""
     if not args.holder_only:
         _require_passphrase_file(args)
-    setup = set_up_role(args)
+    setup = set_up_role(args, "holder")
     require_data_owner(setup, "holder")
     with ExitStack() as stack:
         held = load_held(setup, args.sealed, stack)

@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the job; the result goes to stdout as JSON."""
-    setup = set_up_role(args)
+    setup = set_up_role(args, "orchestrator")
     operator = setup.agreement.agreement.operator
     require_party(setup, operator, "orchestrator")
     with ExitStack() as stack:

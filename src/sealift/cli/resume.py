@@ -7,6 +7,7 @@ from typing import Any
 
 from sealift.cli import train
 from sealift.errors import UsageError
+from sealift.train.plans.plan import PLANS
 from sealift.train.settings import read_job
 
 
@@ -25,8 +26,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Go on; the exit code."""
-    if read_job(args.job).plan != "travel":
+    plan = PLANS[read_job(args.job).plan]
+    if not plan.checkpoints:
         raise UsageError(
-            "a job of plan local keeps no checkpoints", code="nothing-to-resume"
+            f"a job of plan {plan.name} keeps no checkpoints", code="nothing-to-resume"
         )
     return train.run(args)

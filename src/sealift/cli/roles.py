@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +13,10 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
-from sealift.release.agreement import About
 from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.train.plans.plan import PLANS, PlanRole, plans_with
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
-from sealift.travel.lease import check_seconds
-from sealift.travel.rules import check_cargo
-from sealift.travel.schedule import check_buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +54,12 @@ def add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add_events_argument(parser)
 
 
-def set_up_role(
-    args: argparse.Namespace, plans: Sequence[str] = ("travel",)
-) -> RoleSetup:
+def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
     """Read and verify everything that a role starts from.
 
     Args:
         args: With ``add_role_arguments``.
-        plans: Plans that have this role.
+        role: Which process this is.
 
     Raises:
         SealiftError: the first thing that is wrong, before anything is started.
@@ -75,12 +69,12 @@ def set_up_role(
     agreement = load_verified(Path(job.agreement))
     agreement.agreement.require_time(wall_clock())
     check_job(job, agreement)
-    if job.plan not in plans:
-        instead = "serve" if job.plan == "serve" else "train"
+    plan = PLANS[job.plan]
+    if role not in plan.roles:
         raise UsageError(
             f"the job's plan is {job.plan}",
-            why=f"this command is for the plan {' or '.join(plans)}",
-            fix=f"Run `sealift {instead}` with the job instead",
+            why=f"this command is for the plan {' or '.join(plans_with(role))}",
+            fix=f"Run `sealift {plan.command}` with the job instead",
             code="other-plan",
         )
     prompt = f"passphrase of {args.key.name}"
@@ -116,33 +110,15 @@ def check_job(job: JobTable, agreement: VerifiedAgreement) -> None:
             agreed, or reads what an owner has not signed for.
     """
     agreement.require_owners_signed()
-    about: About = "serve" if job.plan == "serve" else "train"
-    agreement.agreement.require_about(about, f"the job's plan is {job.plan}")
-    if about == "serve":
-        return
-    _check_purpose(job, agreement)
-    agreed, asked_bytes = agreement.agreement.travel_rule, job.travel.asked_bytes
-    if asked_bytes:
-        check_buffer(agreement.agreement.resources, asked_bytes)
-    check_seconds(job.run.lease_s, agreed.lease_s)
-    check_cargo(job.travel, agreed)
+    plan = PLANS[job.plan]
+    agreement.agreement.require_about(plan.about, f"the job's plan is {plan.name}")
+    plan.check_terms(job.settings, agreement.agreement)
 
 
 def say_sandbox(sandbox: str) -> None:
     """A recipe is code of another party: say what keeps it in."""
     line = Confinement.parse(sandbox).say()
     print(f"sealift: {line}", file=sys.stderr, flush=True)
-
-
-def _check_purpose(job: JobTable, agreement: VerifiedAgreement) -> None:
-    if job.training.epochs:
-        return
-    if not job.training.prepare or not agreement.agreement.output_rule.statistics:
-        raise UsageError(
-            "the job would make nothing",
-            why="it has no epochs, and no statistics may leave",
-            code="nothing-to-make",
-        )
 
 
 def require_data_owner(setup: RoleSetup, role: str) -> None:

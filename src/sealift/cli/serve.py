@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.keep_freed_memory:
         restart_overwriting()
     on_second_signal(overwrite_live_rooms)
-    setup = set_up_role(args, ("serve",))
+    setup = set_up_role(args, "server")
     subject = find_subject(setup.agreement, setup.job.serving)
     attester = open_attester(args, setup)
     code = setup.agreement.agreement.code

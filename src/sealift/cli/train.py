@@ -12,6 +12,7 @@ from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles import check_job
 from sealift.errors import UsageError
 from sealift.release.signed import load_verified
+from sealift.train.plans.plan import PLANS
 from sealift.train.settings import read_job
 
 MAX_SHOWN: Final = 100  # characters of one total
@@ -69,13 +70,14 @@ def run(args: argparse.Namespace) -> int:
     job = read_job(args.job)
     agreement = load_verified(Path(job.agreement))
     check_job(job, agreement)
-    if job.plan == "serve":
+    plan = PLANS[job.plan]
+    if plan.command != "train":
         raise UsageError(
-            "the job's plan is serve",
-            fix="Run `sealift serve` with the job instead",
+            f"the job's plan is {plan.name}",
+            fix=f"Run `sealift {plan.command}` with the job instead",
             code="other-plan",
         )
-    if job.plan == "local":
+    if not plan.roles:
         from sealift.cli.trainlocal import train_locally
 
         summary = train_locally(args, job, agreement)

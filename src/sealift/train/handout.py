@@ -26,12 +26,12 @@ from sealift.train.manifest import RunManifest, sign_manifest
 from sealift.train.output import (
     MODEL_NAME,
     OutputInfo,
-    check_complete,
     key_name,
     seal_model,
     split_output,
     wrap_output_key,
 )
+from sealift.train.plans.coverage import Coverage
 from sealift.train.progress import Measured, MeasuredPart
 from sealift.train.receipts import InstanceProof
 from sealift.train.totals import Statistic, check_totals, let_out_totals
@@ -139,7 +139,7 @@ class Handout:
         try:
             statistics = self._statistics(training)
             if model:
-                check_complete(self._rule, self._visits(), self._rows())
+                self._coverage().require(self._rule)
                 training.verify()
         except SealiftError as error:
             send_message(control, Failed(error.code, str(error)))
@@ -228,7 +228,7 @@ class Handout:
             weights=weights,
             steps=training.steps,
             rows=training.rows_trained,
-            visits=self._visits(),
+            visits=dict(self._coverage().passes),
             metrics=self._metrics(),
             heads=self._heads(),
         )
@@ -244,9 +244,12 @@ class Handout:
         means = mean_over_rows(parts)
         return {name: round(value, self._rule.digits) for name, value in means.items()}
 
-    def _rows(self) -> dict[str, int]:
-        owners = self._agreement.agreement.data_owners
-        return {owner: self._rules.distinct_rows(owner) for owner in owners}
+    def _coverage(self) -> Coverage:
+        owners, rules = self._agreement.agreement.data_owners, self._rules
+        return Coverage(
+            {owner: rules.trained.get(owner, 0) for owner in owners},
+            {owner: rules.distinct_rows(owner) for owner in owners},
+        )
 
     def _prepared(self) -> dict[str, int]:
         rows: dict[str, int] = {}
@@ -254,7 +257,3 @@ class Handout:
             owner = self._agreement.resource(name).owner
             rows[owner] = rows.get(owner, 0) + found
         return rows
-
-    def _visits(self) -> dict[str, int]:
-        owners = self._agreement.agreement.data_owners
-        return {owner: self._rules.trained.get(owner, 0) for owner in owners}

@@ -29,7 +29,8 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
 from sealift.train.joint import Cargo, JointTraining, joint_training, mean_over_rows
-from sealift.train.output import Measured, check_complete, let_out
+from sealift.train.output import Measured, let_out
+from sealift.train.plans.coverage import Coverage
 from sealift.train.tasks import Workplace
 from sealift.train.tensors import pack_tensors
 from sealift.train.totals import Statistic, check_totals, let_out_totals
@@ -122,7 +123,9 @@ def train_local(
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     plan = plan_here(agreement.resources, settings)
     if trained:
-        _check_complete(agreement, plan)
+        stops = (stop for group in plan for stop in group.stops)
+        coverage = Coverage.of(stops, agreement.data_owners)
+        coverage.require(agreement.output_rule)
         training.verify()
     return LocalRun(
         model=pack_tensors(training.state()) if trained else b"",
@@ -177,21 +180,6 @@ def _require_no_approval(agreement: Agreement) -> None:
             why=f"the agreement asks for the approval of {' and '.join(names)}",
             code="output-unapproved",
         )
-
-
-def _check_complete(agreement: Agreement, plan: Sequence[Group]) -> None:
-    stops = [stop for group in plan if group.purpose == "train" for stop in group.stops]
-    visits = Counter(stop.holder for stop in stops)
-    slices = {(stop.resource, stop.first_row): stop for stop in stops}
-    rows: Counter[str] = Counter()
-    for stop in slices.values():
-        rows[stop.holder] += stop.rows
-    owners = agreement.data_owners
-    check_complete(
-        agreement.output_rule,
-        {o: visits[o] for o in owners},
-        {o: rows[o] for o in owners},
-    )
 
 
 class SealedRows:

@@ -20,6 +20,7 @@ from sealift.ids import Digest
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import appraise_instance, require_agreed_cargo
 from sealift.release.signed import VerifiedAgreement
+from sealift.train.plans.plan import SignedPlan
 from sealift.train.totals import Statistic
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -53,7 +54,7 @@ class RunManifest:
     job: str
     agreement: Digest
     level: str
-    plan: Literal["travel"]
+    plan: SignedPlan
     buffers: Literal[1, 2]
     mixed: bool
     sandbox: str

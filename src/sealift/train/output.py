@@ -103,40 +103,6 @@ def let_out(found: Measured, rule: OutputRule) -> Measured:
     return Measured(found.rows, metrics, curve, found.curve_rows, found.shared)
 
 
-def check_complete(
-    rule: OutputRule, visits: Mapping[str, int], rows: Mapping[str, int]
-) -> None:
-    """May the model leave?
-
-    Args:
-        rule: From the agreement.
-        visits: Training visits per data owner, every owner included.
-        rows: Distinct rows trained on per data owner, every owner included.
-
-    Raises:
-        PolicyError: code ``output-withheld``, with the rule that is not met.
-    """
-    few = [owner for owner, count in visits.items() if count < rule.min_visits]
-    lacking = [owner for owner, count in rows.items() if count < rule.min_owner_rows]
-    holders = sum(1 for count in visits.values() if count)
-    if few:
-        why = f"{few[0]} had {visits[few[0]]} visits of at least {rule.min_visits}"
-    elif holders < rule.min_holders:
-        why = f"{holders} holders of at least {rule.min_holders}"
-    elif sum(rows.values()) < rule.min_rows:
-        why = f"{sum(rows.values())} distinct rows of at least {rule.min_rows}"
-    elif lacking:
-        why = (
-            f"{rows[lacking[0]]} distinct rows of {lacking[0]} of at least "
-            f"{rule.min_owner_rows}"
-        )
-    else:
-        return
-    raise PolicyError(
-        "the model does not leave the accelerator", why=why, code="output-withheld"
-    )
-
-
 def key_name(recipient: str, recipients: Sequence[str]) -> str:
     """The file of one recipient's key; the first one's has no name in it."""
     first = recipient == recipients[0]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from sealift.codec import parse_toml
 from sealift.errors import MalformedError
 from sealift.release.files import read_whole
+from sealift.train.plans.plan import PLANS, PlanName
 from sealift.travel.settings import (
     JobSettings,
     RunSettings,
@@ -73,7 +74,7 @@ class JobTable(_Strict):
 
     name: Name
     agreement: str
-    plan: Literal["local", "travel", "serve"] = "travel"
+    plan: PlanName = "travel"
     bundle: str
     output: str = "run"
     orchestrator: str = "127.0.0.1:7410"
@@ -90,7 +91,7 @@ class JobTable(_Strict):
     @property
     def address(self) -> tuple[str, int]:
         """Host and port that the other roles dial: the orchestrator's, or the server's."""
-        serves = self.plan == "serve"
+        serves = PLANS[self.plan].about == "serve"
         return parse_address(self.serving.listen if serves else self.orchestrator)
 
 

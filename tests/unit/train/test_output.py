@@ -25,13 +25,13 @@ from sealift.train.output import (
     Measured,
     OutputInfo,
     OutputKey,
-    check_complete,
     let_out,
     open_model,
     seal_model,
     split_output,
     wrap_output_key,
 )
+from sealift.train.plans.coverage import Coverage
 from sealift.train.torchstate import tensor_bytes
 
 RULE = OutputRule(
@@ -114,12 +114,12 @@ def test_a_model_that_may_not_leave(
     rule: OutputRule, visits: Mapping[str, int], rows: int, why: str
 ) -> None:
     with pytest.raises(PolicyError, match=why) as caught:
-        check_complete(rule, visits, dict.fromkeys(visits, rows))
+        Coverage(visits, dict.fromkeys(visits, rows)).require(rule)
     assert caught.value.code == "output-withheld"
 
 
 def test_a_model_that_may_leave() -> None:
-    check_complete(RULE, {"north": 2, "east": 2}, {"north": 9, "east": 1})
+    Coverage({"north": 2, "east": 2}, {"north": 9, "east": 1}).require(RULE)
 
 
 class Handed:
