@@ -12,7 +12,7 @@ from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.lab.worlds.folder import World
 from sealift.release.signed import load_signed, verify
 from sealift.train.handover import open_output
-from sealift.train.local import LocalRun
+from sealift.train.plans.local import LocalRun
 from tests.sim.jobrun import Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world, identities, train_here, write_job
 

@@ -27,7 +27,7 @@ from sealift.release.signed import (
     verify,
 )
 from sealift.release.vault import Vault
-from sealift.train.local import LocalRun, SealedRows, train_local
+from sealift.train.plans.local import LocalRun, SealedRows, train_local
 from sealift.train.settings import read_job
 from tests.sim.inplace import InPlace
 from tests.sim.runfolder import made_once

@@ -31,7 +31,7 @@ from sealift.release.bundle import load_bundle
 from sealift.release.files import read_secret_line
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.stores import opened_vault
-from sealift.train.local import LocalRun, SealedRows, train_local
+from sealift.train.plans.local import LocalRun, SealedRows, train_local
 from sealift.train.sandbox import limits
 from sealift.train.settings import JobTable
 from sealift.train.totals import STATISTICS_NAME, totals_file

@@ -23,7 +23,7 @@ from sealift.release.signed import load_verified
 from sealift.release.stores import opened_vault
 from sealift.train.eventlines import RoleEvent
 from sealift.train.joint import joint_training
-from sealift.train.local import SealedRows, mean_of_parts, run_local
+from sealift.train.plans.local import SealedRows, mean_of_parts, run_local
 from sealift.train.settings import read_job
 from sealift.train.tensors import pack_tensors
 from sealift.train.worker.workshop import Workshop
