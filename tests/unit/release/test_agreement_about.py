@@ -112,7 +112,7 @@ def test_what_it_is_about_is_one_of_three_words(written: bytes) -> None:
 
 
 def serve_job(agreement: VerifiedAgreement) -> None:
-    check_job(SimpleNamespace(plan="serve"), agreement)  # type: ignore[arg-type]
+    check_job(SimpleNamespace(plan="serve", settings=None), agreement)  # type: ignore[arg-type]
 
 
 def travel_job(agreement: VerifiedAgreement) -> None:
