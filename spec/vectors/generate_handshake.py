@@ -19,9 +19,10 @@ from sealift.crypto.kem import ANSWER_BYTES, OFFER_BYTES
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Digest, Role
-from sealift.session.messages import Params, Proof
 from sealift.session.transcript import (
     KeySchedule,
+    Params,
+    Proof,
     Side,
     bound_value,
     hash_params,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sealift.channel.commitment import CommitmentBuilder, key_commitment
-from sealift.channel.stream import StreamSealer
 
 from sealift.channel.record import RecordKeys, StreamOptions, make_header
+from sealift.channel.record.stream import StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 

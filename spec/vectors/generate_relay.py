@@ -13,8 +13,12 @@ from typing import Any
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
-from sealift.session.relay.envelope import Envelope, EnvelopeKind
-from sealift.session.relay.registry import CHALLENGE_BYTES, prover
+from sealift.session.relay.envelope import (
+    CHALLENGE_BYTES,
+    Envelope,
+    EnvelopeKind,
+    prover,
+)
 
 TARGET = Path(__file__).with_name("relay.json")
 

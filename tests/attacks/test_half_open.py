@@ -15,12 +15,12 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
 from sealift.release.collect import collect_release
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.frames import FrameKind, pack
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.registry import Registry
+from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
 from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
+from sealift.session.session import connect
 from sealift.travel import brokerage
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import ACCELERATOR, expect_broker, relay_name

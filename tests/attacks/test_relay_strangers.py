@@ -16,14 +16,15 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Digest
 from sealift.session.relay import server as relay_module
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.connection import Account, RelayLine
+from sealift.session.relay.connection import Account, Connection
 from sealift.session.relay.envelope import (
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
+    Registry,
     fresh_circuit,
+    prover,
 )
-from sealift.session.relay.registry import Registry, prover
 from sealift.session.relay.server import Relay
 
 AGREEMENT = Digest.of(b"an agreement")
@@ -66,7 +67,7 @@ def wait_until(condition: object, timeout_s: float = 10) -> None:
 
 
 def waiting_bytes(relay: Relay) -> int:
-    return sum(line.outbox_bytes for line in list(relay._lines.values()))
+    return sum(line.outbox_bytes for line in list(relay._peers.values()))
 
 
 def refused(relay: Relay, name: str, **named: object) -> str:
@@ -160,7 +161,7 @@ def test_silent_connections_crowd_each_other_out(relay: Relay) -> None:
         silent.append(socket.create_connection(relay.address))
         assert len(relay._unregistered) <= relay_module.MAX_UNREGISTERED_EACH
     with dial(relay, "holder-north"):
-        wait_until(lambda: len(relay._lines) <= relay_module.MAX_UNREGISTERED_EACH + 1)
+        wait_until(lambda: len(relay._peers) <= relay_module.MAX_UNREGISTERED_EACH + 1)
     for each in silent:
         each.close()
 
@@ -171,7 +172,7 @@ def test_mutant_that_keeps_all_silent_ones(
     monkeypatch.setattr(Relay, "_make_room", lambda *_: True)
     many = 2 * relay_module.MAX_UNREGISTERED_EACH
     silent = [socket.create_connection(relay.address) for _ in range(many)]
-    wait_until(lambda: len(relay._lines) == many)
+    wait_until(lambda: len(relay._peers) == many)
     for each in silent:
         each.close()
 
@@ -198,7 +199,7 @@ def test_who_does_not_register_is_not_kept(
         with pytest.raises(PeerError) as caught:
             transport.receive(20)
         assert caught.value.code == "peer-closed"
-        assert not relay._lines
+        assert not relay._peers
 
 
 def test_who_registered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +300,7 @@ def test_leaving_and_coming_back_empties_no_account(relay: Relay) -> None:
     with ExitStack() as stack, slow_victim(relay):
         flood(relay, stack, "holder-north")
         wait_until(lambda: len(relay._held) == 2)
-        for held in list(relay._lines.values()):
+        for held in list(relay._peers.values()):
             if held.held:
                 held._sock.shutdown(socket.SHUT_RDWR)
         wait_until(lambda: "src-0" not in relay.names and "src-1" not in relay.names)
@@ -373,7 +374,7 @@ def stranger_link(relay: Relay) -> RelayClient:
 def test_charges_are_given_back_whatever_happens() -> None:
     account = Account(1 << 20)
     here, there = socket.socketpair()
-    line = RelayLine(1, here, b"", address=None, accounts=())
+    line = Connection(1, here, b"", address=None, accounts=())
     for size in (0, 1, 70_000, 500_000):
         line.put(bytes(size), (account,))
     line.flush()

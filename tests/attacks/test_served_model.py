@@ -37,7 +37,7 @@ from sealift.serve.clientpolicy import load_policy, require_known
 from sealift.serve.desk import Desk
 from sealift.serve.packets import Answered, Ask, send_packet
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
+from sealift.session.session import accept, connect
 from tests.sim.served import Served, greeting, rows
 
 

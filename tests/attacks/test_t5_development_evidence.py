@@ -27,8 +27,16 @@ from sealift.ids import Role
 from sealift.session import handshake, proof, transcript
 from sealift.session.endpoint import Established
 from sealift.session.handshake import Initiator, Responder
-from sealift.session.messages import Answer, Done, Hello, Params, Proof, Reply
-from sealift.session.transcript import KeySchedule, Side
+from sealift.session.transcript import (
+    Answer,
+    Done,
+    Hello,
+    KeySchedule,
+    Params,
+    Proof,
+    Reply,
+    Side,
+)
 from tests.sim.attested import BUNDLE, Cast, accepting, run_handshake
 from tests.sim.mutants import Patch, passing, without
 

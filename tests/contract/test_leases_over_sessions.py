@@ -31,8 +31,7 @@ from sealift.release.lease import ask_standing, give_back_lease, prove_lease
 from sealift.release.logcheck import read_entries
 from sealift.release.standing import GRACE_S
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.travel.leasewatch import LeaseWatch
 from tests.sim.owners import (
     BrokerBox,

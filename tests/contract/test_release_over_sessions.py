@@ -25,8 +25,7 @@ from sealift.release.collect import (
 from sealift.release.heads import HeadStore
 from sealift.release.logcheck import read_entries, verify_log
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from tests.sim.owners import BrokerBox, Consortium, make_broker, make_consortium
 
 

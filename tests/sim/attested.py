@@ -14,9 +14,8 @@ from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy
-from sealift.session.establish import accept, connect
 from sealift.session.handshake import Initiator, Responder
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 
 A = TypeVar("A")
 B = TypeVar("B")

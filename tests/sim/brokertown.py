@@ -14,9 +14,8 @@ from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
 from sealift.release.collect import collect_release
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.relay.server import Relay
-from sealift.session.session import Session
+from sealift.session.session import Session, connect
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import expect_broker
 from tests.sim.owners import BrokerBox, Consortium, make_broker

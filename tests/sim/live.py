@@ -28,10 +28,9 @@ from sealift.release.bundle import measure_bundle
 from sealift.release.receipt import SignedReceipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept, connect
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import Lease, SignedLease, sign_lease

@@ -41,7 +41,7 @@ from sealift.serve.desk import Desk
 from sealift.serve.packets import VERSION, Welcome
 from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept
+from sealift.session.session import accept
 from sealift.train.modelform import Fields, ModelForm
 
 CODE = {"recipe.py": b"def build():\n    return None\n"}

@@ -20,8 +20,8 @@ from sealift.serve.client import Client, meet
 from sealift.serve.door import Door, DoorLimits
 from sealift.serve.server import Server
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept
 from sealift.session.relay.server import Relay
+from sealift.session.session import accept
 from sealift.train.settings import ServingTable
 from tests.sim.served import Doubler, Served
 

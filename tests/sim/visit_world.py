@@ -24,9 +24,8 @@ from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
 from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept, connect
 from sealift.session.frames import FrameKind
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.holder import HeldResource

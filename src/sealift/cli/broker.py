@@ -26,7 +26,7 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.release.stores import opened_broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.registry import prover
+from sealift.session.relay.envelope import prover
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.peers import relay_name
 

@@ -44,7 +44,7 @@ from sealift.release.statementdesk import StatementDesk
 from sealift.release.stores import opened_vault
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
-from sealift.session.relay.registry import prover
+from sealift.session.relay.envelope import prover
 from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.holder import HeldResource
 from sealift.travel.messages import Finished

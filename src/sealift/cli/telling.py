@@ -12,9 +12,9 @@ from sealift.release.hearing import tell_statement
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.registry import prover
+from sealift.session.relay.envelope import prover
+from sealift.session.session import connect
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Said, receive_message, send_message
 from sealift.travel.peers import ACCELERATOR, expect_accelerator, teller_name

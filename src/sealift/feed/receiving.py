@@ -52,7 +52,7 @@ from sealift.feed.terms import (
     load_key,
 )
 from sealift.release.signed import VerifiedAgreement
-from sealift.session.establish import accept as accept_session
+from sealift.session.session import accept as accept_session
 
 WAIT_S: Final = 60.0
 TIMEOUT_S: Final = 600.0

@@ -55,7 +55,7 @@ from sealift.feed.terms import (
 )
 from sealift.ids import Digest
 from sealift.release.signed import VerifiedAgreement
-from sealift.session.establish import connect
+from sealift.session.session import connect
 from sealift.travel.peers import expect_accelerator
 
 WAIT_S: Final = 60.0

@@ -55,8 +55,8 @@ from sealift.serve.packets import (
 )
 from sealift.serve.toldclient import explain_refusal
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect as open_session
 from sealift.session.session import Session
+from sealift.session.session import connect as open_session
 from sealift.train.modelform import Fields, form_of
 from sealift.train.settings import parse_address
 from sealift.travel.peers import expect_accelerator

@@ -18,12 +18,11 @@ from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
 from sealift.serve.tally import Tally
-from sealift.session.frames import pack_abort
-from sealift.session.halves import MAX_MESSAGE_BYTES
-from sealift.session.messages import MAX_HELLO_BYTES
+from sealift.session.frames import MAX_MESSAGE_BYTES, pack_abort
 from sealift.session.relay.envelope import VERSION as ENVELOPE_VERSION
 from sealift.session.relay.envelope import EnvelopeKind
 from sealift.session.relay.server import Relay
+from sealift.session.transcript import MAX_HELLO_BYTES
 
 FIRST_FRAME_S: Final = 5.0
 SHORT_FRAME_BYTES: Final = MAX_HELLO_BYTES + 64

@@ -16,7 +16,7 @@ from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer, Digest
 from sealift.release.audit import SignedTreeHead
-from sealift.session.halves import MAX_MESSAGE_BYTES
+from sealift.session.frames import MAX_MESSAGE_BYTES
 from sealift.session.session import Session
 
 VERSION: Final = 1

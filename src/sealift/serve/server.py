@@ -35,9 +35,8 @@ from sealift.serve.packets import VERSION, Welcome
 from sealift.serve.sealedmodel import ModelSource, find_model
 from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
-from sealift.session.establish import accept
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import Session
+from sealift.session.session import Session, accept
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.keyring import Keyring
 from sealift.train.leasekeeping import LeaseKeeper, owners_leases

@@ -2,7 +2,10 @@
 
 Guarantees: when ``Established`` is there, the peer proved its instance key and what the
 policy demands over one transcript that covers every parameter of both sides, and has
-the same keys. A step that fails, or is called out of order, ends the object.
+the same keys. A step that fails, or is called out of order, ends the object. A renewal is
+the whole handshake again, chained to the th2 of the session that it renews and with the
+very same process: whoever holds that session's keys cannot compute the next ones, nor take
+part, since identity, evidence and instance key authenticate it as they did the first.
 What it does not do: it sends nothing, reads no clock and hides no names (parameters and
 proofs cross in the clear; see docs/adr/0006).
 Source: rule C7; SIGMA-I's signed transcript, TLS 1.3's Finished.
@@ -22,20 +25,18 @@ from sealift.crypto.aead import Suite
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import AuthenticationError, PolicyError, UsageError
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
-from sealift.session.messages import (
+from sealift.session.proof import make_proof, screen_params, verify_peer
+from sealift.session.transcript import (
     MAX_HANDSHAKE_BYTES,
     MAX_HELLO_BYTES,
     VERSION,
     Answer,
     Done,
     Hello,
+    KeySchedule,
     Params,
     Proof,
     Reply,
-)
-from sealift.session.proof import make_proof, screen_params, verify_peer
-from sealift.session.transcript import (
-    KeySchedule,
     Side,
     hash_params,
     hash_proofs,
@@ -67,7 +68,8 @@ class _Party:
         self._suites = tuple(suites)
         self._predecessor = renews.th2 if renews else b""
         self._shown = renews.shown if renews else None
-        self._earlier = renews.peer.result if renews else None
+        self._former = renews.peer if renews else None
+        self._earlier = self._former.result if self._former else None
         self._hpke = HpkePrivateKey.generate()
         self._step = _Step.START
 
@@ -107,6 +109,12 @@ class _Party:
     def _establish(
         self, side: Side, peer: VerifiedPeer, suite: int, keys: KeySchedule
     ) -> Established:
+        if self._former is not None and _lasting(peer) != _lasting(self._former):
+            raise PolicyError(
+                "another peer answered the rekey",
+                why="role, name, identity and instance key must stay the same",
+                code="rekey-peer-differs",
+            )
         return Established(
             side=side,
             peer=peer,
@@ -217,6 +225,10 @@ class Responder(_Party):
         keys.verify_finished(Side.INITIATOR, answer.finished)
         done = codec.encode(Done(keys.finished(Side.RESPONDER)))
         return done, self._establish(Side.RESPONDER, peer, self._suite, keys)
+
+
+def _lasting(peer: VerifiedPeer) -> tuple[object, ...]:
+    return (peer.role, peer.name, peer.identity, peer.instance, peer.agreement)
 
 
 def _require_version(params: Params) -> None:

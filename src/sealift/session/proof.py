@@ -14,8 +14,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, PolicyError
 from sealift.ids import Digest
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
-from sealift.session.messages import Params, Proof
-from sealift.session.transcript import Side, bound_value, signed_value
+from sealift.session.transcript import Params, Proof, Side, bound_value, signed_value
 
 
 def make_proof(
@@ -78,8 +77,8 @@ def verify_peer(
     """
     message = signed_value(side, params.role, th1)
     params.instance.verify(Label.INSTANCE_PROOF, message, proof.instance)
-    _verify_identity(params, proof, message)
-    _require_identity(policy, params)
+    _verify_identity(policy, params, proof, message)
+    bound = bound_value(side, params.role, th1)
     return VerifiedPeer(
         role=params.role,
         name=params.name,
@@ -87,9 +86,7 @@ def verify_peer(
         instance=params.instance,
         hpke=params.hpke,
         agreement=params.agreement,
-        result=_appraise(
-            policy, params, proof, bound_value(side, params.role, th1), earlier
-        ),
+        result=_verify_evidence(policy, params, proof, bound, earlier),
     )
 
 
@@ -125,34 +122,35 @@ def screen_params(policy: PeerPolicy, params: Params, agreement: Digest) -> None
         )
 
 
-def _verify_identity(params: Params, proof: Proof, message: bytes) -> None:
+def _verify_identity(
+    policy: PeerPolicy, params: Params, proof: Proof, message: bytes
+) -> None:
     if (params.identity is None) != (proof.identity is None):
         raise PolicyError(
             "an identity key and its signature must come together",
             code="identity-incomplete",
         )
-    if params.identity is not None and proof.identity is not None:
-        params.identity.verify(Label.IDENTITY_PROOF, message, proof.identity)
-
-
-def _require_identity(policy: PeerPolicy, params: Params) -> None:
-    if params.identity is None:
+    if params.identity is None or proof.identity is None:
         if policy.require_identity:
             raise PolicyError(
-                f"{params.name} shows no identity key", code="identity-missing"
+                f"{params.name} shows no identity key",
+                fix="Start it with the identity that the agreement names",
+                code="identity-missing",
             )
         return
+    params.identity.verify(Label.IDENTITY_PROOF, message, proof.identity)
     if policy.identities is None:
         return
     expected: PublicKey | None = policy.identities.get(params.name)
     if params.identity != expected:
         raise PolicyError(
             f"{params.name} does not have the identity key that the agreement names",
+            fix="Compare the party's card with the agreement",
             code="identity-differs",
         )
 
 
-def _appraise(
+def _verify_evidence(
     policy: PeerPolicy,
     params: Params,
     proof: Proof,
@@ -160,30 +158,24 @@ def _appraise(
     earlier: AttestationResult | None,
 ) -> AttestationResult | None:
     if proof.evidence is None:
-        _refuse_missing(policy, params)
+        if policy.require_evidence:
+            accepted = ", ".join(policy.appraiser.accept) if policy.appraiser else "it"
+            raise EvidenceError(
+                f"{params.name} shows no evidence",
+                why=f"the agreement wants {accepted}",
+                code="evidence-missing",
+            )
         return None
     if policy.appraiser is None:
         raise PolicyError(
             f"{params.name} shows evidence that nobody asked for",
             why="no accepted level is set here, and no kind is accepted by default",
+            fix="Take accept from the agreement",
             code="evidence-refused",
         )
     result = policy.appraiser.appraise(proof.evidence, bound, earlier)
     _require_role(result, params)
     return result
-
-
-def _refuse_missing(policy: PeerPolicy, params: Params) -> None:
-    if policy.require_evidence:
-        raise EvidenceError(
-            f"{params.name} shows no evidence",
-            why=f"the agreement wants {_say_accepted(policy)}",
-            code="evidence-missing",
-        )
-
-
-def _say_accepted(policy: PeerPolicy) -> str:
-    return ", ".join(policy.appraiser.accept) if policy.appraiser else "it"
 
 
 def _require_role(result: AttestationResult, params: Params) -> None:

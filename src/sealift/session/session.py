@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -22,22 +23,36 @@ from sealift import codec
 from sealift.channel.transport.transport import Deadline, Transport
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
-from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    SealiftError,
+    UsageError,
+)
 from sealift.ids import Buffer
 from sealift.session.endpoint import Endpoint, Established, PeerPolicy, VerifiedPeer
-from sealift.session.frames import FrameKind, MessageType, pack, raise_abort, unpack
-from sealift.session.halves import MAX_MESSAGE_BYTES, ReceivingHalf, SendingHalf
-from sealift.session.impatience import Impatience
-from sealift.session.lifetime import TIMEOUT, Ends, Lifetime
-from sealift.session.rekey import answer_renewal, start_renewal, verify_same_peer
+from sealift.session.frames import (
+    MAX_MESSAGE_BYTES,
+    FrameKind,
+    MessageReceiver,
+    MessageSender,
+    MessageType,
+    pack,
+    pack_abort,
+    raise_abort,
+    unpack,
+)
+from sealift.session.handshake import Initiator, Responder
+from sealift.session.lifetime import TIMEOUT, Ends, Lifetime, Watchdog
 from sealift.session.transcript import Side
 
 T = TypeVar("T")
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 REKEY_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_WAITING: Final = 256  # frames that may arrive between two steps of a rekey
 MAX_WAITING_BYTES: Final = 16 << 20
-_CLOSING: Final = Impatience(CLOSE_TIMEOUT_S)
+_CLOSING: Final = Watchdog(CLOSE_TIMEOUT_S)
 _LAST: Final = {MessageType.CLOSE, MessageType.REKEY_ANSWER, MessageType.REKEY_DONE}
 
 
@@ -166,7 +181,7 @@ class Session:
             raise UsageError("a session is rekeyed by the side that opened it")
         with self._life.use(Ends.ALWAYS), self._receive_lock:
             deadline = Deadline(timeout_s)
-            renewal = start_renewal(self._endpoint, self._policy, self._established)
+            renewal = Initiator(self._endpoint, self._policy, renews=self._established)
             with self._send_lock:
                 self._sending.send(MessageType.REKEY_HELLO, renewal.hello())
             reply = self._await(MessageType.REKEY_REPLY, deadline)
@@ -199,15 +214,14 @@ class Session:
     def _start(self, established: Established) -> None:
         self._established = established
         suite, key_epoch = established.suite, self._key_epoch
-        self._receiving = ReceivingHalf(
+        self._receiving = MessageReceiver(
             established.receive_key(), suite=suite, key_epoch=key_epoch
         )
-        self._sending = SendingHalf(
+        self._sending = MessageSender(
             self._transport, established.send_key(), suite=suite, key_epoch=key_epoch
         )
 
     def _renew(self, renewed: Established) -> None:
-        verify_same_peer(self._established, renewed)
         self._wipe()
         self._key_epoch += 1
         self._start(renewed)
@@ -275,12 +289,11 @@ class Session:
 
     def _answer_rekey(self, hello: bytes) -> None:
         deadline = Deadline(REKEY_TIMEOUT_S)
-        renewal = answer_renewal(self._endpoint, self._policy, self._established)
+        renewal = Responder(self._endpoint, self._policy, renews=self._established)
         with self._send_lock:
             self._sending.send(MessageType.REKEY_REPLY, renewal.reply(hello))
         answer = self._await(MessageType.REKEY_ANSWER, deadline)
         done, renewed = renewal.finish(answer)
-        verify_same_peer(self._established, renewed)
         with self._send_lock:
             self._sending.send(MessageType.REKEY_DONE, done, final=True)
             self._renew(renewed)
@@ -297,3 +310,66 @@ class Session:
             waiting_bytes = sum(len(frame.payload) for frame in self._waiting)
             if len(self._waiting) > MAX_WAITING or waiting_bytes > MAX_WAITING_BYTES:
                 raise PeerError("the peer floods a rekey", code="flooded")
+
+
+def connect(
+    transport: Transport,
+    endpoint: Endpoint,
+    policy: PeerPolicy,
+    timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> Session:
+    """Open a session as the initiator.
+
+    Raises:
+        RefusedError: the peer is not who or what ``policy`` demands.
+        PeerError: it refused us (``peer-refused``), is gone, or did not answer in time.
+        MalformedError: it does not speak this protocol.
+    """
+    deadline = Deadline(timeout_s)
+    with _abort_on_error(transport):
+        initiator = Initiator(endpoint, policy)
+        _send(transport, initiator.hello())
+        _send(transport, initiator.answer(_receive(transport, deadline)))
+        established = initiator.finish(_receive(transport, deadline))
+        return Session(transport, established, endpoint=endpoint, policy=policy)
+
+
+def accept(
+    transport: Transport,
+    endpoint: Endpoint,
+    policy: PeerPolicy,
+    timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> Session:
+    """Open a session as the responder; raises like ``connect``."""
+    deadline = Deadline(timeout_s)
+    with _abort_on_error(transport):
+        responder = Responder(endpoint, policy)
+        _send(transport, responder.reply(_receive(transport, deadline)))
+        done, established = responder.finish(_receive(transport, deadline))
+        _send(transport, done)
+        return Session(transport, established, endpoint=endpoint, policy=policy)
+
+
+def _send(transport: Transport, message: bytes) -> None:
+    transport.send(pack(FrameKind.HANDSHAKE, message))
+
+
+def _receive(transport: Transport, deadline: Deadline) -> bytes:
+    kind, payload = unpack(transport.receive(deadline.remaining_s()))
+    if kind is FrameKind.ABORT:
+        raise_abort(payload)
+    if kind is not FrameKind.HANDSHAKE:
+        raise MalformedError("expected a handshake message", code="bad-frame")
+    return payload
+
+
+@contextmanager
+def _abort_on_error(transport: Transport) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, SealiftError) and not isinstance(error, PeerError):
+            with suppress(SealiftError):
+                transport.send(pack_abort(error))
+        transport.close()
+        raise

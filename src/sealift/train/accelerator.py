@@ -24,9 +24,8 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement, require_timely
 from sealift.session.direct.host import Dock
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import Session
+from sealift.session.session import Session, connect
 from sealift.train.faultnote import hidden_fault, seal_fault
 from sealift.train.faults import RecipeError
 from sealift.train.handout import Handout

@@ -13,8 +13,8 @@ from sealift.ids import Role
 from sealift.release.enrol import EnrollingHost, enrol
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import connect
 from sealift.travel.peers import expect_broker, relay_name
 
 

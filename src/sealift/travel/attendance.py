@@ -29,9 +29,8 @@ from sealift.release.signed import VerifiedAgreement
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.direct.dial import Pathfinder
 from sealift.session.endpoint import Endpoint, VerifiedPeer
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import Session
+from sealift.session.session import Session, connect
 from sealift.travel.holder import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,

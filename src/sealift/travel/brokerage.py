@@ -22,9 +22,9 @@ from sealift.release.heads import HeadStore
 from sealift.release.rollback import Sighting
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import accept, connect
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import (
     FAREWELL_S,

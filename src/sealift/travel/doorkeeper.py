@@ -15,9 +15,9 @@ from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import accept
 from sealift.travel.peers import (
     ACCELERATOR,
     expect_accelerator,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import HANDSHAKE_TIMEOUT_S, connect
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
-from sealift.session.session import Session
+from sealift.session.session import HANDSHAKE_TIMEOUT_S, Session, connect
 from sealift.travel.peers import expect_broker, relay_name
 
 

@@ -18,10 +18,9 @@ from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import Session
+from sealift.session.session import Session, accept
 from sealift.travel.lease import Lease
 from sealift.travel.messages import (
     Failed,

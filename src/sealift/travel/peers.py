@@ -12,7 +12,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.ids import Role
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import PeerPolicy
-from sealift.session.relay.registry import Registry
+from sealift.session.relay.envelope import Registry
 from sealift.travel.lease import Lease
 
 ORCHESTRATOR = "orchestrator"

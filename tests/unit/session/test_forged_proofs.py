@@ -13,8 +13,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import AuthenticationError, EvidenceError, PolicyError, UsageError
 from sealift.ids import Role
-from sealift.session.messages import Answer, Done, Hello, Reply
-from sealift.session.transcript import KeySchedule
+from sealift.session.transcript import Answer, Done, Hello, KeySchedule, Reply
 from tests.sim.attested import BUNDLE, Cast, run_handshake
 
 

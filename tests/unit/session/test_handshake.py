@@ -22,7 +22,7 @@ from sealift.errors import (
 from sealift.ids import Digest, Role
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.handshake import Initiator, Responder
-from sealift.session.messages import MAX_HELLO_BYTES, Hello
+from sealift.session.transcript import MAX_HELLO_BYTES, Hello
 from tests.sim.attested import Cast, accepting, run_handshake
 
 

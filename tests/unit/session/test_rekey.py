@@ -19,7 +19,7 @@ from sealift.errors import (
 )
 from sealift.session import session as session_module
 from sealift.session.frames import MessageType
-from sealift.session.rekey import start_renewal
+from sealift.session.handshake import Initiator
 from sealift.session.session import MAX_WAITING, Incoming, Session
 from tests.sim.attested import Cast, both
 
@@ -162,7 +162,7 @@ def test_a_silent_rekey_is_not_waited_for_for_ever(
     """An initiator that stops in the middle ends the session at the responder."""
     monkeypatch.setattr(session_module, "REKEY_TIMEOUT_S", 0.05)
     here, there = pair
-    renewal = start_renewal(here._endpoint, here._policy, here.established)
+    renewal = Initiator(here._endpoint, here._policy, renews=here.established)
     here._sending.send(MessageType.REKEY_HELLO, renewal.hello())
     with pytest.raises(PeerError) as refusal:
         there.receive(20)

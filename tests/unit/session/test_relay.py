@@ -20,9 +20,10 @@ from sealift.session.relay.envelope import (
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
+    Registry,
     fresh_circuit,
+    prover,
 )
-from sealift.session.relay.registry import Registry, prover
 from sealift.session.relay.server import Relay
 from sealift.session.relay.switchboard import MAX_OPENED
 from sealift.session.session import Session

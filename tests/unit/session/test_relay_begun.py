@@ -23,7 +23,7 @@ def test_who_left_before_it_was_heard_takes_no_name() -> None:
             there.close()
             relay.attach(here, registration(f"late-{number}"))
         end = time.monotonic() + 300
-        while (relay._lines or relay._begun) and time.monotonic() < end:
+        while (relay._peers or relay._begun) and time.monotonic() < end:
             time.sleep(0.01)
         assert relay.names == frozenset()
         with relay.local_client("late-0") as link:

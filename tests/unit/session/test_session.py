@@ -20,10 +20,8 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.session import session as session_module
-from sealift.session.establish import accept, connect
-from sealift.session.frames import FrameKind, MessageType, pack
-from sealift.session.halves import MAX_MESSAGE_BYTES
-from sealift.session.session import Incoming, Session
+from sealift.session.frames import MAX_MESSAGE_BYTES, FrameKind, MessageType, pack
+from sealift.session.session import Incoming, Session, accept, connect
 from tests.sim.attested import Cast, accepting, run_handshake
 
 Pair = tuple[Session, Session]

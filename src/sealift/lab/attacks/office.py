@@ -48,8 +48,7 @@ from sealift.release.signed import (
 )
 from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.travel.peers import expect_at_broker, expect_broker
 
 OWNER: Final = "ada"

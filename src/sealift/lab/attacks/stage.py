@@ -40,8 +40,7 @@ from sealift.release.bundle import measure_bundle
 from sealift.release.receipt import SignedReceipt
 from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.holder import HeldResource, Provisioning

@@ -15,10 +15,10 @@ from sealift.ids import Buffer, Role
 from sealift.lab.attacks.rules import refusal
 from sealift.lab.attacks.stage import OWNERS, Stage
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.registry import Registry, prover
+from sealift.session.relay.envelope import Registry, prover
 from sealift.session.relay.server import Relay
+from sealift.session.session import accept, connect
 from sealift.travel.peers import expect_accelerator
 
 WAIT_S: Final = 20.0

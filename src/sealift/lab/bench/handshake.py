@@ -25,9 +25,9 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.lab.bench.report import BenchReport, interleaved, start_report
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
+from sealift.session.session import accept, connect
 
 BAR_MS: Final = 10.0
 REPEATS: Final = 200

@@ -32,8 +32,7 @@ from sealift.serve.hosted import HostedModel, HostLimits
 from sealift.serve.packets import VERSION, Welcome
 from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.train.worker.workshop import Workshop
 
 AGREEMENT: Final = Digest.of(b"no agreement: a measurement")

@@ -26,8 +26,8 @@ from sealift.release.lease import ask_standing
 from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import connect
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.peers import (

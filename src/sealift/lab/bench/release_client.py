@@ -29,9 +29,8 @@ from sealift.release.collect import collect_release
 from sealift.release.lease import prove_lease
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import Session
+from sealift.session.session import Session, connect
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.leasekeeping import LeaseKeeper
 from sealift.travel.peers import ACCELERATOR, expect_broker

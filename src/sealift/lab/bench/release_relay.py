@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from sealift.lab.bench.travel_wire import Answer, serve
-from sealift.session.relay.registry import Registry
+from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
 
 CLIENTS: Final = 256  # all of them from this machine, under names without keys

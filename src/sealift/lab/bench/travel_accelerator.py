@@ -24,8 +24,8 @@ from sealift.release.receipt import ScrubSummary
 from sealift.release.signed import SignedAgreement, verify
 from sealift.session.direct.host import Berth, Dock
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import accept
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import accept
 from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.hostsetup import VisitAccount

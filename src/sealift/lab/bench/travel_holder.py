@@ -34,8 +34,8 @@ from sealift.release.signed import (
 from sealift.session.direct.dial import Pathfinder
 from sealift.session.direct.exchange import DirectOffer
 from sealift.session.endpoint import Endpoint
-from sealift.session.establish import connect
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import connect
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import SignedLease

@@ -26,7 +26,7 @@ from sealift.release.heads import HeadStore
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.registry import prover
+from sealift.session.relay.envelope import prover
 from sealift.train.eventlines import EventLines
 from sealift.train.settings import JobTable, parse_address, read_job
 from sealift.travel.attendance import Attendance, Between, Receipts

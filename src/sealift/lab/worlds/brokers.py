@@ -29,8 +29,7 @@ from sealift.release.equip import equip
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.travel.peers import expect_at_broker, expect_broker
 
 WAIT_S: Final = 20.0

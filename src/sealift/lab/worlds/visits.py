@@ -33,8 +33,7 @@ from sealift.ids import Role, VisitId
 from sealift.lab.worlds.consortium import Consortium
 from sealift.release.agreement import Purpose, Resource
 from sealift.release.receipt import SignedReceipt
-from sealift.session.establish import accept, connect
-from sealift.session.session import Session
+from sealift.session.session import Session, accept, connect
 from sealift.train.receipts import ReceiptWriter, prove_instance
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.holder import HeldResource, Provisioning

@@ -20,11 +20,11 @@ from sealift.session.relay.envelope import (
     MAX_ENVELOPE_BYTES,
     Envelope,
     EnvelopeKind,
+    Prove,
     close,
     fresh_circuit,
     relay_error,
 )
-from sealift.session.relay.registry import Prove
 
 DIAL_TIMEOUT_S: Final = 10.0
 MAX_BACKLOG: Final = 64

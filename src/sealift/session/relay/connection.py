@@ -1,6 +1,6 @@
 """One connection of the relay: frames in, frames out, and never a wait.
 
-Frames as ``channel/transports/tcp.py`` writes them: a big-endian u32 length, then the frame. What
+Frames as ``channel/transport/tcp.py`` writes them: a big-endian u32 length, then the frame. What
 the socket does not take at once stays in the outbox, and counts against whoever sent it.
 """
 
@@ -45,7 +45,7 @@ Accounts = tuple[Account, ...]
 _Piece = tuple[Buffer, Accounts]  # and what it counts against
 
 
-class RelayLine:
+class Connection:
     """A socket whose frames are forwarded.
 
     Args:

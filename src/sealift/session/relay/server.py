@@ -33,9 +33,8 @@ from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Buffer
 from sealift.session.relay.client import RelayClient
-from sealift.session.relay.connection import READ_BYTES, Account, Accounts, RelayLine
-from sealift.session.relay.envelope import NO_CIRCUIT, refuse, relay_error
-from sealift.session.relay.registry import Registry
+from sealift.session.relay.connection import READ_BYTES, Account, Accounts, Connection
+from sealift.session.relay.envelope import NO_CIRCUIT, Registry, refuse, relay_error
 from sealift.session.relay.switchboard import Delivery, Switchboard
 
 REGISTER_TIMEOUT_S: Final = 10.0
@@ -72,14 +71,14 @@ class Relay:
         self._sink = unfailing(sink)
         self._lock = threading.Lock()
         self._board = Switchboard(registry)
-        self._lines: dict[int, RelayLine] = {}  # by number
-        self._waited: dict[int, RelayLine] = {}  # by descriptor
-        self._due_s: dict[RelayLine, float] = {}  # to register, or to take something
-        self._begun: deque[RelayLine] = deque()
-        self._unregistered: dict[RelayLine, None] = {}  # the oldest first
-        self._crowded_out: deque[RelayLine] = deque()
-        self._to_flush: dict[RelayLine, None] = {}
-        self._held: dict[RelayLine, None] = {}
+        self._peers: dict[int, Connection] = {}  # by number
+        self._waited: dict[int, Connection] = {}  # by descriptor
+        self._due_s: dict[Connection, float] = {}  # to register, or to take something
+        self._begun: deque[Connection] = deque()
+        self._unregistered: dict[Connection, None] = {}  # the oldest first
+        self._crowded_out: deque[Connection] = deque()
+        self._to_flush: dict[Connection, None] = {}
+        self._held: dict[Connection, None] = {}
         self._strangers = Account(STRANGERS_BYTES)
         # Whoever comes back finds its own again while anything in it waits.
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
@@ -142,9 +141,9 @@ class Relay:
         """Whoever opened this circuit was judged by its evidence: its name is its own."""
         with self._lock:
             number = self._board.vouch(circuit)
-            line = self._lines.get(number) if number is not None else None
-            if line is not None:
-                line.accounts = self._accounts_of(line)
+            peer = self._peers.get(number) if number is not None else None
+            if peer is not None:
+                peer.accounts = self._accounts_of(peer)
 
     def _attach(
         self, sock: socket.socket, begun: bytes, address: str | None, accounts: Accounts
@@ -154,22 +153,22 @@ class Relay:
                 sock.close()
                 return
             self._count += 1
-            line = RelayLine(
+            peer = Connection(
                 self._count, sock, begun, address=address, accounts=accounts
             )
-            self._lines[line.number] = self._waited[line.fileno()] = line
-            self._unregistered[line] = None
-            self._due_s[line] = time.monotonic() + REGISTER_TIMEOUT_S
-            self._poll.register(line, _READING)
+            self._peers[peer.number] = self._waited[peer.fileno()] = peer
+            self._unregistered[peer] = None
+            self._due_s[peer] = time.monotonic() + REGISTER_TIMEOUT_S
+            self._poll.register(peer, _READING)
             if begun:
-                self._begun.append(line)
+                self._begun.append(peer)
                 os.eventfd_write(self._wake, 1)
 
     def _make_room(self, address: str | None) -> bool:
         """Crowd out the oldest that has not registered; False if many were just now."""
         if address is None:
             return True
-        here = [line for line in self._unregistered if line.address == address]
+        here = [peer for peer in self._unregistered if peer.address == address]
         if len(here) >= MAX_UNREGISTERED_EACH:
             oldest = here[0]
         elif len(self._unregistered) >= MAX_UNREGISTERED:
@@ -187,10 +186,10 @@ class Relay:
         with self._lock:
             return self._strangers, self._account(f"address {address}", ADDRESS_BYTES)
 
-    def _accounts_of(self, line: RelayLine) -> Accounts:
-        if line.address is None or not self._board.is_proven(line.number):
-            return line.accounts
-        name = self._board.name_of(line.number)
+    def _accounts_of(self, peer: Connection) -> Accounts:
+        if peer.address is None or not self._board.is_proven(peer.number):
+            return peer.accounts
+        name = self._board.name_of(peer.number)
         return (self._account(f"name {name}", PARTY_BYTES),)
 
     def _account(self, whose: str, most_bytes: int) -> Account:
@@ -233,9 +232,9 @@ class Relay:
         look_s = time.monotonic() + _LOOK_S
         while not self._closing.is_set():
             for descriptor, events in self._poll.poll(_LOOK_S):
-                line = self._waited.get(descriptor)
-                if line is not None:
-                    self._serve(line, events)
+                peer = self._waited.get(descriptor)
+                if peer is not None:
+                    self._serve(peer, events)
                 else:
                     self._serve_begun(descriptor)
             self._flush()
@@ -243,91 +242,91 @@ class Relay:
             if time.monotonic() >= look_s:
                 look_s = time.monotonic() + _LOOK_S
                 self._drop_overdue()
-        for line in self._lines.values():
-            line.close()
+        for peer in self._peers.values():
+            peer.close()
 
-    def _serve(self, line: RelayLine, events: int) -> None:
+    def _serve(self, peer: Connection, events: int) -> None:
         if events & select.EPOLLOUT:
-            self._to_flush[line] = None
+            self._to_flush[peer] = None
         if not events & ~select.EPOLLOUT:
             return
-        if line.held:  # gone: what it sent beyond its account nobody misses
-            self._drop(line, peer_closed())
+        if peer.held:  # gone: what it sent beyond its account nobody misses
+            self._drop(peer, peer_closed())
             return
         # Whoever has left is forgotten at once: it may be back, in this very round.
         for _ in range(_LAST_READS if events & _GONE else 1):
-            if line.number in self._lines:
-                self._take_all(line, lambda: line.receive(self._scratch))
+            if peer.number in self._peers:
+                self._take_all(peer, lambda: peer.receive(self._scratch))
 
     def _serve_begun(self, descriptor: int) -> None:
-        """Woken up: lines came of which something was read already, or have to go."""
+        """Woken up: connections came of which something was read already, or have to go."""
         if descriptor == self._wake:
             os.eventfd_read(self._wake)
         while self._crowded_out:
-            line = self._crowded_out.popleft()
-            if not self._board.name_of(line.number):  # else it was quick enough
-                self._drop(line, relay_error("relay-full"))
+            peer = self._crowded_out.popleft()
+            if not self._board.name_of(peer.number):  # else it was quick enough
+                self._drop(peer, relay_error("relay-full"))
         while self._begun:
-            line = self._begun.popleft()
-            if line.number in self._lines:  # else it has left already
-                self._take_all(line, line.begin)
+            peer = self._begun.popleft()
+            if peer.number in self._peers:  # else it has left already
+                self._take_all(peer, peer.begin)
 
-    def _take_all(self, line: RelayLine, read: Callable[[], Iterator[Buffer]]) -> None:
+    def _take_all(self, peer: Connection, read: Callable[[], Iterator[Buffer]]) -> None:
         try:
             for frame in read():
-                self._take(line, frame)
+                self._take(peer, frame)
         except SealiftError as error:
-            self._drop(line, error)
-        if line.is_over and self._board.name_of(
-            line.number
+            self._drop(peer, error)
+        if peer.is_over and self._board.name_of(
+            peer.number
         ):  # else it may prove itself
-            self._held[line] = None
-            line.held = True
-            self._listen(line)
+            self._held[peer] = None
+            peer.held = True
+            self._listen(peer)
 
     def _hear_again(self) -> None:
         """Read again of those whose frames were taken meanwhile."""
-        for line in [line for line in self._held if not line.is_over]:
-            del self._held[line]
-            line.held = False
-            self._listen(line)
+        for peer in [peer for peer in self._held if not peer.is_over]:
+            del self._held[peer]
+            peer.held = False
+            self._listen(peer)
 
-    def _listen(self, line: RelayLine) -> None:
-        reading = 0 if line.held else _READING
-        writing = select.EPOLLOUT if line.blocked else 0
-        self._poll.modify(line, reading | writing)
+    def _listen(self, peer: Connection) -> None:
+        reading = 0 if peer.held else _READING
+        writing = select.EPOLLOUT if peer.blocked else 0
+        self._poll.modify(peer, reading | writing)
 
-    def _take(self, line: RelayLine, frame: Buffer) -> None:
+    def _take(self, peer: Connection, frame: Buffer) -> None:
         with self._lock:
-            known = self._board.name_of(line.number)
+            known = self._board.name_of(peer.number)
             if known:
-                self._deliver(self._board.handle(line.number, frame), line.accounts)
+                self._deliver(self._board.handle(peer.number, frame), peer.accounts)
         if not known:
-            self._register(line, frame)
+            self._register(peer, frame)
 
-    def _register(self, line: RelayLine, frame: Buffer) -> None:
+    def _register(self, peer: Connection, frame: Buffer) -> None:
         try:
             with self._lock:
-                answer = self._board.register(line.number, frame, line.address)
-                self._deliver([answer], line.accounts)
-                name = self._board.name_of(line.number)
+                answer = self._board.register(peer.number, frame, peer.address)
+                self._deliver([answer], peer.accounts)
+                name = self._board.name_of(peer.number)
                 if not name:  # asked to prove it
                     return
-                line.accounts = self._accounts_of(line)
-                self._unregistered.pop(line, None)
+                peer.accounts = self._accounts_of(peer)
+                self._unregistered.pop(peer, None)
         except SealiftError as error:
             emit(self._sink, "relay.refused", reason=error.code)
-            line.put(refuse(NO_CIRCUIT, error.code))
+            peer.put(refuse(NO_CIRCUIT, error.code))
             with suppress(PeerError):  # it is dropped in any case
-                line.flush()
+                peer.flush()
             raise
-        line.registered()
-        self._due_s.pop(line, None)
+        peer.registered()
+        self._due_s.pop(peer, None)
         emit(self._sink, "relay.registered", name=name)
 
     def _deliver(self, deliveries: list[Delivery], sender: Accounts) -> None:
         for delivery in deliveries:
-            target = self._lines.get(delivery.connection)
+            target = self._peers.get(delivery.connection)
             if target is not None:
                 # A party's answers that a stranger does not take are the stranger's.
                 theirs = self._strangers in set(target.accounts) - set(sender)
@@ -337,48 +336,48 @@ class Relay:
     def _flush(self) -> None:
         """Send what was queued; who is dropped for it may leave others more to send."""
         while self._to_flush:
-            line = next(iter(self._to_flush))
-            del self._to_flush[line]
-            if line.number not in self._lines:
+            peer = next(iter(self._to_flush))
+            del self._to_flush[peer]
+            if peer.number not in self._peers:
                 continue
-            before = line.outbox_bytes
+            before = peer.outbox_bytes
             try:
-                line.flush()
+                peer.flush()
             except PeerError as error:
-                self._drop(line, error)
+                self._drop(peer, error)
                 continue
-            self._wait_for(line, progress=line.outbox_bytes < before)
+            self._wait_for(peer, progress=peer.outbox_bytes < before)
 
-    def _wait_for(self, line: RelayLine, *, progress: bool) -> None:
+    def _wait_for(self, peer: Connection, *, progress: bool) -> None:
         """To read, and to write if something is left; and not for ever."""
-        left = bool(line.outbox)
-        began = left and not line.blocked
-        if left != line.blocked:
-            line.blocked = left
-            self._listen(line)
-            self._due_s.pop(line, None)
+        left = bool(peer.outbox)
+        began = left and not peer.blocked
+        if left != peer.blocked:
+            peer.blocked = left
+            self._listen(peer)
+            self._due_s.pop(peer, None)
         if began or (left and progress):
-            self._due_s[line] = time.monotonic() + DEFAULT_SEND_TIMEOUT_S
+            self._due_s[peer] = time.monotonic() + DEFAULT_SEND_TIMEOUT_S
 
     def _drop_overdue(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            due = [line for line, due_s in self._due_s.items() if now_s >= due_s]
-        for line in due:
-            self._drop(line, peer_timeout())
+            due = [peer for peer, due_s in self._due_s.items() if now_s >= due_s]
+        for peer in due:
+            self._drop(peer, peer_timeout())
         self._flush()
 
-    def _drop(self, line: RelayLine, error: SealiftError) -> None:
+    def _drop(self, peer: Connection, error: SealiftError) -> None:
         with self._lock:
-            if self._lines.pop(line.number, None) is None:
+            if self._peers.pop(peer.number, None) is None:
                 return
-            name = self._board.name_of(line.number)
-            self._deliver(self._board.drop(line.number), ())
-            self._unregistered.pop(line, None)
-            self._held.pop(line, None)
-            self._poll.unregister(line)
-            del self._waited[line.fileno()]
-            self._due_s.pop(line, None)
-            line.close()
+            name = self._board.name_of(peer.number)
+            self._deliver(self._board.drop(peer.number), ())
+            self._unregistered.pop(peer, None)
+            self._held.pop(peer, None)
+            self._poll.unregister(peer)
+            del self._waited[peer.fileno()]
+            self._due_s.pop(peer, None)
+            peer.close()
         if name:
             emit(self._sink, "relay.gone", name=name, reason=error.code)

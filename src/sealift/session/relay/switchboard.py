@@ -17,15 +17,16 @@ from typing import Final
 from sealift.errors import AuthenticationError, MalformedError, PeerError
 from sealift.ids import Buffer
 from sealift.session.relay.envelope import (
+    CHALLENGE_BYTES,
     FRAME_COST_BYTES,
     WINDOW_BYTES,
     Envelope,
     EnvelopeKind,
+    Registry,
     close,
     refuse,
     relay_error,
 )
-from sealift.session.relay.registry import CHALLENGE_BYTES, Registry
 
 MAX_OPENED: Final = 32  # circuits that one connection may have opened
 MAX_OPENED_UNPROVEN: Final = 8  # that of a stranger

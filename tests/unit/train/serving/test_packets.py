@@ -19,7 +19,7 @@ from sealift.serve.packets import (
     receive_packet,
     send_packet,
 )
-from sealift.session.halves import MAX_MESSAGE_BYTES
+from sealift.session.frames import MAX_MESSAGE_BYTES
 
 
 class Line:
