@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sealift.codec import decode, encode, to_plain
@@ -15,6 +15,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, SealiftError
 from sealift.release.agreement import Agreement, OutputRule, TravelRule
 from sealift.release.signed import SignedAgreement, verify
+from tests.sim.examples import examples
 from tests.sim.owners import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"), cell_rows=100)
@@ -47,7 +48,6 @@ AGREEMENTS = st.builds(
 
 
 @given(AGREEMENTS)
-@settings(deadline=None)
 def test_one_value_one_encoding(agreement: Agreement) -> None:
     raw = encode(agreement)
     again = decode(Agreement, raw)
@@ -57,7 +57,6 @@ def test_one_value_one_encoding(agreement: Agreement) -> None:
 
 
 @given(AGREEMENTS, AGREEMENTS)
-@settings(deadline=None)
 def test_different_agreements_have_different_digests(
     first: Agreement, second: Agreement
 ) -> None:
@@ -81,7 +80,7 @@ VALUES = st.one_of(
 
 
 @given(st.sampled_from(PLACES), VALUES)
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_any_changed_field_breaks_the_signatures(
     place: tuple[Any, ...], value: Any
 ) -> None:
@@ -99,7 +98,6 @@ def test_any_changed_field_breaks_the_signatures(
 
 
 @given(st.sampled_from(PLACES), NAMES)
-@settings(deadline=None)
 def test_unknown_fields_are_named(place: tuple[Any, ...], name: str) -> None:
     changed = json.loads(json.dumps(PLAIN))
     target = changed

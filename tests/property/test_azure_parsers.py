@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.attest.azure.evidence import KIND, MEDIA_TYPE
@@ -15,6 +15,7 @@ from sealift.attest.evidence import Evidence
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import azure_made as made
 from tests.sim import snp_made
+from tests.sim.examples import examples
 
 EXPECTED = (EvidenceError, MalformedError)
 CHANGES = st.lists(st.tuples(st.integers(0, 2599), st.integers(0, 255)), max_size=8)
@@ -58,7 +59,7 @@ def test_any_json(keys: object, machine: object, user_data: object) -> None:
         parse_claims(made.claims_text(**{"vm-configuration": machine}))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     changes=CHANGES,
     part=st.sampled_from(["hcl_report", "quote", "signature", "event_log", "td_quote"]),

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 from cryptography import x509
-from hypothesis import given, settings
+from hypothesis import given
 
 from sealift.attest.nvidia.verifier import certified_firmware_id
 from sealift.attest.snp.certificate import parse_endorsement
@@ -17,6 +17,7 @@ from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.errors import MalformedError, SealiftError
 from tests.sim import odd_certificates as odd
+from tests.sim.examples import examples
 
 AT_S = 1_750_000_000
 PLAIN = odd.certificate(
@@ -64,7 +65,7 @@ def test_a_plain_one_of_the_same_maker_is_read() -> None:
 
 
 @given(odd.odd_certificates())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_odd_extensions_are_read_or_refused(raw: bytes) -> None:
     try:
         found = Certificate(raw)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -33,6 +33,7 @@ from tests.sim.checkpoint_world import (
     Victim,
     deadly_writes,
 )
+from tests.sim.examples import examples
 from tests.sim.owners import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
@@ -170,10 +171,9 @@ class CheckpointMachine(RuleBasedStateMachine):
             self.stack.close()
 
 
-CheckpointMachine.TestCase.settings = settings(
-    max_examples=30,
+CheckpointMachine.TestCase.settings = examples(
+    30,
     stateful_step_count=14,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestCheckpointMachine = CheckpointMachine.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.attest.tpm import eventlog as tcglog
@@ -14,6 +14,7 @@ from sealift.attest.tpm import imasignature as imasig
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import AuthenticationError, MalformedError
+from tests.sim.examples import examples
 from tests.sim.imalist import Measured, ascii_list, binary, register
 
 DIGESTS = st.builds(
@@ -66,7 +67,7 @@ LOGS = st.lists(EVENTS, max_size=4).map(lambda parts: spec_id() + b"".join(parts
 
 
 @given(st.one_of(LOGS, st.binary(max_size=200)), CHANGES)
-@settings(max_examples=300)
+@examples(300)
 def test_boot_logs(raw: bytes, change: tuple[int, int]) -> None:
     for each in (raw, changed(raw, *change), raw + b"\xff" * 9):
         with suppress(MalformedError):
@@ -79,7 +80,7 @@ def test_boot_logs(raw: bytes, change: tuple[int, int]) -> None:
 
 
 @given(st.binary(max_size=200), LISTS, CHANGES)
-@settings(max_examples=300)
+@examples(300)
 def test_ima_lists(
     junk: bytes, entries: list[Measured], change: tuple[int, int]
 ) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
 from sealift.session.endpoint import Established
 from tests.sim.attested import Cast
+from tests.sim.examples import examples
 
 CAST = Cast()
 MESSAGES = st.sampled_from(["hello", "reply", "answer", "done"])
@@ -49,7 +50,7 @@ def flipped(message: bytes, position: float, mask: int) -> bytes:
     return bytes(changed)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(MESSAGES, st.floats(0, 1), st.integers(1, 255))
 def test_any_changed_byte_is_refused(name: str, position: float, mask: int) -> None:
     outcome = run({name: lambda message: flipped(message, position, mask)})
@@ -59,7 +60,7 @@ def test_any_changed_byte_is_refused(name: str, position: float, mask: int) -> N
     assert (outcome.there is not None) is (name == "done")
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(MESSAGES, st.floats(0, 1, exclude_max=True))
 def test_any_cut_is_refused(name: str, length: float) -> None:
     outcome = run({name: lambda message: message[: int(length * len(message))]})
@@ -67,13 +68,13 @@ def test_any_cut_is_refused(name: str, length: float) -> None:
     assert outcome.here is None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(MESSAGES, st.binary(max_size=200))
 def test_any_bytes_are_an_error_of_ours(name: str, message: bytes) -> None:
     assert run({name: lambda _: message}).refused
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(MESSAGES)
 def test_messages_of_another_handshake_are_refused(name: str) -> None:
     recorded: dict[str, bytes] = {}

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.data import SealedDataLoader, SealedDataset
+from tests.sim.examples import examples
 from tests.sim.sealed_shards import seal_shards
 
 
@@ -52,7 +53,7 @@ def read(
     return rows
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(stops(), st.booleans(), st.integers(0, 2), st.integers(1, 900), st.booleans())
 def test_stopping_changes_nothing(
     dataset: SealedDataset,

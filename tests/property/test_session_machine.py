@@ -6,7 +6,6 @@ from collections import deque
 from contextlib import suppress
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,6 +24,7 @@ from sealift.session.relay.envelope import (
 )
 from sealift.session.relay.switchboard import Switchboard
 from tests.sim.attested import Cast, both
+from tests.sim.examples import examples
 
 CAST = Cast()
 WINDOW_BYTES = 1024
@@ -204,6 +204,6 @@ class SwitchboardMachine(RuleBasedStateMachine):
 
 
 TestSession = SessionMachine.TestCase
-TestSession.settings = settings(max_examples=25, stateful_step_count=20)
+TestSession.settings = examples(25, stateful_step_count=20)
 TestSwitchboard = SwitchboardMachine.TestCase
-TestSwitchboard.settings = settings(max_examples=60, stateful_step_count=40)
+TestSwitchboard.settings = examples(60, stateful_step_count=40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
@@ -20,6 +20,7 @@ from sealift.attest.snp.verifier import SnpVerifier
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import snp_made as made
+from tests.sim.examples import examples
 
 EXPECTED = (EvidenceError, MalformedError)
 CHANGES = st.lists(
@@ -62,7 +63,7 @@ def test_any_table_and_any_collateral(raw: bytes) -> None:
         parse_certificates(raw)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(changes=CHANGES, which=st.integers(0, 3))
 def test_nearly_evidence(changes: list[tuple[int, int]], which: int) -> None:
     authority, signer = made.authority("Milan"), made.vcek("Milan")

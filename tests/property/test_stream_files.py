@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.channel.record.commitment import verify_leaves
@@ -15,12 +15,13 @@ from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_fil
 from sealift.channel.record.trailer import Trailer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError
+from tests.sim.examples import examples
 
 KEY = SecretKey.from_bytes(b"k" * 32)
 RECORD_BYTES = st.sampled_from([64, 96, 128, 1024])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(pieces=st.lists(st.binary(max_size=300), max_size=8), record_bytes=RECORD_BYTES)
 def test_any_pieces_read_back(pieces, record_bytes):
     plaintext = b"".join(pieces)
@@ -34,7 +35,7 @@ def test_any_pieces_read_back(pieces, record_bytes):
             reader.verify(verify_leaves(card.leaves, card.content, data_key=KEY))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(plaintext=st.binary(max_size=400), damage=st.data())
 def test_any_change_to_a_file_is_caught(plaintext, damage):
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,6 @@ plaintexts; the opener may only ever have given out its first ones.
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,6 +27,7 @@ from sealift.errors import (
     StaleError,
     UsageError,
 )
+from tests.sim.examples import examples
 
 KEY = SecretKey.from_bytes(b"k" * 32)
 INDEX = st.integers(min_value=0, max_value=10_000)
@@ -186,7 +186,7 @@ class MutantMachine(StreamMachine):
 
 
 TestStreamMachine = StreamMachine.TestCase
-TestStreamMachine.settings = settings(max_examples=150, stateful_step_count=40)
+TestStreamMachine.settings = examples(150, stateful_step_count=40)
 
 
 def test_the_machine_catches_an_opener_with_one_counter():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -21,6 +21,7 @@ from sealift.data.schema.rows import demand_rows, pack, unpack
 from sealift.data.schema.schema import DTYPES, MAX_EXACT_INTEGER, Field, Schema
 from sealift.data.sources.table import open_table
 from sealift.errors import MalformedError, SealiftError
+from tests.sim.examples import examples
 
 names = st.text(string.ascii_lowercase + string.digits + "_", min_size=1, max_size=8)
 shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)
@@ -179,7 +180,7 @@ def _sources(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.sampled_from([".npz", ".npy", ".safetensors", ".csv"]),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4),

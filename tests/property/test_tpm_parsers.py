@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift import codec
@@ -23,6 +23,7 @@ from sealift.attest.tpm.registers import read_registers
 from sealift.attest.tpm.verifier import TpmVerifier
 from sealift.attest.tpm.wire import sized
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
+from tests.sim.examples import examples
 
 # The generator of P-256: a point that is sure to lie on the curve.
 POINT = bytes.fromhex(
@@ -77,7 +78,7 @@ def test_any_bytes(name: str, raw: bytes) -> None:
 
 @pytest.mark.parametrize("name", PARSERS)
 @given(changes=CHANGES)
-@settings(max_examples=300)
+@examples(300)
 def test_nearly_right_bytes(name: str, changes: list[tuple[int, int]]) -> None:
     parse, sample = PARSERS[name]
     with contextlib.suppress(MalformedError):

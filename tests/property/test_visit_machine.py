@@ -12,10 +12,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from sealift.travel.frame import Frame, Placement, placement
 from sealift.travel.state import State, Visit
+from tests.sim.examples import examples
 from tests.sim.visit_machine import LEASE_S, VisitMachine
 
 TestVisit = VisitMachine.TestCase
-TestVisit.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestVisit.settings = examples(60, stateful_step_count=40)
 
 
 class AnyOrder(Visit):

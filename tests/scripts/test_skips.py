@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.durations import longest_first, recorded
+from tests.sim.durations import longest_first
 from tests.sim.runfolder import LEFT_BEHIND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,8 +96,3 @@ def test_files_that_took_long_come_first(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [item.nodeid for item in items] == [
         *("c.py::x", "b.py::x", "a.py::x[1]", "a.py::y", "new.py::x"),
     ]
-
-
-def test_what_was_recorded_is_of_files_that_there_are() -> None:
-    assert recorded()
-    assert [name for name in recorded() if not (ROOT / name).is_file()] == []

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from sealift.recipes import (
     quantile,
     vocabulary,
 )
+from tests.sim.examples import examples
 
 
 def draw(seed: int) -> torch.Generator:
@@ -50,7 +51,7 @@ def test_parts_add_up_to_the_whole(make, cut: int) -> None:  # type: ignore[no-u
         assert torch.equal(torch.as_tensor(total), torch.as_tensor(parts[name]))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=40))
 def test_of_whole_numbers_the_variance_is_exact(values: list[int]) -> None:
     mean, variance = mean_and_variance(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.errors import JobError, PeerError, SealiftError
@@ -115,7 +115,6 @@ ASKED = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     asked=ASKED,
     seed=st.integers(0, 10**6),

@@ -7,7 +7,7 @@ import tracemalloc
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.errors import MalformedError, PeerError
@@ -20,6 +20,7 @@ from sealift.serve.packets import (
     send_packet,
 )
 from sealift.session.frames import MAX_MESSAGE_BYTES
+from tests.sim.examples import examples
 
 
 class Line:
@@ -86,7 +87,7 @@ def test_every_header_comes_back() -> None:
         assert receive_packet(line, 1.0, max_payload=lambda _: 0).header == header
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
 def test_noise_is_refused(messages: list[bytes]) -> None:
     line = Line()
@@ -95,7 +96,7 @@ def test_noise_is_refused(messages: list[bytes]) -> None:
         receive_packet(line, 1.0, max_payload=lambda _: 1000)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 80), st.integers(1, 255))
 def test_a_changed_byte_changes_the_packet_or_is_refused(at: int, bits: int) -> None:
     """Not that it could happen: the session seals it. But nothing else may leave."""
