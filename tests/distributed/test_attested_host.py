@@ -65,6 +65,7 @@ def test_keys_go_to_an_enrolled_host(
         assert not [each for each in told if each[0] in ("refusal", "revocation")]
 
 
+@pytest.mark.long
 def test_another_host_is_not_enrolled(
     world: World, host: TpmHost, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_statistics_alone(tmp_path: Path) -> None:
     assert local.statistics == manifest.statistics
 
 
+@pytest.mark.long
 def test_a_model_on_sums_equals_local(tmp_path: Path) -> None:
     wishes = trained_on(epochs=1, buffer_bytes=300 * ROW_BYTES)
     world = fresh_world(tmp_path, wishes)
@@ -63,7 +64,9 @@ def test_a_model_on_sums_equals_local(tmp_path: Path) -> None:
     assert found["statistics"] == expected(world)
 
 
-@pytest.mark.parametrize("make", [statistics_alone, trained_on])
+@pytest.mark.parametrize(
+    "make", [statistics_alone, pytest.param(trained_on, marks=pytest.mark.long)]
+)
 def test_without_one_owner_nothing_leaves(tmp_path: Path, make: Make) -> None:
     """A pass that was cut short: no totals, and no model that was built on them."""
     world = fresh_world(tmp_path, make(buffer_bytes=60 * ROW_BYTES))

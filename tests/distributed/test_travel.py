@@ -52,6 +52,7 @@ def test_train_and_join_equal_local(tmp_path: Path) -> None:
     assert "seccomp" in opened.manifest.sandbox
 
 
+@pytest.mark.long
 def test_slices_by_size_equal_local(tmp_path: Path) -> None:
     """Several slices per holder, the largest rest first."""
     wishes = Wishes(
@@ -95,6 +96,7 @@ def test_train_locally_by_command(tmp_path: Path) -> None:
     assert "seccomp" in result["sandbox"]
 
 
+@pytest.mark.long
 def test_two_buffers_equal_one_and_local(tmp_path: Path) -> None:
     """The next cargo loads while one group trains, and the bits do not tell."""
     wishes = Wishes(

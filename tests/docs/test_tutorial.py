@@ -39,6 +39,7 @@ def environment(place: Path) -> Mapping[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 @pytest.mark.swtpm
 def test_every_box_is_typed_and_says_so(tmp_path: Path) -> None:

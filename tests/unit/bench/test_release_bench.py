@@ -23,6 +23,7 @@ RATIOS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_figure_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

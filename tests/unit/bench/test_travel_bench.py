@@ -30,6 +30,7 @@ TINY = travel.Sizes(
 )
 
 
+@pytest.mark.long
 def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,6 +53,7 @@ def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
     assert "rate_vs_plain_copy" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     bool(travel_limit.unlimited()),
     reason="this machine lacks a link that can be capped",

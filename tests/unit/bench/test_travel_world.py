@@ -10,6 +10,7 @@ from sealift.lab.bench.travel_world import make_overlap_world
 from sealift.release.signed import load_verified
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 def test_everybody_signed_the_agreement_of_the_overlap_world(tmp_path: Path) -> None:
     world = make_overlap_world(tmp_path / "world", rows=32, visits=2)
