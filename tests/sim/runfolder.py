@@ -15,15 +15,19 @@ from pathlib import Path
 
 # Of a run in which every test passed; 1 would say that one of them failed.
 LEFT_BEHIND = 7
+PREFIX = "sealift-tests-"
 SHARED = "shared"
 # torch makes the folder of its compiler's cache when it is asked for the path.
 NOT_OURS = {SHARED, "torchinductor_root"}
 
 
 def begin() -> Path:
-    """Make it, for this process and its children."""
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    folder = Path(tempfile.mkdtemp(prefix="sealift-tests-"))
+    """Make it, for this process and its children; runs that were killed left theirs."""
+    beside = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    for old in Path(beside).glob(f"{PREFIX}*-*"):
+        if not Path("/proc", old.name.split("-")[2]).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     folder.chmod(0o711)  # some tests are another user for a while
     (folder / SHARED).mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
