@@ -15,7 +15,7 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.tpm.references import ImaReferences, TpmReferences
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
-from sealift.lab.attacks.office import PROGRAMS, Change, Office
+from sealift.lab.attacks.stage import PROGRAMS, Change, Office
 from sealift.release.logcheck import read_entries
 
 REGISTERS = tuple(map(str, range(10)))

@@ -10,8 +10,8 @@ import pytest
 from sealift.attest.tpm import verifier
 from sealift.attest.tpm.evidence import TpmBody, parse_body
 from sealift.errors import StaleError
-from sealift.lab.attacks.office import PROGRAMS, Office
-from sealift.lab.attacks.proofs import RepeatingAttester, SpoilingAttester, entries_of
+from sealift.lab.attacks.evidence import RepeatingAttester, SpoilingAttester, entries_of
+from sealift.lab.attacks.stage import PROGRAMS, Office
 from tests.sim.tpmhost import BOUND, appraiser, tpm_host
 
 Entries = tuple[bytes, ...]

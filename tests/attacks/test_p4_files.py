@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.lab.attacks.office import RESOURCE, Office
+from sealift.lab.attacks.stage import ADA, Office, train
 from sealift.release import vault as vault_module
 from sealift.release.vault import Vault
 from sealift.release.wrapping import Wrapped
@@ -35,8 +35,8 @@ def holds(folder: Path, key: SecretKey, frames: list[bytes]) -> bool:
 def test_nothing_holds_the_key(tmp_path: Path) -> None:
     with Office(tmp_path / "o") as office:
         assert office.ask() == ""
-        assert len(office.wire.seen) > 8
-        assert not holds(office.folder, office.key, office.wire.seen)
+        assert len(office.box.crossed) > 8
+        assert not holds(office.folder, office.key, office.box.crossed)
     assert not holds(tmp_path / "o", office.key, [])  # closed: nothing left behind
 
 
@@ -44,7 +44,7 @@ def test_nor_what_wraps_it(tmp_path: Path) -> None:
     """The owner's seed: from it the wrapping keys are derived."""
     with Office(tmp_path / "o") as office:
         office.ask()
-        assert not holds(office.folder, office.identity._seed, office.wire.seen)
+        assert not holds(office.folder, office.identity._seed, office.box.crossed)
 
 
 def test_mutant_that_does_not_wrap_is_found(
@@ -57,7 +57,7 @@ def test_mutant_that_does_not_wrap_is_found(
             lambda identity, key, context: Wrapped(bytes(32), key.reveal(TOKEN)),
         )
         plain = Vault.create(office.folder / "plain.db", office.identity)
-        plain.store(RESOURCE, office.key)
+        plain.store(train(ADA), office.key)
         plain.close()
         assert holds(office.folder, office.key, [])
 
@@ -66,4 +66,4 @@ def test_mutant_that_sends_it_plain_is_found(tmp_path: Path) -> None:
     with Office(tmp_path / "o") as office:
         office.ask()
         raw = office.key.reveal(TOKEN)
-        assert holds(office.folder, office.key, [*office.wire.seen, b"x" + raw])
+        assert holds(office.folder, office.key, [*office.box.crossed, b"x" + raw])

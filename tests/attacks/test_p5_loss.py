@@ -14,7 +14,7 @@ import pytest
 
 from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
-from sealift.lab.attacks.office import Office
+from sealift.lab.attacks.stage import Office
 from sealift.release.lease import prove_lease
 from sealift.release.logcheck import read_entries
 from sealift.release.standing import HEARTBEAT_MISSING
@@ -40,14 +40,14 @@ def revocations(office: Office) -> list[tuple[str, int | None]]:
 
 @pytest.mark.parametrize("act", ACTS)
 def test_loses_its_lease_at_the_next_renewal(office: Office, act: str) -> None:
-    with office.session(office.endpoint(office.host.attester)) as session:
+    with office.session() as session:
         office.collect(session)
         assert prove_lease(session).good  # control: it was renewed before
-        office.host.kernel.run(*ACTS[act], allowed=False)
+        office.host.kernel.run(*ACTS[act], allow=False)
         with pytest.raises(PeerError):
             prove_lease(session)
     assert revocations(office) == [("ima-entry-unlisted", 1)]
-    assert office.broker.open_leases() == 0
+    assert office.box.broker.open_leases() == 0
     assert office.ask() == "ima-entry-unlisted"  # nor does it get another key
 
 
@@ -56,18 +56,18 @@ def test_mutant_that_judges_no_list_goes_on(
 ) -> None:
     genuine = verifier.check_list
     monkeypatch.setattr(verifier, "check_list", lambda *args: (genuine(*args)[0], ()))
-    with office.session(office.endpoint(office.host.attester)) as session:
+    with office.session() as session:
         office.collect(session)
-        office.host.kernel.run(*ACTS["an unlisted program"], allowed=False)
+        office.host.kernel.run(*ACTS["an unlisted program"], allow=False)
         assert prove_lease(session).good
     assert revocations(office) == []
 
 
 def test_one_that_hides_is_silent_and_silence_revokes(office: Office) -> None:
     """It cannot prove itself any more, so it says nothing: that ends the lease too."""
-    with office.session(office.endpoint(office.host.attester)) as session:
+    with office.session() as session:
         office.collect(session)
-        desk = office.broker.leases
+        desk = office.box.broker.leases
         desk._monotonic = lambda: 10_000_000.0
         desk.look()
         with pytest.raises(SealiftError):

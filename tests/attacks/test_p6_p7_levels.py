@@ -16,9 +16,8 @@ from sealift.attest import anchors
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.ids import Digest
-from sealift.lab.attacks import proofs
-from sealift.lab.attacks.office import Change
-from sealift.lab.attacks.stage import Stage
+from sealift.lab.attacks import evidence
+from sealift.lab.attacks.stage import Change, Stage
 from sealift.release.logcheck import read_entries
 
 REAL = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)
@@ -39,7 +38,7 @@ def accepting(*levels: Level) -> Change:
 
 
 def test_control_it_rehearses_and_every_paper_says_so(stage: Stage) -> None:
-    assert proofs.honest(stage)
+    assert evidence.agreed_host(stage)
     *_, last = read_entries(stage.office.folder / "audit.db")
     assert last.kind == "release"
     assert "development" in last.level
@@ -57,12 +56,12 @@ def test_all_real_levels_together(stage: Stage) -> None:
 
 
 def test_no_operators_word_makes_a_software_tpm_real(stage: Stage) -> None:
-    assert proofs.software_called_chip(stage) == "development-refused"
+    assert evidence.software_called_chip(stage) == "development-refused"
 
 
 def test_weaker_evidence_where_more_is_rehearsed(stage: Stage) -> None:
-    assert proofs.weaker_evidence(stage) == "rehearsal-differs"
-    assert proofs.accepted_weaker(stage)
+    assert evidence.weaker_evidence(stage) == "rehearsal-differs"
+    assert evidence.accepted_weaker(stage)
 
 
 def test_our_makers_are_nobodys_vendors(stage: Stage) -> None:

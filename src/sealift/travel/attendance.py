@@ -55,15 +55,10 @@ BROKER_WAIT_S: Final = 5.0
 LAST_RECEIPTS_S: Final = 5.0
 MAX_VISITS: Final = 64  # at one time; an accelerator has far fewer
 TIMEOUT: Final = peer_timeout().code
-Between = Callable[[Session, SignedLease], Session]
 
 
 def _nothing() -> None:
     """For a caller who need not know."""
-
-
-def _nothing_between(session: Session, signed: SignedLease) -> Session:
-    return session
 
 
 class Receipts:
@@ -129,7 +124,6 @@ class Attendance:
         pathfinder: Chooses the way of the frames; the relay only, if there is none.
         sink: Where events go.
         statements: What parties say of the agreement meanwhile.
-        between: Puts something between holder and session; what attacks are made of.
     """
 
     def __init__(
@@ -148,7 +142,6 @@ class Attendance:
         pathfinder: Pathfinder | None = None,
         sink: Sink = discard,
         statements: StatementDesk | None = None,
-        between: Between = _nothing_between,
     ) -> None:
         self._relay = relay
         self._endpoint = endpoint
@@ -173,7 +166,6 @@ class Attendance:
             clock=clock,
             sink=sink,
         )
-        self._between = between
         self._visits: list[threading.Thread] = []
 
     def serve(self, joined: Callable[[], None] = _nothing) -> Finished:
@@ -250,7 +242,7 @@ class Attendance:
                 self._require_allowed(signed.lease, peer, standing())
 
             provisioning = self._provisioning(held, signed, require)
-            receipt = provisioning.provision(self._between(session, signed))
+            receipt = provisioning.provision(session)
         verify_receipt(receipt, self._agreement)
         return receipt
 

@@ -14,7 +14,7 @@ from sealift.attest.check import Check
 from sealift.attest.tpm import verifier
 from sealift.cli.main import main
 from sealift.lab.attacks import board
-from sealift.lab.attacks.scenario import Scenario, attempt
+from sealift.lab.attacks.board import Scenario, attempt
 from sealift.lab.attacks.stage import Stage
 from sealift.travel.frame import Frame
 from sealift.travel.state import Visit

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from sealift.attest.level import Level
-from sealift.lab.demo.hostile import REPLAY
 from sealift.lab.demo.outcome import Outcome, Verdict
 from sealift.lab.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.lab.demo.report.markup import Markup, element, join
@@ -22,6 +21,7 @@ from sealift.lab.demo.tasks.task import Sample
 from sealift.lab.demo.words import LEVEL_IN_WORDS
 from sealift.lab.demo.world import ONE_BUFFER, Travel
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.holders import REPLAY
 from sealift.train.totals import Statistic
 from tests.sim.browser import CHROMIUM
 

@@ -53,7 +53,7 @@ def _plain(each: Any) -> dict[str, Any]:
         "claim": scenario.claim,
         "attack": scenario.attack,
         "refused": each.refusal,
-        "control": scenario.control_in_words,
+        "control": scenario.shown,
         "control_held": each.control_held,
         "good": each.good,
         "missing": each.missing,
@@ -71,7 +71,7 @@ def _print(tried: list[Any]) -> None:
     for each in tried:
         scenario = each.scenario
         mark = "[green]✓[/]" if each.good else "[red]✗[/]"
-        control = scenario.control_in_words if each.control_held else "CONTROL FAILED"
+        control = scenario.shown if each.control_held else "CONTROL FAILED"
         told = scenario.claim if scenario.claim != claim else ""
         claim = scenario.claim
         refused = f"{mark} {each.refusal or 'NOT REFUSED'}"

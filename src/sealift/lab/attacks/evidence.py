@@ -1,80 +1,266 @@
-"""Attacks on evidence (T5, development evidence): each fails for a rule of its own."""
+"""Attacks on what keys are released by: evidence (T5, P1, P2, N8), loss (P5), levels (P6, P7)."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
+from sealift.attest.attester import Attester
 from sealift.attest.development.attester import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
+from sealift.attest.policy import Appraiser
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.references import TpmReferences
+from sealift.codec import encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label
-from sealift.crypto.sign import SigningKey
+from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import SealiftError
-from sealift.ids import Role
-from sealift.lab.attacks.stage import Stage
+from sealift.ids import Digest, Role
+from sealift.lab.attacks.stage import Change, Stage, refusal
+from sealift.release.lease import prove_lease
 from sealift.release.receipt import instance_bound
+
+WATCHER: Final = "/usr/bin/watcher"
+UNLISTED: Final = "/tmp/miner"  # noqa: S108 - a path in a list
+_STAND_IN: Final = SigningKey.generate()
+Entries = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class SpoilingAttester:
+    """Shows the host's evidence after it was changed."""
+
+    host: Attester
+    spoil: Callable[[TpmBody], TpmBody]
+    media_type: str = MEDIA_TYPE
+
+    def collect(self, bound: bytes) -> Evidence:
+        """The host's, spoilt."""
+        body = self.spoil(parse_body(self.host.collect(bound).body))
+        return Evidence(KIND, MEDIA_TYPE, encode(body))
+
+
+@dataclass(frozen=True)
+class RepeatingAttester:
+    """Shows evidence of an earlier session."""
+
+    earlier: Evidence
+    media_type: str = MEDIA_TYPE
+
+    def collect(self, bound: bytes) -> Evidence:
+        """What was collected then."""
+        return self.earlier
+
+
+# Development evidence, appraised here (T5): each fails for a rule of its own.
 
 
 def other_challenge(stage: Stage) -> str:
     """Evidence of an earlier session, for one that has another challenge."""
-    return _refusal(stage, _collect(stage, secrets.token_bytes(32)))
+    return _appraised(stage, secrets.token_bytes(32))
 
 
 def unbound_key(stage: Stage) -> str:
     """Genuine evidence that binds the instance key of another process."""
-    other = SigningKey.generate().public_key
-    bound = instance_bound(other, stage.agreement.digest)
-    return _refusal(stage, _collect(stage, bound))
+    return _appraised(stage, _bound(stage, SigningKey.generate().public_key))
 
 
 def other_role(stage: Stage) -> str:
     """Evidence that the same process would show as a holder."""
-    digest = stage.agreement.digest
-    bound = labelled(
-        Label.EVIDENCE, b"receipt", Role.HOLDER.encode(), stage.instance.raw, digest.raw
-    )
-    return _refusal(stage, _collect(stage, bound))
+    instance, digest = stage.endpoint.instance.public_key, stage.agreement.digest
+    role = Role.HOLDER.encode()
+    bound = labelled(Label.EVIDENCE, b"receipt", role, instance.raw, digest.raw)
+    return _appraised(stage, bound)
 
 
 def other_attester(stage: Stage) -> str:
     """Evidence of a host that the agreement does not name."""
-    stranger = SigningKey.generate()
-    return _refusal(stage, _collect(stage, _bound(stage), stranger))
+    return _appraised(stage, _bound(stage), signer=_STAND_IN)
 
 
 def not_asked_for(stage: Stage) -> str:
     """Development evidence where the agreement accepts a real level only."""
-    return _refusal(stage, _collect(stage, _bound(stage)), (Level.TEE,))
+    return _appraised(stage, _bound(stage), accept=(Level.TEE,))
 
 
 def genuine(stage: Stage) -> bool:
     """Evidence of the agreed host, bound to what it must be bound to, is accepted."""
-    return not _refusal(stage, _collect(stage, _bound(stage)))
+    return not _appraised(stage, _bound(stage))
 
 
-def _bound(stage: Stage) -> bytes:
-    return instance_bound(stage.instance, stage.agreement.digest)
+def _bound(stage: Stage, instance: PublicKey | None = None) -> bytes:
+    own = instance or stage.endpoint.instance.public_key
+    return instance_bound(own, stage.agreement.digest)
 
 
-def _collect(stage: Stage, bound: bytes, signer: SigningKey | None = None) -> Evidence:
-    attester = DevelopmentAttester(
-        signer or stage.attester_key,
-        role=Role.ACCELERATOR,
-        code_bundle=stage.agreement.agreement.code.digest,
-    )
-    return attester.collect(bound)
-
-
-def _refusal(
+def _appraised(
     stage: Stage,
-    evidence: Evidence,
+    bound: bytes,
+    signer: SigningKey | None = None,
     accept: tuple[Level, ...] = (Level.DEVELOPMENT,),
 ) -> str:
-    try:
-        ours = stage.agreement.appraiser()
-        replace(ours, accept=accept).appraise(evidence, _bound(stage))
-    except SealiftError as error:
-        return error.code
-    return ""
+    attester = stage.consortium.development()
+    if signer is not None:
+        attester = _development(stage.agreement.agreement.code.digest, signer)
+    judge = replace(stage.agreement.appraiser(), accept=accept)
+    return refusal(lambda: judge.appraise(attester.collect(bound), _bound(stage)))
+
+
+# A host with a TPM before an owner's broker: the key comes, or why not (P1, P2, N8).
+
+
+def agreed_host(stage: Stage) -> bool:
+    """The agreed host, as it is, gets the key."""
+    return not stage.office.ask()
+
+
+def other_boot(stage: Stage) -> str:
+    """(P1) The host booted something else than was agreed."""
+    return stage.office.ask(
+        change=_tpm(
+            lambda tpm: replace(tpm, pcrs={**tpm.pcrs, "4": (bytes(31) + b"\x01",)})
+        )
+    )
+
+
+def other_program(stage: Stage) -> str:
+    """(P1) The host ran a program that nobody agreed to."""
+
+    def change(tpm: TpmReferences) -> TpmReferences:
+        assert tpm.ima is not None
+        *kept, _ = tpm.ima.allow.items()
+        return replace(tpm, ima=replace(tpm.ima, allow=dict(kept)))
+
+    return stage.office.ask(change=_tpm(change))
+
+
+def measures_too_little(stage: Stage) -> str:
+    """(N8) Nothing on the list is forbidden, and what should watch the host never ran."""
+
+    def change(tpm: TpmReferences) -> TpmReferences:
+        assert tpm.ima is not None
+        return replace(tpm, ima=replace(tpm.ima, must=(*tpm.ima.must, WATCHER)))
+
+    return stage.office.ask(change=_tpm(change))
+
+
+def other_host(stage: Stage) -> str:
+    """(P1) A clean machine elsewhere answers: its endorsement key is not pinned."""
+    return stage.office.ask(change=_tpm(lambda tpm: replace(tpm, endorsement_keys=())))
+
+
+def dropped_entry(stage: Stage) -> str:
+    """(P2) The list hides its last entry."""
+    return _spoilt(stage, lambda entries: entries[:-1])
+
+
+def swapped_entries(stage: Stage) -> str:
+    """(P2) The list tells another order."""
+    return _spoilt(stage, lambda entries: (entries[0], *reversed(entries[1:])))
+
+
+def stale_quote(stage: Stage) -> str:
+    """(P2) A quote of before."""
+    earlier = stage.office.host.attester.collect(bytes(32))
+    return stage.office.ask(RepeatingAttester(earlier))
+
+
+def _tpm(change: Callable[[TpmReferences], TpmReferences]) -> Change:
+    def changed(ours: Appraiser) -> Appraiser:
+        values = ours.references
+        assert values.tpm is not None
+        return replace(ours, references=replace(values, tpm=change(values.tpm)))
+
+    return changed
+
+
+def _spoilt(stage: Stage, change: Callable[[Entries], Entries]) -> str:
+    def spoil(body: TpmBody) -> TpmBody:
+        return replace(body, ima_list=b"".join(change(entries_of(body.ima_list))))
+
+    return stage.office.ask(SpoilingAttester(stage.office.host.attester, spoil))
+
+
+def entries_of(raw: bytes) -> Entries:
+    """The bytes of each entry of a binary list."""
+    found, place = [], 0
+    while place < len(raw):
+        name = int.from_bytes(raw[place + 24 : place + 28], "little")
+        content = place + 28 + name
+        end = content + 4 + int.from_bytes(raw[content : content + 4], "little")
+        found.append(raw[place:end])
+        place = end
+    return tuple(found)
+
+
+# After the release (P5), and levels (P6, P7).
+
+
+def falls_later(stage: Stage) -> str:
+    """(P5) Runs an unlisted program after its key was released."""
+    office = stage.office
+    with office.session() as session:
+        office.collect(session)
+        office.host.kernel.run(UNLISTED, b"what nobody agreed to", allow=False)
+        with suppress(SealiftError):
+            prove_lease(session)
+    stage.renew_office()
+    return office.box.refused
+
+
+def goes_on(stage: Stage) -> bool:
+    """(P5) An honest host renews its lease while it runs what is listed."""
+    office = stage.office
+    with office.session() as session:
+        office.collect(session)
+        office.host.kernel.run("/usr/bin/agent", b"agent", allow=False)
+        return prove_lease(session).good
+
+
+def weaker_evidence(stage: Stage) -> str:
+    """(P6) Development evidence where an attested host is rehearsed."""
+    return _weaker(stage, _with_attester)
+
+
+def accepted_weaker(stage: Stage) -> bool:
+    """(P6) The same evidence where the agreement rehearses nothing."""
+    return not _weaker(stage, lambda our: replace(_with_attester(our), rehearse=None))
+
+
+def software_as_hardware(stage: Stage) -> str:
+    """(P7) A software TPM, and an agreement that wants a real attested host."""
+    return stage.office.ask(change=_only_real)
+
+
+def software_called_chip(stage: Stage) -> str:
+    """(P7) The same, with the software TPM's maker called a vendor of chips."""
+
+    def as_hardware(tpm: TpmReferences) -> TpmReferences:
+        roots = tuple(replace(root, operator="hardware") for root in tpm.roots)
+        return replace(tpm, roots=roots)
+
+    return stage.office.ask(change=lambda ours: _only_real(_tpm(as_hardware)(ours)))
+
+
+def _only_real(ours: Appraiser) -> Appraiser:
+    return replace(ours, accept=(Level.ATTESTED_HOST,), rehearse=None)
+
+
+def _weaker(stage: Stage, change: Change) -> str:
+    code = stage.office.agreement.agreement.code.digest
+    return stage.office.ask(_development(code, _STAND_IN), change)
+
+
+def _development(code: Digest, signer: SigningKey) -> DevelopmentAttester:
+    return DevelopmentAttester(signer, role=Role.ACCELERATOR, code_bundle=code)
+
+
+def _with_attester(ours: Appraiser) -> Appraiser:
+    keys = (_STAND_IN.public_key,)
+    values = replace(ours.references, development_attesters=keys)
+    return replace(ours, references=values)

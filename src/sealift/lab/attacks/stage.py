@@ -1,7 +1,7 @@
-"""A small stage for attacks: two owners with sealed rows, one accelerator, no network.
+"""Where attacks are tried: a world of visits, and an office where keys are asked for.
 
-Keys, evidence, sealed files, leases, sessions, visits and receipts are the real code.
-In memory are the line between holder and accelerator and the work, which counts rows.
+Two owners with sealed rows and one accelerator, without a network; and an owner's broker
+with a host that proves what it runs, made when an attack first needs it.
 """
 
 from __future__ import annotations
@@ -9,62 +9,64 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.attester import Attester
 from sealift.attest.level import Level
-from sealift.channel.record.commitment import key_commitment
-from sealift.channel.record.rawfile import RawSealedFile
-from sealift.channel.record.sealedfile import write_sealed_file
+from sealift.attest.policy import Appraiser
+from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport
-from sealift.crypto.identity import Identity, create_identity
-from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import SealiftError
-from sealift.ids import Role, VisitId
-from sealift.lab.attacks.office import RULE, Office
-from sealift.release.agreement import (
-    Agreement,
-    Party,
-    PartyRole,
-    References,
-    Resource,
-    TravelRule,
-)
-from sealift.release.bundle import measure_bundle
+from sealift.lab.worlds.brokers import open_broker
+from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_resource
+from sealift.lab.worlds.softwarehost import software_host
+from sealift.lab.worlds.visits import ROW_BYTES, VisitWorld
+from sealift.release.agreement import References, ReleaseRule, Resource
+from sealift.release.collect import collect_release
+from sealift.release.enrol import enrol
 from sealift.release.receipt import SignedReceipt
-from sealift.release.signed import SignedAgreement, add_signature, verify
 from sealift.session.endpoint import Endpoint
-from sealift.session.session import Session, accept, connect
-from sealift.train.receipts import ReceiptWriter, prove_instance
-from sealift.travel.accelerator import HostedVisit
-from sealift.travel.holder import HeldResource, Provisioning
-from sealift.travel.hostsetup import (
-    GroupResult,
-    HostSetup,
-    LoadedCargo,
-    ReleasedResource,
-)
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
-from sealift.travel.messages import OfferVisit, VisitEnded
-from sealift.travel.peers import expect_accelerator, expect_holder
+from sealift.session.session import Session
+from sealift.travel.hostsetup import GroupResult, LoadedCargo
+from sealift.travel.lease import Lease, SignedLease
+from sealift.travel.messages import VisitEnded
+from sealift.travel.peers import expect_at_broker
 from sealift.travel.pool import CPUPool, Pool
-from sealift.travel.rules import VisitRules
-from sealift.travel.settings import TravelSettings
 
 OWNERS: Final = ("ada", "bern")
+ADA, BERN = OWNERS
 ROWS: Final = 24
 CELL_ROWS: Final = 4
-ROW_BYTES: Final = 40
-RECORD_BYTES: Final = 96  # ten records, whose edges fall between rows' edges
+NOTHING_LEFT: Final = "nothing-left"
 CANARY: Final = b"canary: these rows are private!!"
 LEASE_S: Final = 30.0
+HEARTBEAT_S: Final = 30.0
+PROGRAMS: Final = (
+    ("/usr/bin/python3.11", b"interpreter"),
+    ("/usr/bin/agent", b"agent"),
+)
 Between = Callable[[Session, Lease], Session]
+Change = Callable[[Appraiser], Appraiser]
+
+
+def train(owner: str) -> str:
+    """The name of an owner's rows."""
+    return f"{owner}-train"
+
+
+def refusal(step: Callable[[], object]) -> str:
+    """The stable name of what refuses a step; empty if nothing does."""
+    try:
+        step()
+    except SealiftError as error:
+        return error.code
+    return ""
 
 
 class KeptPool(CPUPool):
@@ -76,17 +78,6 @@ class KeptPool(CPUPool):
         """Keep what is left in it, then give it back."""
         self.remains = b"".join(bytes(region) for region in self.regions().values())
         super().close()
-
-
-class StageClock:
-    """The accelerator's seconds: real ones, and those that an attack adds."""
-
-    def __init__(self) -> None:
-        self.added_s = 0.0
-
-    def __call__(self) -> float:
-        """Seconds."""
-        return time.monotonic() + self.added_s
 
 
 @dataclass(slots=True)
@@ -111,24 +102,20 @@ class Visited:
         return self.ended.reason
 
 
-class Stage:
-    """Everything that a visit needs.
+class Stage(VisitWorld):
+    """Two owners' visits, and the office.
 
     Args:
-        folder: Gets the sealed files.
+        folder: Gets everything; its path must be short.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.clock = StageClock()
-        self.attester_key = SigningKey.generate()
-        self.identities = {name: create_identity(name) for name in OWNERS}
-        self.folder = folder
-        self._files = ExitStack()
-        self._keys = {f"{name}-train": SecretKey.generate() for name in OWNERS}
-        self.held = {name: self._seal(folder, name) for name in OWNERS}
-        self.agreement = verify(self.agree(self._draft()))
-        self.endpoint = self._start_accelerator()
-        self._rules = VisitRules(max_visits=RULE.max_visits)
+        consortium = make_consortium(
+            OWNERS, ("train",), cell_rows=CELL_ROWS, output=ONE_HOLDER
+        )
+        super().__init__(folder, consortium, rows=ROWS, lease_s=LEASE_S)
+        self.added_s = 0.0
+        self.identities = self.consortium.identities
         self._memory = b""
         self._pools: list[KeptPool] = []
         self._office: Office | None = None
@@ -139,8 +126,7 @@ class Stage:
         """Where keys are asked for; made when it is first needed."""
         if self._office is None:
             self._offices += 1
-            folder = self.folder / f"o{self._offices}"
-            self._office = Office(folder)
+            self._office = Office(self.folder / f"o{self._offices}")
         return self._office
 
     def renew_office(self) -> None:
@@ -152,57 +138,41 @@ class Stage:
     def close(self) -> None:
         """Switch off what was started."""
         self.renew_office()
-        self._files.close()
+        super().close()
 
-    @property
-    def instance(self) -> PublicKey:
-        """The accelerator's instance key."""
-        return self.endpoint.instance.public_key
+    def clock(self) -> float:
+        """The accelerator's seconds: real ones, and those that an attack adds."""
+        return time.monotonic() + self.added_s
 
-    @property
-    def terms(self) -> LeaseTerms:
-        """What a lease must say here."""
-        return LeaseTerms(
-            orchestrator=self.identities[OWNERS[-1]].public_key,
-            job="stage",
-            agreement=self.agreement.digest,
-            accelerator=self.endpoint.instance.public_key,
-            longest_s=LEASE_S,
-        )
+    def rows_of(self, _resource: Resource) -> bytes:
+        """Random rows behind a canary."""
+        return CANARY + secrets.token_bytes(ROWS * ROW_BYTES - len(CANARY))
 
-    def sign(self, lease: Lease) -> SignedLease:
-        """By the operator."""
-        return sign_lease(lease, self.identities[OWNERS[-1]])
+    def make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
+        """Memory that is looked at afterwards."""
+        self._pools.append(KeptPool(buffer_bytes, record_bytes))
+        return self._pools[-1]
 
-    def data_key(self, owner: str) -> SecretKey:
-        """What opens an owner's sealed file."""
-        return self._keys[f"{owner}-train"]
-
-    def _start_accelerator(self) -> Endpoint:
-        return Endpoint(
-            role=Role.ACCELERATOR,
-            name="accelerator",
-            agreement=self.agreement.digest,
-            attester=DevelopmentAttester(
-                self.attester_key,
-                role=Role.ACCELERATOR,
-                code_bundle=self.agreement.agreement.code.digest,
-            ),
-        )
+    def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
+        """Keep what work can see."""
+        self._memory = b"".join(bytes(each.view) for each in cargo)
+        return super().work(cargo)
 
     def change_rows(self, owner: str) -> None:
         """Seal other rows under the same key, and show the leaves that were agreed."""
-        held = self.held[owner]
-        changed = self._seal(self.folder / "changed", owner)
-        self.held[owner] = replace(held, source=changed.source)
+        name, agreed = train(owner), self.held[train(owner)]
+        self.folder, home = self.folder / "changed", self.folder
+        self.folder.mkdir(exist_ok=True)
+        self.seal(agreed.resource, self.consortium)
+        self.folder = home
+        self.held[name] = replace(agreed, source=self.held[name].source)
 
     def visit(
         self,
-        owner: str = OWNERS[0],
+        owner: str = ADA,
         *,
         between: Between = lambda session, _lease: session,
         lease: Callable[[Lease], Lease] = lambda lease: lease,
-        lease_s: float = LEASE_S,
         rows: int = ROWS,
     ) -> Visited:
         """One visit: the accelerator here, the holder in another thread.
@@ -211,16 +181,17 @@ class Stage:
             owner: Who is visited.
             between: What stands between holder and session.
             lease: Changes the lease before the orchestrator signs it.
-            lease_s: Seconds of the lease.
             rows: How many are asked for, from the first one on.
         """
         theirs, ours = memory_pair()
-        offer = self._offer(owner, rows)
-        hosted = HostedVisit(offer, self._setup(ours))
-        signed = self._grant(offer, hosted, lease, lease_s)
+        hosted = self.host(
+            offer := self.offer(owner, rows=rows),
+            lambda lease, left_s: self.accept(ours, lease, left_s),
+        )
+        signed = self.sign(lease(self.grant(offer, hosted.offered()).lease))
         visited = Visited(signed.lease)
         holder = threading.Thread(
-            target=self._bring, args=(theirs, signed, between, visited), daemon=True
+            target=self._attend, args=(theirs, signed, between, visited), daemon=True
         )
         holder.start()
         visited.ended = hosted.run(signed)
@@ -230,162 +201,100 @@ class Stage:
         visited.after = self._pools[-1].remains
         return visited
 
-    def _bring(
+    def _attend(
         self, line: Transport, signed: SignedLease, between: Between, visited: Visited
     ) -> None:
-        endpoint = Endpoint(
-            role=Role.HOLDER,
-            name=signed.lease.holder,
-            agreement=self.agreement.digest,
-            identity=self.identities[signed.lease.holder],
-        )
-        provisioning = Provisioning(
-            self.held[signed.lease.holder],
-            signed,
-            clock=time.monotonic,
-            check_heads=lambda _heads: None,
-            require_allowed=lambda: None,
-            receipt_wait_s=LEASE_S,
-        )
         try:
-            with connect(line, endpoint, expect_accelerator(self.agreement)) as session:
-                visited.receipt = provisioning.provision(between(session, signed.lease))
+            with self.connect(line, signed.lease.holder) as session:
+                told = self.provision(between(session, signed.lease), signed)
+                visited.receipt = told
         except SealiftError:
             return  # the accelerator's side says how it ended
 
-    def _offer(self, owner: str, rows: int) -> OfferVisit:
-        return OfferVisit(
-            visit=VisitId.generate(),
-            number=1,
-            epoch=0,
-            holder=owner,
-            resource=f"{owner}-train",
-            purpose="train",
-            first_row=0,
-            rows=rows,
-        )
 
-    def _grant(
-        self,
-        offer: OfferVisit,
-        hosted: HostedVisit,
-        change: Callable[[Lease], Lease],
-        lease_s: float,
-    ) -> SignedLease:
-        offered = hosted.offered()
-        lease = Lease(
-            job="stage",
-            visit=offer.visit,
-            agreement=self.agreement.digest,
-            accelerator=self.endpoint.instance.public_key,
-            holder=offer.holder,
-            resource=offer.resource,
-            purpose="train",
-            handle=offered.handle,
-            offset=0,
-            max_bytes=offered.buffer_bytes,
-            dtype="uint8",
-            shape=(offer.rows, ROW_BYTES),
-            first_row=0,
-            mode="write-only",
-            lease_s=lease_s,
-            content=self.held[offer.holder].resource.content,
-        )
-        return self.sign(change(lease))
+class Office:
+    """One owner's broker and one host, whose kernel measures what it is told.
 
-    def _setup(self, line: Transport) -> HostSetup:
-        def meet(lease: Lease, left_s: float) -> Session:
-            policy = expect_holder(self.agreement, lease)
-            return accept(line, self.endpoint, policy, left_s)
+    Args:
+        folder: Gets vault, log and the software TPM.
 
-        return HostSetup(
-            released={
-                held.resource.name: ReleasedResource(
-                    held.resource, self._keys[held.resource.name]
-                )
-                for held in self.held.values()
-            },
-            terms=self.terms,
-            heads=tuple,
-            rules=self._rules,
-            meet=meet,
-            check=lambda _cargo: None,
-            work=self._work,
-            sign=ReceiptWriter(
-                self.endpoint.instance,
-                prove_instance(self.endpoint, self.agreement),
-                tuple,
-                TravelSettings(),
-                "none",
+    Raises:
+        UnavailableError: ``guest-tpm``, without swtpm.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._stack = ExitStack()
+        self.folder = folder
+        (folder / "host").mkdir(parents=True)
+        self.host = self._stack.enter_context(software_host(folder / "host", PROGRAMS))
+        self.material = secrets.token_bytes(KEY_BYTES)
+        self.key = SecretKey(self.material)
+        parties = make_consortium(OWNERS, ("train",))
+        parties.keys[train(ADA)] = self.key
+        self.identity = parties.identities[ADA]
+        rule = ReleaseRule(lease_s=600.0, heartbeat_s=HEARTBEAT_S)
+        self.consortium = parties.changed(
+            rehearse=Level.ATTESTED_HOST,
+            references=References(
+                (), enrollers=(self.identity.public_key,), tpm=self.host.references()
             ),
-            make_pool=self._make_pool,
-            clock=self.clock,
-            tell=lambda _phase: None,
+            resources=tuple(
+                make_resource(owner, key=parties.keys[train(owner)], rule=rule)
+                for owner in OWNERS
+            ),
+            output=ONE_HOLDER,
         )
+        self.box = self._stack.enter_context(open_broker(self.consortium, ADA, folder))
+        self.agreement = self.box.agreement
+        bundle = self.agreement.agreement.code.digest
+        self.host.attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))
+        with self.box.session(self.host_endpoint(None)) as session:
+            enrol(session, self.host.attester, self.identity.public_key)
 
-    def _make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
-        self._pools.append(KeptPool(buffer_bytes, record_bytes))
-        return self._pools[-1]
+    def ask(
+        self, attester: Attester | None = None, change: Change | None = None
+    ) -> str:
+        """Ask for the key: why it was refused, or nothing if it came.
 
-    def _work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
-        self._memory = b"".join(bytes(each.view) for each in cargo)
-        return GroupResult({each.resource.name: {"loss": 0.5} for each in cargo})
+        Args:
+            attester: Whose evidence is shown, if not the host's.
+            change: What the agreement says otherwise.
+        """
+        shown = self.host_endpoint(attester or self.host.attester)
+        policy = expect_at_broker(self.agreement)
+        if change is not None:
+            assert policy.appraiser is not None
+            policy = replace(policy, appraiser=change(policy.appraiser))
+        try:
+            with self.box.session(shown, policy) as session:
+                self.collect(session)
+        except SealiftError as error:
+            return self.box.refused or error.code
+        return ""
 
-    def _seal(self, folder: Path, owner: str) -> HeldResource:
-        folder.mkdir(exist_ok=True)
-        name, rows = f"{owner}-train", secrets.token_bytes(ROWS * ROW_BYTES)
-        plain = CANARY + rows[len(CANARY) :]
-        card = write_sealed_file(
-            folder / f"{name}.sealed",
-            [plain],
-            key=self._keys[name],
-            total_bytes=len(plain),
-            record_bytes=RECORD_BYTES,
+    def host_endpoint(self, attester: Attester | None) -> Endpoint:
+        """A fresh accelerator on the host, which shows this evidence."""
+        return self.consortium.accelerator(attester=attester)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """The host's session with the broker."""
+        with self.box.session(self.host_endpoint(self.host.attester)) as session:
+            yield session
+
+    def collect(self, session: Session) -> None:
+        """The key of the one resource, verified and forgotten."""
+        key, _ = collect_release(
+            session, self.agreement, train(ADA), clock=time.monotonic
         )
-        resource = Resource(
-            name=name,
-            owner=owner,
-            part="train",
-            rows=ROWS,
-            row_bytes=ROW_BYTES,
-            cell_rows=CELL_ROWS,
-            total_bytes=len(plain),
-            record_bytes=RECORD_BYTES,
-            schema={"fields": [{"name": "x", "dtype": "float64", "shape": [5]}]},
-            content=card.content.digest,
-            key=key_commitment(self._keys[name], name),
-        )
-        source = self._files.enter_context(RawSealedFile(card.path))
-        return HeldResource(resource, source, card.leaves)
+        key.wipe()
 
-    def agree(self, agreement: Agreement) -> SignedAgreement:
-        """The agreement, signed by everybody."""
-        signed = SignedAgreement(agreement)
-        for identity in self.identities.values():
-            signed = add_signature(signed, identity)
-        return signed
+    def close(self) -> None:
+        """Switch the host off, close vault and log."""
+        self._stack.close()
 
-    def _draft(self) -> Agreement:
-        return Agreement(
-            about="train",
-            name="stage",
-            number=1,
-            predecessor=None,
-            parties=tuple(map(_party, self.identities.values())),
-            code=measure_bundle({"recipe.py": b"def build(): ...\n"}, "recipe.py"),
-            accept=(Level.DEVELOPMENT,),
-            references=References((self.attester_key.public_key,)),
-            resources=tuple(held.resource for held in self.held.values()),
-            model_owner=OWNERS[-1],
-            operator=OWNERS[-1],
-            output=RULE,
-            travel=TravelRule(1, LEASE_S),
-        )
+    def __enter__(self) -> Office:
+        return self
 
-
-def _party(identity: Identity) -> Party:
-    """Everybody owns data; the last one brings and runs all the rest."""
-    roles: tuple[PartyRole, ...] = ("data_owner",)
-    if identity.name == OWNERS[-1]:
-        roles = ("data_owner", "model_owner", "code_owner", "operator")
-    return Party(identity.name, roles, identity.public_key, identity.card.hpke)
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,4 +1,7 @@
-"""Attacks on a visit: T1 the lease, T3 the next key, T4 splicing, T8 stalling."""
+"""Attacks on a visit: the lease (T1), reading (T2), the next key (T3), splicing (T4).
+
+And what the visit leaves behind (T6), stalling (T8), other rows (T9).
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,34 @@ from sealift.lab.attacks.follower import (
     follow,
     under_ratchet,
 )
-from sealift.lab.attacks.stage import CANARY, LEASE_S, OWNERS, Stage
-from sealift.lab.demo.hostile import BEYOND_LEASE, REPLAY, HostileSession
-from sealift.lab.demo.passing import PassingSession, copy_key
+from sealift.lab.attacks.stage import (
+    ADA,
+    BERN,
+    CANARY,
+    LEASE_S,
+    NOTHING_LEFT,
+    Stage,
+    refusal,
+    train,
+)
+from sealift.lab.worlds.holders import (
+    BEYOND_LEASE,
+    REPLAY,
+    HostileSession,
+    InterposedSession,
+)
 from sealift.session.session import Session
 from sealift.travel.frame import Frame, Placement, build_frame, parse_frame
 from sealift.travel.lease import Lease
 from sealift.travel.messages import Present, parse_message
+from sealift.travel.pool import CPUPool
+from sealift.travel.scrub import scrub
 
-Spoil = Callable[[PassingSession, Frame, bytes], bytes]
+Spoil = Callable[[InterposedSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3
 
 
-class SpoilingSession(PassingSession):
+class SpoilingSession(InterposedSession):
     """Sends what ``spoil`` makes of each frame; nothing if that is empty."""
 
     def __init__(self, session: Session, lease: Lease, spoil: Spoil) -> None:
@@ -47,15 +65,7 @@ class SpoilingSession(PassingSession):
             super().send_raw(spoiled)
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A lease's digest with a handle that need not be its own."""
-
-    handle: Handle
-    digest: Digest
-
-
-class RecordingSession(PassingSession):
+class RecordingSession(InterposedSession):
     """Behaves, and keeps what crossed, and every key that the holder was given."""
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -83,7 +93,7 @@ class RecordingSession(PassingSession):
         super().send_raw(frame)
 
 
-class AskingSession(PassingSession):
+class AskingSession(InterposedSession):
     """Asks for memory where frames belong, and keeps what it is told."""
 
     def __init__(self, session: Session, lease: Lease) -> None:
@@ -101,6 +111,20 @@ class AskingSession(PassingSession):
         return self.told[-1]
 
 
+def honest(stage: Stage) -> bool:
+    """The same visit without an attack ends in a receipt."""
+    visited = stage.visit()
+    return not visited.refusal and visited.receipt is not None
+
+
+def next_holder(stage: Stage) -> bool:
+    """The next holder is served."""
+    return not stage.visit(BERN).refusal
+
+
+# The lease (T1), and reading (T2).
+
+
 def beyond_lease(stage: Stage) -> str:
     """An authenticated frame behind the end of the lease."""
     return _hostile(stage, BEYOND_LEASE)
@@ -109,7 +133,7 @@ def beyond_lease(stage: Stage) -> str:
 def foreign_buffer(stage: Stage) -> str:
     """An authenticated frame for another buffer."""
 
-    def spoil(session: PassingSession, frame: Frame, _raw: bytes) -> bytes:
+    def spoil(session: InterposedSession, frame: Frame, _raw: bytes) -> bytes:
         return _rebuilt(session, frame, frame.record, handle=Handle.generate())
 
     return _spoiled(stage, spoil)
@@ -121,37 +145,27 @@ def restarted_accelerator(stage: Stage) -> str:
     return stage.visit(lease=lambda lease: replace(lease, accelerator=former)).refusal
 
 
-def replayed(stage: Stage) -> str:
-    """The first frame once more, in place of the second."""
-    return _hostile(stage, REPLAY)
+def asks_for_memory(stage: Stage) -> str:
+    """A request for another owner's rows, in place of a frame; and what it is told."""
+    stage.visit(BERN)
+    asking: list[AskingSession] = []
+
+    def between(session: Session, lease: Lease) -> Session:
+        asking.append(AskingSession(session, lease))
+        return asking[0]
+
+    refused = stage.visit(between=between).refusal
+    return "" if any(CANARY in told for told in asking[0].told) else refused
 
 
-def swapped_record(stage: Stage) -> str:
-    """Another owner's record in a frame that is authentic."""
-    other = stage.held[OWNERS[1]].source
-
-    def spoil(session: PassingSession, frame: Frame, _raw: bytes) -> bytes:
-        return _rebuilt(session, frame, other.record(frame.record_index))
-
-    return _spoiled(stage, spoil)
-
-
-def flipped_byte(stage: Stage) -> str:
-    """One bit of a record changed on the way."""
-
-    def spoil(_session: PassingSession, _frame: Frame, raw: bytes) -> bytes:
-        changed = bytearray(raw)
-        changed[-20] ^= 1
-        return bytes(changed)
-
-    return _spoiled(stage, spoil)
+# The next key (T3), and splicing (T4).
 
 
 def next_visit(stage: Stage) -> str:
     """The former holder's key, and what a public ratchet makes of it, on later frames."""
-    former, later = _record(stage), _record(stage, OWNERS[1])
+    former, later = _record(stage), _record(stage, BERN)
     assert former.visit_key is not None, "the visit was verified"
-    key = copy_key(former.visit_key)
+    key = former.visit_key.twin()
     for _ in range(STEPS + 1):
         if _authenticates(key, later):
             return ""
@@ -161,7 +175,7 @@ def next_visit(stage: Stage) -> str:
 
 def right_key(stage: Stage) -> bool:
     """The key of the visit itself authenticates its frames."""
-    recorded = _record(stage, OWNERS[1])
+    recorded = _record(stage, BERN)
     return recorded.visit_key is not None and _authenticates(
         recorded.visit_key, recorded
     )
@@ -169,48 +183,75 @@ def right_key(stage: Stage) -> bool:
 
 def follow_records(stage: Stage) -> str:
     """A past holder's keys, ratcheted forward, on the records of the next visit."""
-    former, later = _record(stage), _record(stage, OWNERS[1])
+    former, later = _record(stage), _record(stage, BERN)
     read = follow(former.keys, later.recorded())
     return "" if read else AuthenticationError.default_code
 
 
 def follow_ratchet(stage: Stage) -> bool:
     """Where keys are ratcheted forward, the same attack reads the next holder's rows."""
-    former, later = _record(stage), _record(stage, OWNERS[1])
-    data_key = stage.data_key(OWNERS[1])
+    former, later = _record(stage), _record(stage, BERN)
+    data_key = stage.consortium.keys[train(BERN)]
     ratcheted = under_ratchet(later.recorded(), data_key, former.keys[-1])
     return CANARY in follow(former.keys, ratcheted)
 
 
-def changed_rows(stage: Stage) -> str:
-    """Other rows than those committed to, properly sealed by the holder of the key."""
-    agreed = stage.held[OWNERS[0]]
-    stage.change_rows(OWNERS[0])
-    try:
-        return stage.visit().refusal
-    finally:
-        stage.held[OWNERS[0]] = agreed
+def replayed(stage: Stage) -> str:
+    """The first frame once more, in place of the second."""
+    return _hostile(stage, REPLAY)
 
 
-def asks_for_memory(stage: Stage) -> str:
-    """A request for another owner's rows, in place of a frame; and what it is told."""
-    stage.visit(OWNERS[1])
-    asking: list[AskingSession] = []
+def swapped_record(stage: Stage) -> str:
+    """Another owner's record in a frame that is authentic."""
+    other = stage.held[train(BERN)].source
 
-    def between(session: Session, lease: Lease) -> Session:
-        asking.append(AskingSession(session, lease))
-        return asking[0]
+    def spoil(session: InterposedSession, frame: Frame, _raw: bytes) -> bytes:
+        return _rebuilt(session, frame, other.record(frame.record_index))
 
-    refusal = stage.visit(between=between).refusal
-    return "" if any(CANARY in told for told in asking[0].told) else refusal
+    return _spoiled(stage, spoil)
+
+
+def flipped_byte(stage: Stage) -> str:
+    """One bit of a record changed on the way."""
+
+    def spoil(_session: InterposedSession, _frame: Frame, raw: bytes) -> bytes:
+        changed = bytearray(raw)
+        changed[-20] ^= 1
+        return bytes(changed)
+
+    return _spoiled(stage, spoil)
+
+
+# What is left (T6), stalling (T8), other rows than those committed to (T9).
+
+
+def look_for_rows(stage: Stage) -> str:
+    """Look for the rows in the visit's memory after it has ended."""
+    visited = stage.visit()
+    return "" if CANARY in visited.after or any(visited.after) else NOTHING_LEFT
+
+
+def rows_are_found(stage: Stage) -> bool:
+    """The same search finds them while the visit goes on."""
+    return CANARY in stage.visit().inside
+
+
+def idle_scrub(_stage: Stage) -> str:
+    """A scrub that does not write is noticed when the memory is read back."""
+    return _scrub_refusal(writes=False)
+
+
+def scrub_works(_stage: Stage) -> bool:
+    """The real one passes."""
+    return not _scrub_refusal(writes=True)
 
 
 def late_frames(stage: Stage) -> str:
     """Frames after the lease's seconds have passed, suspension included."""
 
-    def spoil(_session: PassingSession, frame: Frame, raw: bytes) -> bytes:
+    def spoil(_session: InterposedSession, frame: Frame, raw: bytes) -> bytes:
         if frame.sequence == 1:
-            stage.clock.added_s += LEASE_S
+            stage.added_s += LEASE_S
         return raw
 
     return _spoiled(stage, spoil)
@@ -219,31 +260,38 @@ def late_frames(stage: Stage) -> str:
 def stalled(stage: Stage) -> str:
     """A holder that says nothing any more, with the lease in its hands."""
 
-    def spoil(_session: PassingSession, frame: Frame, raw: bytes) -> bytes:
+    def spoil(_session: InterposedSession, frame: Frame, raw: bytes) -> bytes:
         if frame.sequence == 0:
             return raw
         time.sleep(2 * STALL_S)
         return b""
 
-    def between(session: Session, lease: Lease) -> Session:
-        return SpoilingSession(session, lease, spoil)
-
-    return stage.visit(between=between, lease_s=STALL_S).refusal
+    return _spoiled(stage, spoil, lambda lease: replace(lease, lease_s=STALL_S))
 
 
-def honest(stage: Stage) -> bool:
-    """The same visit without an attack ends in a receipt."""
-    visited = stage.visit()
-    return not visited.refusal and visited.receipt is not None
+def changed_rows(stage: Stage) -> str:
+    """Other rows than those committed to, properly sealed by the holder of the key."""
+    agreed = stage.held[train(ADA)]
+    stage.change_rows(ADA)
+    try:
+        return stage.visit().refusal
+    finally:
+        stage.held[train(ADA)] = agreed
 
 
-def next_holder(stage: Stage) -> bool:
-    """The next holder is served."""
-    return not stage.visit(OWNERS[1]).refusal
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A lease's digest with a handle that need not be its own."""
+
+    handle: Handle
+    digest: Digest
 
 
 def _rebuilt(
-    session: PassingSession, frame: Frame, record: Buffer, handle: Handle | None = None
+    session: InterposedSession,
+    frame: Frame,
+    record: Buffer,
+    handle: Handle | None = None,
 ) -> bytes:
     """The same frame with another record or handle and a MAC that fits."""
     assert session.visit_key is not None, "frames are built with it"
@@ -255,20 +303,21 @@ def _rebuilt(
 
 
 def _hostile(stage: Stage, attack: str) -> str:
-    def between(session: Session, lease: Lease) -> Session:
-        return HostileSession(session, lease, attack=attack)
-
-    return stage.visit(between=between).refusal
-
-
-def _spoiled(stage: Stage, spoil: Spoil) -> str:
-    def between(session: Session, lease: Lease) -> Session:
-        return SpoilingSession(session, lease, spoil)
-
-    return stage.visit(between=between).refusal
+    return stage.visit(
+        between=lambda session, lease: HostileSession(session, lease, attack=attack)
+    ).refusal
 
 
-def _record(stage: Stage, owner: str = OWNERS[0]) -> RecordingSession:
+def _spoiled(
+    stage: Stage, spoil: Spoil, lease: Callable[[Lease], Lease] = lambda lease: lease
+) -> str:
+    return stage.visit(
+        between=lambda session, lease: SpoilingSession(session, lease, spoil),
+        lease=lease,
+    ).refusal
+
+
+def _record(stage: Stage, owner: str = ADA) -> RecordingSession:
     found: list[RecordingSession] = []
 
     def between(session: Session, lease: Lease) -> Session:
@@ -282,9 +331,19 @@ def _record(stage: Stage, owner: str = OWNERS[0]) -> RecordingSession:
 def _authenticates(key: SecretKey, recorded: RecordingSession) -> bool:
     """Whether a key authenticates any recorded frame."""
     for raw in recorded.frames:
-        try:
+        with suppress(AuthenticationError):
             parse_frame(raw).authenticate(key, recorded.lease.digest)
-        except AuthenticationError:
-            continue
-        return True
+            return True
     return False
+
+
+def _scrub_refusal(*, writes: bool) -> str:
+    pool = CPUPool(len(CANARY), len(CANARY))
+    pool.buffer[:] = CANARY
+    try:
+        if writes:
+            return refusal(lambda: scrub(pool.regions()))
+        return refusal(lambda: scrub(pool.regions(), write=lambda _region: None))
+    finally:
+        scrub(pool.regions())
+        pool.close()

@@ -15,9 +15,9 @@ from sealift.errors import IntegrityError
 from sealift.lab.demo.hostterms import HEARTBEAT_S
 from sealift.lab.demo.rehearsedhost import RehearsedHost
 from sealift.lab.demo.secondact import BOUND_S, Revocation, run_second_act
-from sealift.lab.demo.slow import PACE_S
 from sealift.lab.demo.travelrun import NO_STOPS
 from sealift.lab.demo.world import make_world, second_act
+from sealift.lab.worlds.holders import PACE_S
 
 
 def measure_revocation(say: Callable[[str], None] = print) -> dict[str, float]:

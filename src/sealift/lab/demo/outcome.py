@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sealift.lab.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.lab.demo.progress import AttackSeen, Progress
 from sealift.lab.demo.secondact import Revocation
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
 from sealift.lab.demo.world import Travel
+from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.release.agreement import Agreement
 from sealift.release.audit import Entry
 from sealift.release.receipt import Receipt

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from sealift.lab.worlds import holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
 from sealift.train.household import Household
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 
-HOSTILE: Final = {"south": "sealift.lab.demo.hostile"}  # attacks first, then behaves
-SLOW: Final = dict.fromkeys(OWNERS, "sealift.lab.demo.slow")
+HOSTILE: Final = {"south": "hostile"}  # attacks first, then behaves
+SLOW: Final = dict.fromkeys(OWNERS, "slow")
 NORMAL: Final = "sealift"
 
 
@@ -36,7 +37,7 @@ def start_others(
         house: Starts them.
         world: Made by ``make_world``.
         port: Of the orchestrator.
-        unusual: Modules that run in an ordinary holder's place, by owner.
+        unusual: How a holder is up to something (``worlds.holders``), by owner.
         agent: What attests for the accelerator's host; empty for a software key.
     """
     dial = ["--orchestrator", f"127.0.0.1:{port}"]
@@ -48,12 +49,11 @@ def start_others(
         home = world.home(owner)
         broker = ["broker", world.job, *_key(home), *_stores(home), *dial, *_EVENTS]
         house.start(f"broker-{owner}", NORMAL, broker)
-        holder = [world.job, *_key(home), *_cargo(home), *dial]
+        join = [world.job, *_key(home), *_cargo(home), *_stores(home), *dial, *_EVENTS]
         if owner in unusual:
-            house.start(f"holder-{owner}", unusual[owner], holder)
+            house.start(f"holder-{owner}", holders.MODULE, [unusual[owner], *join])
         else:
-            joins = ["join", *holder, *_stores(home), "--holder-only", *_EVENTS]
-            house.start(f"holder-{owner}", NORMAL, joins)
+            house.start(f"holder-{owner}", NORMAL, ["join", "--holder-only", *join])
 
 
 _EVENTS: Final = ("--events", "-")

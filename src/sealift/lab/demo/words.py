@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.lab.demo.hostile import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
+from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.train.sandbox.confine import Confinement
 
 REHEARSED_BANNER: Final = (

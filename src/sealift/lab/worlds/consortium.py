@@ -111,6 +111,7 @@ def draft(
     """
     main = next(card for card, roles in parties.items() if "operator" in roles)
     fields: dict[str, Any] = {
+        "about": "train",
         "name": "joint-digits",
         "number": 1,
         "predecessor": None,

@@ -14,56 +14,36 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from typing import Final
 
-from sealift.lab.attacks.memory import NOTHING_LEFT
-from sealift.lab.attacks.stage import CANARY, Stage
+from sealift.lab.attacks.stage import CANARY, NOTHING_LEFT, Stage
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
 from sealift.train.worker.area import Area
 
-NOT_PERMITTED = "not-permitted"
-_WALLS = "seccomp"
-_MEMORY_BYTES = 1 << 40
-_MARK = 0x5EA1
+NOT_PERMITTED: Final = "not-permitted"
+_WALLS: Final = "seccomp"
+_MEMORY_BYTES: Final = 1 << 40
+_MARK: Final = 0x5EA1
 
 
-def flag_of_a_file(_stage: Stage) -> str:
-    """A flag of an open file, which whoever else has it open has, too."""
-    return _refusal("flag", _WALLS)
+def confined(act: str) -> Callable[[Stage], str]:
+    """What the kernel answers to an act of a confined process."""
+    return lambda _stage: _run(act, _WALLS)
 
 
-def flag_is_set(_stage: Stage) -> bool:
-    """Without walls."""
-    return not _refusal("flag", "")
-
-
-def pages_dropped(_stage: Stage) -> str:
-    """A library's pages put out of memory, for somebody who times reading them."""
-    return _refusal("drop", _WALLS)
-
-
-def pages_are_dropped(_stage: Stage) -> bool:
-    """Without walls."""
-    return not _refusal("drop", "")
-
-
-def pages_asked_for(_stage: Stage) -> str:
-    """Which pages the slice before has brought into memory."""
-    return _refusal("ask", _WALLS)
-
-
-def pages_are_told(_stage: Stage) -> bool:
-    """Without walls."""
-    return not _refusal("ask", "")
+def free(act: str) -> Callable[[Stage], bool]:
+    """Whether the same is done without walls."""
+    return lambda _stage: not _run(act, "")
 
 
 def offset_left(_stage: Stage) -> str:
     """Bits in the offset of whatever is open, when a worker's descriptors are closed."""
-    return "" if _offset_after(kept=False) == _MARK else NOTHING_LEFT
+    return "" if _offset_after("") == _MARK else NOTHING_LEFT
 
 
 def offset_is_there(_stage: Stage) -> bool:
     """With the descriptors that a worker was sent."""
-    return _offset_after(kept=True) == _MARK
+    return _offset_after("kept") == _MARK
 
 
 def spoiled_overwriting(_stage: Stage) -> str:
@@ -88,24 +68,18 @@ def _after_closing(*, overwrites: bool) -> bytes:
         return os.pread(seen.fileno(), len(CANARY), 0)
 
 
-def _offset_after(*, kept: bool) -> int:
+def _offset_after(kept: str) -> int:
     with os.fdopen(os.memfd_create("bundle"), "rb") as shared:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            __name__,
-            "carry",
-            "kept" if kept else "",
-        ]
-        subprocess.run(command, check=True, pass_fds=[shared.fileno()])  # noqa: S603
+        _run("carry", kept, shared.fileno())
         return os.lseek(shared.fileno(), 0, os.SEEK_CUR)
 
 
-def _refusal(act: str, walls: str) -> str:
-    """What the kernel answered to one act, in a process of its own."""
-    command = [sys.executable, "-P", "-m", __name__, act, walls]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+def _run(act: str, argument: str, *descriptors: int) -> str:
+    """Do it in a process of its own; what that said."""
+    command = [sys.executable, "-P", "-m", __name__, act, argument]
+    done = subprocess.run(  # noqa: S603 - ourselves
+        command, check=True, stdout=subprocess.PIPE, text=True, pass_fds=descriptors
+    )
     return done.stdout
 
 
@@ -123,8 +97,11 @@ def _act(name: str, walls: str) -> None:
     file = os.open(ctypes.__file__, os.O_RDONLY)
     os.read(file, 1)  # in memory, so that to ask for it is answered
     acts: dict[str, Callable[[], object]] = {
+        # A flag, which whoever else has the file open has, too.
         "flag": lambda: fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND),
+        # A library's pages put out of memory, for somebody who times reading them.
         "drop": lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED),
+        # Which pages the slice before has brought into memory.
         "ask": lambda: os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT),
     }
     if walls:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.certificate import read_certificate
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer, SigningKey
-from sealift.errors import SealiftError
 from sealift.ids import Buffer, Role
-from sealift.lab.attacks.rules import refusal
-from sealift.lab.attacks.stage import OWNERS, Stage
-from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.lab.attacks.stage import ADA, Stage, refusal
+from sealift.session.endpoint import PeerPolicy
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry, prover
 from sealift.session.relay.server import Relay
@@ -37,38 +35,29 @@ class _Claimed:
 
 def claims_a_party(stage: Stage) -> str:
     """A session in the name of a party whose key one does not have."""
-    return _met(stage, _Claimed(stage.identities[OWNERS[0]].public_key))
+    return _met(stage, _Claimed(stage.identities[ADA].public_key))
 
 
 def is_that_party(stage: Stage) -> bool:
     """The party itself is met."""
-    return not _met(stage, stage.identities[OWNERS[0]])
+    return not _met(stage, stage.identities[ADA])
 
 
 def _met(stage: Stage, signer: Signer) -> str:
     theirs, ours = memory_pair()
-    endpoint = Endpoint(
-        role=Role.HOLDER,
-        name=OWNERS[0],
-        agreement=stage.agreement.digest,
-        identity=signer,
-    )
-    policy = PeerPolicy(
+    own = replace(stage.consortium.endpoint(Role.HOLDER, ADA), identity=signer)
+    wanted = PeerPolicy(
         roles=frozenset({Role.HOLDER}),
         require_identity=True,
-        identities={OWNERS[0]: stage.identities[OWNERS[0]].public_key},
+        identities={ADA: stage.identities[ADA].public_key},
     )
-
-    def come() -> None:
-        refusal(lambda: connect(theirs, endpoint, expect_accelerator(stage.agreement)))
-
-    caller = threading.Thread(target=come, daemon=True)
+    expected = expect_accelerator(stage.agreement)
+    caller = threading.Thread(
+        target=lambda: refusal(lambda: connect(theirs, own, expected)), daemon=True
+    )
     caller.start()
     try:
-        with accept(ours, stage.endpoint, policy, WAIT_S):
-            return ""
-    except SealiftError as error:
-        return error.code
+        return refusal(lambda: accept(ours, stage.endpoint, wanted, WAIT_S).close())
     finally:
         ours.close()
         caller.join(WAIT_S)
@@ -81,16 +70,15 @@ def squats_a_name(stage: Stage) -> str:
 
 def takes_its_place(stage: Stage) -> bool:
     """The party itself gets it."""
-    return not _registered(stage, stage.identities[OWNERS[0]])
+    return not _registered(stage, stage.identities[ADA])
 
 
 def _registered(stage: Stage, signer: Signer) -> str:
-    name, digest = OWNERS[0], stage.agreement.digest
-    key = stage.identities[name].public_key
-    with Relay.listen(registry=Registry(digest, {name: key})) as relay:
-        prove = prover(signer, digest, name)
+    digest, key = stage.agreement.digest, stage.identities[ADA].public_key
+    with Relay.listen(registry=Registry(digest, {ADA: key})) as relay:
+        prove = prover(signer, digest, ADA)
         return refusal(
-            lambda: RelayClient.dial(relay.address, name, WAIT_S, prove).close()
+            lambda: RelayClient.dial(relay.address, ADA, WAIT_S, prove).close()
         )
 
 
