@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.lab.bench import release, release_reports
+from sealift.lab.bench import release, releasecosts
 
 pytestmark = pytest.mark.distributed
 
@@ -40,7 +40,7 @@ def test_every_figure_is_there(
     missing = [
         row for row in report["rows"] if "not on this machine" in row.get("is", "")
     ]
-    assert len(missing) == len(release.ELSEWHERE) + len(release_reports._KINDS)
+    assert len(missing) == len(release.ELSEWHERE) + len(releasecosts.KINDS)
     assert "release_p50_ms" in capsys.readouterr().out
 
 
@@ -49,6 +49,6 @@ def test_every_kind_of_evidence_is_verified(monkeypatch: pytest.MonkeyPatch) -> 
     from tests.sim.vectors import vectors_folder
 
     monkeypatch.setenv("SEALIFT_VECTORS", str(vectors_folder()))
-    rows = release_reports.measure_reports(2)
-    assert len(rows) == len(release_reports._KINDS)
+    rows = releasecosts.measure_reports(2)
+    assert len(rows) == len(releasecosts.KINDS)
     assert all(float(row["p50_ms"]) > 0 for row in rows)

@@ -20,7 +20,7 @@ from sealift.channel.record.header import StreamHeader, sealed_bytes
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import KEY_BYTES, SecretKey
-from sealift.lab.bench.harness import Peer, pack, unpack
+from sealift.lab.bench.harness import End, Peer, pack, unpack
 from sealift.lab.bench.pipeline import Quarantine, receive_stream, send_stream
 from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report
 
@@ -104,7 +104,7 @@ def _written(size: int) -> memoryview:
     return memoryview(bytearray(os.urandom(size)))
 
 
-class Receiver:
+class Receiver(End):
     """The other process: opens into memory that it allocates once, or copies there."""
 
     def take(self, sock: socket.socket, key: str) -> None:

@@ -25,7 +25,7 @@ from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
-from sealift.lab.bench.harness import Answer, Peer
+from sealift.lab.bench.harness import Answer, End, Peer
 from sealift.lab.bench.linkshapes import receiver_of, sender_of
 
 DEVICE_BYTES: Final = 2 << 30
@@ -122,7 +122,7 @@ def choose_engine(
     return select(host=on_cores)
 
 
-class Device:
+class Device(End):
     """Carries out orders.
 
     Args:
@@ -201,9 +201,6 @@ class Device:
     def drop(self, link: str) -> None:
         """End a link."""
         self._links.pop(link).close()
-
-    def close(self) -> None:
-        """Nothing that the end of the process does not give back."""
 
 
 class NaiveReceiver:

@@ -23,7 +23,7 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
-from sealift.lab.bench.harness import Answer
+from sealift.lab.bench.harness import Answer, End
 from sealift.lab.bench.linkmodels import MAX_ROWS, bundle_for, form_for
 from sealift.serve.backlog import Limits
 from sealift.serve.caller import Caller, CallerLimits
@@ -67,7 +67,7 @@ def open_sealed(transport: Transport, server: PublicKey) -> Session:
     return connect(transport, endpoint, policy, 60.0)
 
 
-class Listening:
+class Listening(End):
     """A process that serves connections, each in a thread of its own."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
-from sealift.lab.bench.harness import Answer, Peer, pack, unpack
+from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.linkdevice import link_keys, two_cores
 from sealift.lab.bench.linkmodels import NAMES, form_for
 from sealift.lab.bench.linkshapes import Shape, receiver_of, sender_of
@@ -72,7 +72,7 @@ def _measure(name: str, batch: int, budget_s: float) -> Row:
     }
 
 
-class Trainer:
+class Trainer(End):
     """The training process: one model, and a batch of random rows for it."""
 
     def __init__(self, name: str, rows: str) -> None:
@@ -117,9 +117,6 @@ class Trainer:
         medians = {arm: each.median for arm, each in spent.items()}
         return {"steps": steps, "bytes": len(self._batch), **medians}
 
-    def close(self) -> None:
-        """Nothing is left."""
-
     def _stepping(self, receiver: LinkReceiver, memory: HostMemory) -> Arm:
         import torch
         from torch.nn import functional as F
@@ -144,7 +141,7 @@ class Trainer:
         return step
 
 
-class Holder:
+class Holder(End):
     """The holder's process: one link is plain, the other sealed ahead."""
 
     def __init__(self, core: str) -> None:
@@ -167,9 +164,6 @@ class Holder:
             timeout_s=600.0,
         )
         threading.Thread(target=self._send, args=(sender,), daemon=True).start()
-
-    def close(self) -> None:
-        """Its threads end with it."""
 
     def _send(self, sender: LinkSender) -> None:
         with suppress(SealiftError):

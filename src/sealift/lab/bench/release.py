@@ -9,27 +9,38 @@ Arms are interleaved in rounds; rows give the distribution, ratios the median of
 from __future__ import annotations
 
 import os
-import statistics
+import secrets
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Any, Final, Self
 
+from sealift.attest.level import Level
+from sealift.attest.tpm.references import TpmReferences
+from sealift.codec import decode
+from sealift.crypto.identity import Card, create_identity
+from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
-from sealift.lab.bench import release_ima
-from sealift.lab.bench.release_broker import HEARTBEAT_S
-from sealift.lab.bench.release_cast import ReleaseCast
-from sealift.lab.bench.release_deploy import measure_deploy
-from sealift.lab.bench.release_reports import measure_reports
-from sealift.lab.bench.release_revocation import measure_revocation
-from sealift.lab.bench.release_revoke import measure_loss
-from sealift.lab.bench.report import BenchReport, Row, start_report
+from sealift.lab.bench.harness import Answer, Peer, unpack
+from sealift.lab.bench.parties import agree
+from sealift.lab.bench.releasecosts import (
+    measure_deploy,
+    measure_ima,
+    measure_reports,
+)
+from sealift.lab.bench.releaseends import HEARTBEAT_S
+from sealift.lab.bench.releaserevocation import measure_revocation
+from sealift.lab.bench.report import BenchReport, Row, distribution, start_report
+from sealift.release.agreement import References, TravelRule
 
 NEW_SESSION: Final = "development evidence, a new session each"
 STANDING: Final = "development evidence, sessions that stand"
+_EARLIEST_S: Final = 0.5
+_SPREAD_MS: Final = 1000
 LONG_S: Final = 600.0  # of leases that are renewed by hand
 BARS: Final = {
     "release_p50_ms": "<= 50",
@@ -90,6 +101,79 @@ QUICK: Final = Sizes(
 )
 
 
+class ReleaseCast:
+    """One broker and its accelerators, joined.
+
+    Args:
+        folder: Is made; gets vault and log.
+        clients: How many accelerators.
+        entries: Length of the list of measurements of a rehearsed host; 0 for
+            development evidence.
+        heartbeat_s: Of the resource's lease; None for a release without one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clients: int = 1,
+        entries: int = 0,
+        heartbeat_s: float | None = None,
+    ) -> None:
+        with ExitStack() as stack:
+            self._start(stack, clients)
+            self._join(folder, entries, heartbeat_s)
+            self._stack = stack.pop_all()
+
+    def _start(self, stack: ExitStack, clients: int) -> None:
+        names = ["RelayEnd", "BrokerEnd", *["ClientEnd"] * clients]
+        ends = (Peer.start(f"releaseends:{name}") for name in names)
+        self.relay, self.broker, *self.clients = map(stack.enter_context, ends)
+
+    def _join(self, folder: Path, entries: int, heartbeat_s: float | None) -> None:
+        """Everybody, under one agreement."""
+        made = self.broker.ask("make", heartbeat_s=heartbeat_s)
+        terms: dict[str, Any] = {"travel": TravelRule(1, 3600.0)}
+        if entries:
+            told = self.clients[0].ask("host", entries=entries)["references"]
+            enroller = decode(Card, unpack(made["card"])).sign
+            tpm = decode(TpmReferences, unpack(told))
+            terms["references"] = References((), enrollers=(enroller,), tpm=tpm)
+            terms["rehearse"] = Level.ATTESTED_HOST
+        else:
+            keys = (each.ask("attester")["key"] for each in self.clients)
+            terms["references"] = References(tuple(map(PublicKey.from_text, keys)))
+        signed = agree(self.broker, create_identity("operator"), made, **terms)
+        folder.mkdir()
+        address = self.relay.ask("start")["address"]
+        self.broker.ask("join", address=address, signed=signed, folder=str(folder))
+        for number, client in enumerate(self.clients):
+            name = f"accelerator-{number}"
+            client.tell("join", address=address, signed=signed, name=name)
+        for client in self.clients:
+            client.hear()
+
+    def release_together(self, times: int, order: str = "release") -> list[Answer]:
+        """Every client collects so many keys, all at the same time."""
+        for client in self.clients:
+            client.tell(order, times=times)
+        return [client.hear() for client in self.clients]
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds so far: the broker's, the relay's, all clients'."""
+        ends = {"broker": [self.broker], "relay": [self.relay], "clients": self.clients}
+        return {
+            who: sum(float(each.ask("spent")["cpu_s"]) for each in peers)
+            for who, peers in ends.items()
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
 def run(*, quick: bool = False) -> BenchReport:
     """Measure everything; about 90 s on two idle cores, quick about 30."""
     return measure(QUICK if quick else USUAL)
@@ -111,18 +195,13 @@ def measure(sizes: Sizes) -> BenchReport:
         report.rows += measure_deploy(place / "deploy", sizes.rounds)
     report.rows += _measure_renewals(sizes)
     _measure_loss(report, sizes)
-    _measure_ima(report, sizes)
+    rate, row = measure_ima(sizes.ima, sizes.rounds)
+    report.ratios["ima_entries_per_s"] = rate
+    report.rows.append(row)
     report.rows += measure_reports()
     report.rows += [{"perun": name, "is": "not on this machine"} for name in ELSEWHERE]
     report.machine["load_1min_after"] = round(os.getloadavg()[0], 2)
     return report
-
-
-def distribution(spent_ms: Sequence[float]) -> dict[str, float]:
-    """Median and tail, in milliseconds."""
-    cut = statistics.quantiles(spent_ms, n=100, method="inclusive")
-    named = {"p50_ms": cut[49], "p90_ms": cut[89], "p99_ms": cut[98]}
-    return {name: round(value, 2) for name, value in named.items()}
 
 
 def _measure_releases(
@@ -154,10 +233,10 @@ def _measure_releases(
     ]
     by_round = [distribution(each) for each in quoted]
     for name in ("p50_ms", "p99_ms"):
-        found = statistics.median(each[name] for each in by_round)
+        found = median(each[name] for each in by_round)
         report.ratios[f"release_{name}"] = found
     for name, rows in (("", rates), ("standing_", standing)):
-        rate = statistics.median(float(row["releases_per_s"]) for row in rows)
+        rate = median(float(row["releases_per_s"]) for row in rows)
         report.ratios[f"{name}releases_per_s"] = rate
 
 
@@ -177,14 +256,10 @@ def _measure_rate(crowd: ReleaseCast, sizes: Sizes, order: str, what: str) -> Ro
         "releases_per_s": round(releases / spent_s, 1),
         # What two idle cores could give: the machine's other work takes its share.
         "releases_per_cpu_s": round(releases / sum(cpu_s.values()), 1),
-        **{f"{who}_cpu_ms": _per(spent, releases) for who, spent in cpu_s.items()},
+        **{f"{who}_cpu_ms": round(s * 1000 / releases, 2) for who, s in cpu_s.items()},
         **distribution(waited),
         "load_1min": round(os.getloadavg()[0], 1),
     }
-
-
-def _per(spent_s: float, releases: int) -> float:
-    return round(spent_s * 1000 / releases, 2)
 
 
 def _measure_renewals(sizes: Sizes) -> list[Row]:
@@ -211,16 +286,29 @@ def _measure_renewals(sizes: Sizes) -> list[Row]:
                 spent[length] += client.ask("renew", times=1, grow=2)["ms"]
     return [
         _row("renewal with two new entries", spent[length], list_entries=length,
-             first_release_p50_ms=round(statistics.median(first[length]), 2))
+             first_release_p50_ms=round(median(first[length]), 2))
         for length in sizes.lengths
     ]  # fmt: skip
 
 
 def _measure_loss(report: BenchReport, sizes: Sizes) -> None:
     """By evidence that turns, and by what a booted guest does where one can be had."""
-    row, worst_s = measure_loss(sizes.losses)
-    report.rows.append(row)
-    report.ratios |= {"revocation_s": worst_s, "heartbeat_s": HEARTBEAT_S}
+    with (
+        tempfile.TemporaryDirectory(prefix="loss-") as folder,
+        ReleaseCast(Path(folder) / "l", heartbeat_s=HEARTBEAT_S) as cast,
+    ):
+        spent_s = sorted(_lose_once(cast) for _ in range(sizes.losses))
+    report.rows.append(
+        {
+            "what": "from a refused renewal's cause to the last byte, "
+            "development evidence",
+            "heartbeat_s": HEARTBEAT_S,
+            "median_s": round(median(spent_s), 3),
+            "worst_s": round(spent_s[-1], 3),
+            "repeats": sizes.losses,
+        }
+    )
+    report.ratios |= {"revocation_s": spent_s[-1], "heartbeat_s": HEARTBEAT_S}
     if not sizes.guest:
         return
     what = "from an unlisted program in a booted guest to the last byte"
@@ -234,17 +322,14 @@ def _measure_loss(report: BenchReport, sizes: Sizes) -> None:
         report.ratios[name] = found[name]
 
 
-def _measure_ima(report: BenchReport, sizes: Sizes) -> None:
-    found = [release_ima.bench(sizes.ima) for _ in range(sizes.rounds)]
-    rate = statistics.median(each.whole_per_s for each in found)
-    report.ratios["ima_entries_per_s"] = rate
-    renewal_ms = statistics.median(each.renewal_s for each in found) * 1000
-    report.rows.append(
-        {
-            "what": "IMA list: parsed, replayed, looked up",
-            "entries": sizes.ima,
-            "entries_per_s": round(rate),
-            "renewal_ms": round(renewal_ms, 3),
-            "renewal_entries": found[0].renewal_entries,
-        }
-    )
+def _lose_once(cast: ReleaseCast) -> float:
+    """Seconds from a fall to the last byte that still flowed.
+
+    A fresh instance, rows that flow to it, and its evidence turns into a stranger's at any
+    time of a heartbeat; lease, broker and holder's watch are those of a job.
+    """
+    (client,) = cast.clients
+    kept = client.ask("keep")
+    client.tell("fall", after_s=_EARLIEST_S + secrets.randbelow(_SPREAD_MS) / 1000)
+    cast.broker.ask("give", **kept)
+    return max(0.0, float(client.hear()["seconds"]))

@@ -22,7 +22,7 @@ from statistics import median, quantiles
 from sealift.errors import UnavailableError
 
 Row = dict[str, str | int | float | bool]
-Arm = Callable[[], float | None]
+Arm = Callable[[], object]
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def interleaved(
     """Every arm, one repeat of each in turn; the first ones warm up and do not count.
 
     Args:
-        arms: Each is timed from its call to its return, or returns what it took.
+        arms: Each is timed from its call to its return, or returns a float: what it took.
         repeats: That count.
         warm_up: How many do not.
         budget_s: As many more as there is time for, in changing order, so that nobody
@@ -131,7 +131,7 @@ def interleaved(
             own = arms[name]()
             took = time.perf_counter() - start
             if done >= warm_up:
-                spent[name].seconds.append(took if own is None else own)
+                spent[name].seconds.append(own if isinstance(own, float) else took)
                 spent[name].cpu_s.append(time.process_time() - cpu)
         done += 1
     return spent

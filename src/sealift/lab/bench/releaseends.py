@@ -1,0 +1,331 @@
+"""The processes of the release measurement: relay, broker and accelerators, as in a job.
+
+Vault and log are on the disk, the broker dials the relay. An accelerator's evidence is a
+development attester's, or of a software TPM that it runs beside itself.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from sealift.attest.attester import Attester
+from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.evidence import Evidence
+from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.channel.transport.tcp import TcpListener, TcpTransport
+from sealift.codec import encode
+from sealift.crypto.sign import PublicKey, SigningKey
+from sealift.errors import PeerError, StaleError
+from sealift.ids import Digest, Role
+from sealift.lab.bench.harness import Answer, End, pack
+from sealift.lab.bench.parties import OWNER, RESOURCE, OwnerEnd, agreed
+from sealift.lab.worlds.brokers import now_s
+from sealift.lab.worlds.consortium import make_resource
+from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
+from sealift.release.agreement import KeyLease, ReleaseRule
+from sealift.release.collect import collect_release
+from sealift.release.equip import equip
+from sealift.release.lease import ask_standing, prove_lease
+from sealift.release.stores import keep_keys, opened_broker
+from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.relay.client import RelayClient
+from sealift.session.relay.envelope import Registry
+from sealift.session.relay.server import Relay
+from sealift.session.session import Session, connect
+from sealift.train.enrolling import enrol_where_missing
+from sealift.train.leasekeeping import LeaseKeeper
+from sealift.travel.brokerage import Brokerage
+from sealift.travel.leasewatch import LeaseWatch
+from sealift.travel.peers import (
+    ACCELERATOR,
+    expect_at_broker,
+    expect_broker,
+    relay_name,
+)
+
+BROKER: Final = relay_name(Role.BROKER, OWNER)
+HEARTBEAT_S: Final = 1.0
+CLIENTS: Final = 256  # all of them from this machine, under names without keys
+CHUNK: Final = bytes(1 << 16)
+PAUSE_S: Final = 0.002  # between chunks: enough to time the last one by
+WAIT_S: Final = 60.0
+DIALS: Final = 20
+MAX_PROGRAMS: Final = 1000  # different ones; a longer list names them again
+
+
+class RelayEnd(End):
+    """Forwards frames, as an orchestrator does in a job."""
+
+    def __init__(self) -> None:
+        registry = Registry(strangers=CLIENTS, strangers_each=CLIENTS)
+        self._relay = Relay.listen(registry=registry)
+
+    def start(self) -> Answer:
+        """Where to dial."""
+        return {"address": list(self._relay.address)}
+
+    def close(self) -> None:
+        """Stop."""
+        self._relay.close()
+
+
+class _Crowded(Brokerage):
+    """Many accelerators at once need a name each on the relay, which only routes."""
+
+    def _expect(self, peer_name: str) -> PeerPolicy:
+        if peer_name.startswith(ACCELERATOR):
+            return expect_at_broker(self._agreement)
+        return super()._expect(peer_name)
+
+    def _share(self, peer_name: str) -> str:
+        return peer_name
+
+
+class BrokerEnd(OwnerEnd):
+    """The owner's broker, and its holder where rows flow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = ExitStack()
+
+    def make(self, heartbeat_s: float | None) -> Answer:
+        """The owner's card and its one resource."""
+        rule = ReleaseRule(lease_s=0.0)
+        if heartbeat_s is not None:
+            rule = replace(rule, lease_s=3600.0, heartbeat_s=heartbeat_s)
+        resource = make_resource(
+            OWNER, key=self.key, rows=1024, record_bytes=4096, rule=rule
+        )
+        return self.introduced(resource)
+
+    def join(self, address: list[Any], signed: str, folder: str) -> None:
+        """Dial the relay and begin to serve."""
+        verified = self.agreement = equip(
+            agreed(signed), clock=now_s, enroller=self.identity.public_key
+        )
+        stores = Path(folder) / "vault.db", Path(folder) / "audit.db"
+        keep_keys(stores[0], self.identity, {RESOURCE: self.key})
+        broker = self._open.enter_context(
+            opened_broker(*stores, self.identity, lambda _: verified, clock=now_s)
+        )
+        self._address = str(address[0]), int(address[1])
+        link = self._open.enter_context(RelayClient.dial(self._address, BROKER))
+        door = _Crowded(link, self.endpoint(Role.BROKER), verified, broker=broker)
+
+        def serve() -> None:
+            with suppress(PeerError):  # the link is closed at the end
+                door.serve()
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    def give(self, host: str, port: int, instance: str) -> None:
+        """Be this owner's holder: send rows to an instance until its lease is lost."""
+        endpoint = replace(self.endpoint(Role.HOLDER), instance=SigningKey.generate())
+        key, name = PublicKey.from_text(instance), relay_name(Role.HOLDER, OWNER)
+        line = TcpTransport.dial(host, port)
+        policy = expect_broker(self.agreement, OWNER)
+        with (
+            RelayClient.dial(self._address, name) as link,
+            connect(link.open(BROKER), endpoint, policy) as session,
+            closing(
+                LeaseWatch(
+                    lambda wait_s: ask_standing(session, key, wait_s=wait_s),
+                    KeyLease(lease_s=HEARTBEAT_S, heartbeat_s=HEARTBEAT_S),
+                    time.monotonic,
+                )
+            ) as watch,
+            suppress(PeerError, StaleError),
+        ):
+            watch.start()
+            with watch.visit(line.close) as require_good:
+                while True:
+                    require_good()
+                    line.send(CHUNK)
+                    time.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._open.close()
+
+
+class FallibleAttester:
+    """Development evidence, until it falls: then it is another attester's."""
+
+    def __init__(self, key: SigningKey, bundle: Digest) -> None:
+        self._good, self._bad = (
+            DevelopmentAttester(each, role=Role.ACCELERATOR, code_bundle=bundle)
+            for each in (key, SigningKey.generate())
+        )
+        self.media_type = self._good.media_type
+        self.fallen = False
+
+    def collect(self, bound: bytes) -> Evidence:
+        """Evidence over ``bound``."""
+        return (self._bad if self.fallen else self._good).collect(bound)
+
+
+class ClientEnd(End):
+    """An accelerator: asks for keys, and times the answers."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._key = SigningKey.generate()
+        self._host: SoftwareHost | None = None
+
+    def attester(self) -> Answer:
+        """The key that the agreement must name."""
+        return {"key": self._key.public_key.to_text()}
+
+    def host(self, entries: int) -> Answer:
+        """Boot a rehearsed host with a list of so many entries; its references."""
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tpm-"))
+        listed = min(entries - 1, MAX_PROGRAMS)
+        programs = map(_program, range(listed))
+        self._host = self._stack.enter_context(software_host(Path(folder), programs))
+        self._grow(entries - 1 - listed)
+        return {"references": pack(encode(self._host.references()))}
+
+    def join(self, address: list[Any], signed: str, name: str) -> None:
+        """Dial the relay, and be enrolled where that is needed."""
+        self._agreement = agreed(signed)
+        bundle = self._agreement.agreement.code.digest
+        attester: Attester
+        if self._host is not None:
+            attester = self._host.attester
+            attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))
+        else:
+            attester = self._attester = FallibleAttester(self._key, bundle)
+        self._endpoint = Endpoint(
+            role=Role.ACCELERATOR,
+            name=ACCELERATOR,
+            agreement=self._agreement.digest,
+            attester=attester,
+        )
+        relay = _dialled((str(address[0]), int(address[1])), name)
+        self._link = self._stack.enter_context(relay)
+        self._policy = expect_broker(self._agreement, OWNER)
+        enrol_where_missing(
+            self._link,
+            self._endpoint,
+            self._agreement,
+            wait_s=WAIT_S,
+            sink=lambda event: None,
+        )
+
+    def release(self, times: int) -> Answer:
+        """So many releases, a new session each: milliseconds, and of the session alone."""
+        whole, sessions = [], []
+        for _ in range(times):
+            started = time.perf_counter()
+            with self._open() as session:
+                sessions.append((time.perf_counter() - started) * 1000)
+                whole.append(sessions[-1] + _timed_ms(lambda: self._collect(session)))
+        return {"ms": whole, "session_ms": sessions}
+
+    def release_again(self, times: int) -> Answer:
+        """So many releases in one session that stands: milliseconds, without opening."""
+        with self._open() as session:
+            return {
+                "ms": [_timed_ms(lambda: self._collect(session)) for _ in range(times)]
+            }
+
+    def attest(self, times: int) -> Answer:
+        """Only the evidence: collected, not sent; milliseconds."""
+        attester = self._endpoint.attester
+        assert attester is not None
+        return {
+            "ms": [_timed_ms(lambda: attester.collect(bytes(32))) for _ in range(times)]
+        }
+
+    def hold(self) -> None:
+        """Take a key under a lease, in a session that stays open."""
+        self._held = self._stack.enter_context(self._open())
+        self._collect(self._held)
+
+    def renew(self, times: int, grow: int) -> Answer:
+        """Renew that session while the list grows, each counted; milliseconds."""
+        spent = []
+        for _ in range(times):
+            self._grow(grow)
+            spent.append(_timed_ms(lambda: prove_lease(self._held, WAIT_S)))
+        return {"ms": spent}
+
+    def keep(self) -> Answer:
+        """As a fresh instance, collect a key and keep its lease; where rows may come."""
+        self._endpoint = replace(self._endpoint, instance=SigningKey.generate())
+        with self._open() as session:
+            self._collect(session)
+        self._listener = TcpListener("127.0.0.1", 0)
+        self._keeper = LeaseKeeper(
+            lambda owner: self._open(),
+            {OWNER: KeyLease(lease_s=HEARTBEAT_S, heartbeat_s=HEARTBEAT_S)},
+            clock=time.monotonic,
+            lost=lambda error: None,
+            left=lambda owner, error: None,
+            sink=lambda event: None,
+        )
+        self._keeper.begin(OWNER)
+        host, port = self._listener.address
+        instance = self._endpoint.instance.public_key.to_text()
+        return {"instance": instance, "host": host, "port": port}
+
+    def fall(self, after_s: float) -> Answer:
+        """Take rows; after a while its evidence is another's. When the last row came."""
+        line = self._listener.accept(WAIT_S)
+        fallen_s = time.monotonic() + after_s
+        last_s = 0.0
+        with suppress(PeerError):
+            while True:
+                line.receive(WAIT_S)
+                last_s = time.monotonic()
+                if last_s >= fallen_s:
+                    self._attester.fallen = True
+        self._keeper.close()
+        self._listener.close()
+        self._attester.fallen = False
+        return {"seconds": last_s - fallen_s}
+
+    def close(self) -> None:
+        """Hang up, and switch the host off."""
+        self._stack.close()
+
+    def _open(self) -> Session:
+        return connect(self._link.open(BROKER, WAIT_S), self._endpoint, self._policy)
+
+    def _collect(self, session: Session) -> None:
+        key, _ = collect_release(
+            session, self._agreement, RESOURCE, clock=time.monotonic
+        )
+        key.wipe()
+
+    def _grow(self, entries: int) -> None:
+        """The first program runs again, which the kernel measures each time."""
+        assert self._host is not None
+        for _ in range(entries):
+            self._host.kernel.run(*_program(0), allow=False)
+
+
+def _program(number: int) -> tuple[str, bytes]:
+    """A file that runs on the rehearsed host."""
+    return f"/usr/lib/python3/dist-packages/module{number}.so", str(number).encode()
+
+
+def _timed_ms(step: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    step()
+    return (time.perf_counter() - started) * 1000
+
+
+def _dialled(address: tuple[str, int], name: str) -> RelayClient:
+    """Who is crowded out while many register at once dials again, as roles do."""
+    for _ in range(DIALS - 1):
+        with suppress(PeerError):
+            return RelayClient.dial(address, name)
+    return RelayClient.dial(address, name)
