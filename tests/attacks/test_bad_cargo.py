@@ -18,8 +18,8 @@ from sealift.channel.record.rawfile import RawSealedFile
 from sealift.channel.transport.localsocket import LocalListener
 from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
-from sealift.session.direct.dial import Pathfinder
-from sealift.session.direct.host import Dock
+from sealift.session.direct.dial import PathDialler
+from sealift.session.direct.host import DirectHost
 from sealift.travel.holder import Provisioning
 from sealift.travel.messages import Failed, send_message
 from tests.sim.hands import Bring, Hand
@@ -52,7 +52,7 @@ def leave(path: Path) -> None:
     """The control: nothing happens to the file."""
 
 
-def spoiling(spoil: Spoil, finder: Pathfinder, *, at_frame: int = 2) -> Bring:
+def spoiling(spoil: Spoil, finder: PathDialler, *, at_frame: int = 2) -> Bring:
     """An honest holder whose file is spoilt when so many frames were sent."""
 
     def bring(hand: Hand) -> Any:
@@ -70,7 +70,7 @@ def spoiling(spoil: Spoil, finder: Pathfinder, *, at_frame: int = 2) -> Bring:
             clock=hand.clock,
             check_heads=lambda heads: None,
             require_allowed=lambda: None,
-            pathfinder=finder,
+            dialler=finder,
             sink=sink,
         ).provision(hand.session)
 
@@ -101,9 +101,9 @@ def test_a_file_that_changes_in_mid_visit(
     world: VisitWorld, case: str, path: Any
 ) -> None:
     spoil, line, reason = CASES[case]
-    world.dock = Dock(local=LocalListener())
+    world.direct_host = DirectHost(local=LocalListener())
     try:
-        finder = Pathfinder(local=path != "relay")
+        finder = PathDialler(local=path != "relay")
         outcome = world.visit("ada", spoiling(spoil, finder))
         assert not outcome.verified
         assert outcome.ended is not None
@@ -115,7 +115,7 @@ def test_a_file_that_changes_in_mid_visit(
         assert world.visit("bern", spoiling(leave, finder)).verified  # others go on
         assert world.visit("cleo").verified
     finally:
-        world.dock.close()
+        world.direct_host.close()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_only_the_check_notices_what_was_sent_already(
     """The mutant: what a record was when it crossed is all that counts."""
     monkeypatch.setattr(RawSealedFile, "check_unchanged", lambda self: None)
     for spoil in (grow, write(EARLY)):
-        assert world.visit("ada", spoiling(spoil, Pathfinder(local=False))).verified
+        assert world.visit("ada", spoiling(spoil, PathDialler(local=False))).verified
 
 
 @pytest.mark.parametrize("spoil", [shrink, grow])

@@ -15,26 +15,26 @@ from sealift.channel.transport.tcp import TcpListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError
 from sealift.session.direct import exchange as direct
-from sealift.session.direct import host as dock
-from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct import host as direct_host
+from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.exchange import DirectOffer
-from tests.sim.directpaths import PLACE, PORTS, alongside, docked, finder_of, paths_of
+from tests.sim.directpaths import PLACE, PORTS, directly, finder_of, listening, paths_of
 from tests.sim.hands import WAIT_S
 from tests.sim.visit_world import VisitWorld
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[VisitWorld]:
-    with docked(tmp_path) as world:
+    with listening(tmp_path) as world:
         yield world
 
 
 def test_where_nobody_answers_the_relay_is_left(world: VisitWorld) -> None:
-    assert world.dock is not None
-    world.dock.close()
+    assert world.direct_host is not None
+    world.direct_host.close()
     finder = finder_of(("memfd", "tcp"))
     for why in ("tcp: cannot connect", "tcp: nobody answered before"):
-        assert world.visit("ada", alongside(finder=finder)).verified
+        assert world.visit("ada", directly(finder=finder)).verified
         path, told = paths_of(world)[-1]
         assert path == "relay"
         assert told.startswith(why)
@@ -47,24 +47,24 @@ def test_no_address_is_dialled_but_those_of_ones_own_settings(
     """Else an accelerator could look for what listens around the holder's machine."""
     with closing(TcpListener()) as inner:  # of somebody else, in the holder's network
         port = inner.address[1]
-        assert world.dock is not None
-        world.dock._addresses["tcp"] = told.format(port)
-        finder = Pathfinder(local=False, places=[PLACE.format(PORTS[0])])
-        assert world.visit("ada", alongside(finder=finder)).verified
+        assert world.direct_host is not None
+        world.direct_host._addresses["tcp"] = told.format(port)
+        finder = PathDialler(local=False, places=[PLACE.format(PORTS[0])])
+        assert world.visit("ada", directly(finder=finder)).verified
         assert paths_of(world)[-1][0] == "relay"
         with pytest.raises(PeerError):
             inner.accept_socket(0.2)
-        finder = Pathfinder(local=False, places=[told.format(port)])  # control
+        finder = PathDialler(local=False, places=[told.format(port)])  # control
         came = threading.Thread(target=lambda: inner.accept_socket(30).close())
         came.start()
-        assert world.visit("ada", alongside(finder=finder)).verified
+        assert world.visit("ada", directly(finder=finder)).verified
         assert paths_of(world)[-1][0] == "relay"
         came.join()
 
 
 def test_what_is_not_named_is_not_remembered(world: VisitWorld) -> None:
     """An accelerator may offer as many addresses as it likes."""
-    finder = Pathfinder(places=["127.0.0.1:9"])
+    finder = PathDialler(places=["127.0.0.1:9"])
     for number in range(100):
         offers = (
             DirectOffer("memfd", f"@sealift-{number:032x}", bytes(16)),
@@ -79,9 +79,9 @@ def test_the_holder_gives_no_frame_to_whoever_listens(
     world: VisitWorld, monkeypatch: pytest.MonkeyPatch, mutant: bool
 ) -> None:
     """Somebody took the accelerator's address: the cargo goes through the relay."""
-    assert world.dock is not None
+    assert world.direct_host is not None
     stranger, got = TcpListener(), list[bytes]()
-    world.dock._addresses["tcp"] = "{}:{}".format(*stranger.address)
+    world.direct_host._addresses["tcp"] = "{}:{}".format(*stranger.address)
     PORTS[:] = [stranger.address[1]]
     if mutant:
         monkeypatch.setattr(direct, "verify_equal", lambda *_: None)
@@ -101,7 +101,7 @@ def test_the_holder_gives_no_frame_to_whoever_listens(
 
     thread = threading.Thread(target=listen)
     thread.start()
-    outcome = world.visit("ada", alongside(["tcp"]))
+    outcome = world.visit("ada", directly(["tcp"]))
     thread.join(WAIT_S)
     stranger.close()
     assert outcome.verified is not mutant
@@ -130,8 +130,8 @@ def test_silent_strangers_of_one_address_leave_places(
     """Counted when they come, before a byte of theirs."""
     monkeypatch.setattr(direct, "PROOF_S", 30.0)
     if mutant:
-        monkeypatch.setattr(dock, "MAX_UNPROVEN_EACH", dock.MAX_UNPROVEN)
-    taken = silent(PORTS[0], dock.MAX_UNPROVEN)
+        monkeypatch.setattr(direct_host, "MAX_UNPROVEN_EACH", direct_host.MAX_UNPROVEN)
+    taken = silent(PORTS[0], direct_host.MAX_UNPROVEN)
     assert is_greeted(PORTS[0], "127.0.0.2") is not mutant
     for each in taken:
         each.close()
@@ -139,11 +139,11 @@ def test_silent_strangers_of_one_address_leave_places(
 
 def test_their_places_come_back(world: VisitWorld) -> None:
     for _ in range(3):
-        taken = silent(PORTS[0], dock.MAX_UNPROVEN)
+        taken = silent(PORTS[0], direct_host.MAX_UNPROVEN)
         for each in taken:
             each.close()
     end = time.monotonic() + WAIT_S
-    while world.dock is not None and world.dock._unproven:
+    while world.direct_host is not None and world.direct_host._unproven:
         assert time.monotonic() < end, "places are not given back"
         time.sleep(0.01)
     assert is_greeted(PORTS[0], "127.0.0.1")

@@ -1,4 +1,4 @@
-"""Direct paths: nobody but the session's own holder gets alongside, and nothing is lost.
+"""Direct paths: nobody but the session's own holder gets in, and nothing is lost.
 
 Strangers find the socket, know the token, replay what a holder said, listen where the
 accelerator said that it listens, or stall. The frames and their checks are those of the
@@ -31,20 +31,20 @@ from sealift.session.direct import exchange as direct
 from sealift.session.direct.exchange import (
     DirectOffer,
     Kind,
-    prove_accelerator,
-    prove_holder,
+    prove_to_dialler,
+    prove_to_host,
 )
 from sealift.travel.accelerator import HostedVisit
 from sealift.travel.frame import frame_bytes
 from sealift.travel.messages import PathTaken, Ready, receive_message, send_message
-from tests.sim.directpaths import alongside, docked, finder_of, paths_of
+from tests.sim.directpaths import directly, finder_of, listening, paths_of
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.visit_world import VisitWorld
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[VisitWorld]:
-    with docked(tmp_path) as world:
+    with listening(tmp_path) as world:
         yield world
 
 
@@ -54,13 +54,13 @@ def refusals(world: VisitWorld) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["memfd", "tcp"])
 def test_cargo_crosses_past_the_relay(world: VisitWorld, kind: Kind) -> None:
-    outcome = world.visit("ada", alongside([kind]))
+    outcome = world.visit("ada", directly([kind]))
     assert outcome.verified, outcome.ended
     assert outcome.receipt is not None
     assert world.trained[-1][1] == world.plain["ada-train"]
     assert world.raw_frames(outcome) == []
     assert paths_of(world) == [(kind, "offered and proven")]
-    relayed = world.visit("ada", alongside([]))
+    relayed = world.visit("ada", directly([]))
     assert world.raw_frames(relayed)  # control: there they would have been seen
     assert paths_of(world)[-1] == (
         "relay",
@@ -75,30 +75,30 @@ def test_cargo_crosses_past_the_relay(world: VisitWorld, kind: Kind) -> None:
 
 def test_rows_that_cross_the_edges_of_records(world: VisitWorld) -> None:
     offer = world.offer("ada", first_row=3, rows=9)
-    outcome = world.visit("ada", alongside(), offer=offer)
+    outcome = world.visit("ada", directly(), offer=offer)
     assert outcome.verified
     assert world.trained[-1][1] == world.plain["ada-train"][3 * 40 : 12 * 40]
 
 
-class Berthed:
-    """A berth of the world's dock, and a stranger's ways to it."""
+class Placed:
+    """A place at the world's listening end, and a stranger's ways to it."""
 
     def __init__(self, world: VisitWorld, kind: Kind = "memfd") -> None:
-        assert world.dock is not None
+        assert world.direct_host is not None
         self.world, self.kind = world, kind
         self.secret = secrets.token_bytes(32)
-        self.berth = world.dock.berth(SecretKey(self.secret), 200)
-        self.offer = next(o for o in self.berth.offers if o.kind == kind)
+        self.place = world.direct_host.offer(SecretKey(self.secret), 200)
+        self.offer = next(o for o in self.place.offers if o.kind == kind)
 
     def knock(self, key: SecretKey, token: bytes | None = None) -> bool:
-        """Whether somebody with this key and token gets alongside."""
+        """Whether somebody with this key and token gets in."""
         offer = replace(self.offer, token=token or self.offer.token)
         with self._dial() as sock:
             try:
-                prove_holder(sock, key, offer)
+                prove_to_host(sock, key, offer)
             except SealiftError:
                 return False
-            return self.berth.transport(2.0) is not None
+            return self.place.transport(2.0) is not None
 
     def _dial(self) -> socket.socket:
         if self.kind == "memfd":
@@ -108,25 +108,25 @@ class Berthed:
 
 
 @pytest.mark.parametrize("kind", ["memfd", "tcp"])
-def test_a_stranger_does_not_get_alongside(world: VisitWorld, kind: Kind) -> None:
-    berthed = Berthed(world, kind)
-    right, wrong = SecretKey(berthed.secret), SecretKey.generate()
-    assert not berthed.knock(wrong)
-    assert not berthed.knock(right, token=bytes(16))
-    assert berthed.knock(right)  # nobody took the place meanwhile
-    assert not berthed.knock(right)  # and there is one only
+def test_a_stranger_does_not_get_in(world: VisitWorld, kind: Kind) -> None:
+    placed = Placed(world, kind)
+    right, wrong = SecretKey(placed.secret), SecretKey.generate()
+    assert not placed.knock(wrong)
+    assert not placed.knock(right, token=bytes(16))
+    assert placed.knock(right)  # nobody took the place meanwhile
+    assert not placed.knock(right)  # and there is one only
 
 
 def test_a_stranger_wins_where_no_proof_is_asked_for(
     world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct, "verify_equal", lambda *_: None)
-    assert Berthed(world).knock(SecretKey.generate())
+    assert Placed(world).knock(SecretKey.generate())
 
 
 def test_a_key_of_another_visit_is_a_stranger(world: VisitWorld) -> None:
     keys: list[SecretKey] = []
-    holders_own = alongside(["tcp"])
+    holders_own = directly(["tcp"])
 
     def bring(hand: Hand) -> Any:
         keys.append(hand.session.export(Label.DIRECT_PATH, hand.lease.digest.raw))
@@ -135,7 +135,7 @@ def test_a_key_of_another_visit_is_a_stranger(world: VisitWorld) -> None:
         hand.introduce()  # says: by the relay
         offer = hand.ready.direct[0]
         with dial_local(offer.address, 1.0) as sock, pytest.raises(SealiftError):
-            prove_holder(sock, keys[0], offer)
+            prove_to_host(sock, keys[0], offer)
         hand.send(hand.frames())
         return hand.finish()
 
@@ -152,7 +152,7 @@ def exchange(
     thread = threading.Thread(target=answer, args=(there,))
     thread.start()
     try:
-        prove_accelerator(here, "tcp", lambda told: key, lambda told: True)
+        prove_to_dialler(here, "tcp", lambda told: key, lambda told: True)
     finally:
         here.close()
         thread.join(WAIT_S)
@@ -182,7 +182,7 @@ def test_a_replayed_proof(monkeypatch: pytest.MonkeyPatch, mutant: bool) -> None
 
     def holder(sock: socket.socket) -> None:
         taps.append(Tap(sock))
-        prove_holder(taps[0], key, offer)  # type: ignore[arg-type]
+        prove_to_host(taps[0], key, offer)  # type: ignore[arg-type]
 
     def replay(sock: socket.socket) -> None:
         sock.sendall(taps[0].sent)
@@ -196,7 +196,7 @@ def test_a_replayed_proof(monkeypatch: pytest.MonkeyPatch, mutant: bool) -> None
 
 
 def test_a_path_that_was_not_offered(world: VisitWorld) -> None:
-    world.dock = None
+    world.direct_host = None
 
     def bring(hand: Hand) -> Any:
         hand.present()
@@ -256,7 +256,7 @@ def test_a_stall_ends_with_the_lease(world: VisitWorld, kind: Kind) -> None:
     assert outcome.reason == "peer-timeout"
     assert world.pools[-1].scrubbed
     world.lease_s = 30.0
-    assert world.visit("bern", alongside()).verified
+    assert world.visit("bern", directly()).verified
 
 
 @pytest.mark.parametrize("kind", ["memfd", "tcp"])

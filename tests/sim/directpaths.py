@@ -1,4 +1,4 @@
-"""Holders that come alongside, and what they tell of it."""
+"""Holders that connect directly, and what they tell of it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.tcp import TcpListener
 from sealift.events import Event
-from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.exchange import Kind
-from sealift.session.direct.host import Dock
+from sealift.session.direct.host import DirectHost
 from sealift.travel.holder import Provisioning
 from tests.sim.hands import Bring, Hand
 from tests.sim.visit_world import VisitWorld
 
 Kinds = Iterable[Kind]
-PORTS: list[int] = []  # of the dock of the test at hand
+PORTS: list[int] = []  # of the listening end of the test at hand
 TOLD: list[Event] = []  # by the holder to its own log
 
 
 PLACE = "127.0.0.1:{}"
 
 
-def finder_of(kinds: Kinds) -> Pathfinder:
-    """As a holder's settings name the dock of a world."""
+def finder_of(kinds: Kinds) -> PathDialler:
+    """As a holder's settings name the listening end of a world."""
     ports = PORTS if "tcp" in kinds else ()
-    return Pathfinder(local="memfd" in kinds, places=[PLACE.format(p) for p in ports])
+    return PathDialler(local="memfd" in kinds, places=[PLACE.format(p) for p in ports])
 
 
-def alongside(
-    kinds: Kinds = ("memfd", "tcp"), finder: Pathfinder | None = None
+def directly(
+    kinds: Kinds = ("memfd", "tcp"), finder: PathDialler | None = None
 ) -> Bring:
     """The real holder, on the first direct path of these kinds."""
 
@@ -43,7 +43,7 @@ def alongside(
             clock=hand.clock,
             check_heads=lambda heads: None,
             require_allowed=lambda: None,
-            pathfinder=finder or finder_of(kinds),
+            dialler=finder or finder_of(kinds),
             sink=TOLD.append,
         ).provision(hand.session)
 
@@ -60,14 +60,14 @@ def paths_of(world: VisitWorld) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def docked(folder: Path) -> Iterator[VisitWorld]:
+def listening(folder: Path) -> Iterator[VisitWorld]:
     """A world whose accelerator offers both kinds of direct path."""
     with VisitWorld(folder) as world:
         tcp = TcpListener()
         PORTS[:] = [tcp.address[1]]
         TOLD.clear()
-        dock = world.dock = Dock(
+        direct_host = world.direct_host = DirectHost(
             local=LocalListener(), tcp=tcp, sink=world.events.append
         )
         yield world
-        dock.close()
+        direct_host.close()

@@ -22,7 +22,7 @@ from sealift.errors import SealiftError
 from sealift.events import Event
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import Resource
-from sealift.session.direct.host import Dock
+from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session, accept, connect
@@ -86,7 +86,7 @@ class VisitWorld:
         self.faults: Sequence[Fault] = ()
         self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
         self.visits = 0
-        self.dock: Dock | None = None
+        self.direct_host: DirectHost | None = None
         self.events: list[Event] = []
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ class VisitWorld:
             make_pool=self._make_pool,
             clock=self.clock,
             tell=lambda phase: None,
-            dock=self.dock,
+            direct_host=self.direct_host,
             sink=self.events.append,
             columns=self.columns,
         )

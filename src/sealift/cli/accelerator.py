@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.attester import Attester, measuring
-from sealift.cli.dock import add_dock_arguments, open_dock
+from sealift.cli.direct import add_host_arguments, open_direct_host
 from sealift.cli.hostattester import add_attester_arguments, open_attester
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.ids import Role
 from sealift.release.bundle import load_bundle
-from sealift.session.direct.host import Dock
+from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator
@@ -60,7 +60,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="end with an error where there is no checkpoint to go on from",
     )
-    add_dock_arguments(parser)
+    add_host_arguments(parser)
     add_attester_arguments(parser)
 
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         Workshop(
             files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
         ) as workshop,
-        open_dock(args, setup.sink) as dock,
+        open_direct_host(args, setup.sink) as direct_host,
     ):
         most = MOST if setup.job.run.rejoin_s else 0
         restarts = Restarts(most, sink=setup.sink)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             setup,
             attester,
             workshop,
-            dock,
+            direct_host,
             folder,
             args.must_resume,
             restarts,
@@ -107,7 +107,7 @@ class _Seat:
     setup: RoleSetup
     attester: Attester
     workshop: Workshop
-    dock: Dock | None
+    direct_host: DirectHost | None
     folder: StateFolder
     must_resume: bool
     restarts: Restarts
@@ -145,7 +145,7 @@ class _Seat:
                 setup.agreement,
                 workshop=self.workshop,
                 clock=_boot_clock,
-                dock=self.dock,
+                direct_host=self.direct_host,
                 sink=setup.sink,
                 open_checkpoints=keeping.open,
                 restarts=self.restarts,

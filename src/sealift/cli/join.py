@@ -15,7 +15,7 @@ from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.rawfile import RawSealedFile
 from sealift.cli.broker import add_store_arguments, statements_folder
 from sealift.cli.brokerbeside import BrokerBeside, broker_command
-from sealift.cli.dock import add_path_arguments, pathfinder
+from sealift.cli.direct import add_dialler_arguments, dialler
 from sealift.cli.judging import wall_clock
 from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import (
@@ -83,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--holder-only", action="store_true", help="the broker runs elsewhere"
     )
-    add_path_arguments(parser)
+    add_dialler_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -307,7 +307,7 @@ def make_attendance(
         job=setup.job.name,
         clock=time.monotonic,
         receipt_wait_s=setup.job.run.lease_s + setup.job.run.work_s,
-        pathfinder=pathfinder(args),
+        dialler=dialler(args),
         sink=setup.sink,
         statements=statements,
     )

@@ -22,7 +22,7 @@ from sealift.release.hearing import obey
 from sealift.release.line import find_speaker
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statement import SignedStatement, require_timely
-from sealift.session.direct.host import Dock
+from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
@@ -89,7 +89,7 @@ class Accelerator:
         agreement: Verified.
         workshop: Runs the recipe; started early, since torch takes its time.
         clock: Seconds that also count while the machine sleeps.
-        dock: Where holders may come alongside; None is the relay only.
+        direct_host: Where holders may connect; None is the relay only.
         sink: Where events go.
         open_checkpoints: Called once the keys are collected.
         restarts: How often a job is taken up again whose state was found changed.
@@ -104,7 +104,7 @@ class Accelerator:
         *,
         workshop: Workshop,
         clock: Clock,
-        dock: Dock | None = None,
+        direct_host: DirectHost | None = None,
         sink: Sink = discard,
         open_checkpoints: OpenCheckpoints = _no_checkpoints,
         restarts: Restarts = _NEVER,
@@ -115,7 +115,7 @@ class Accelerator:
         self._agreement = agreement
         self._workshop = workshop
         self._clock = clock
-        self._dock = dock
+        self._direct_host = direct_host
         self._sink = sink
         self._open_checkpoints = open_checkpoints
         self._restarts = restarts
@@ -335,7 +335,7 @@ class Accelerator:
             make_pool=CPUPool,
             clock=self._clock,
             tell=lambda phase: _tell(control, phase),
-            dock=self._dock,
+            direct_host=self._direct_host,
             sink=self._sink,
             columns=columns_of,
             departed=job.keyring.departed,

@@ -248,7 +248,7 @@ class HostedVisit:
             self._released.data_key,
             pool=self._pool,
             heads=self._setup.heads(),
-            dock=self._setup.dock,
+            direct_host=self._setup.direct_host,
             sink=self._setup.sink,
             columns=self._setup.columns,
         )

@@ -27,7 +27,7 @@ from sealift.release.heads import HeadStore, log_owner
 from sealift.release.receipt import SignedReceipt, verify_receipt
 from sealift.release.signed import VerifiedAgreement
 from sealift.release.statementdesk import StatementDesk
-from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.dial import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
@@ -121,7 +121,7 @@ class Attendance:
             otherwise.
         receipt_wait_s: How long to wait for the receipt after the cargo.
         clock: Monotonic seconds.
-        pathfinder: Chooses the way of the frames; the relay only, if there is none.
+        dialler: Chooses the way of the frames; the relay only, if there is none.
         sink: Where events go.
         statements: What parties say of the agreement meanwhile.
     """
@@ -139,7 +139,7 @@ class Attendance:
         job: str,
         clock: Clock,
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
-        pathfinder: Pathfinder | None = None,
+        dialler: PathDialler | None = None,
         sink: Sink = discard,
         statements: StatementDesk | None = None,
     ) -> None:
@@ -153,7 +153,7 @@ class Attendance:
         self._job = job
         self._receipt_wait_s = receipt_wait_s
         self._clock = clock
-        self._pathfinder = pathfinder
+        self._dialler = dialler
         self._sink = sink
         self._statements = statements or StatementDesk(
             agreement, clock=agreement.equipment.clock
@@ -276,7 +276,7 @@ class Attendance:
             clock=self._clock,
             check_heads=self._check_heads,
             receipt_wait_s=self._receipt_wait_s,
-            pathfinder=self._pathfinder,
+            dialler=self._dialler,
             require_allowed=require_allowed,
             count=partial(self._served.take, signed.lease, most),
             sink=self._sink,

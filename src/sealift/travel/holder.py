@@ -22,7 +22,7 @@ from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
-from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.dial import PathDialler
 from sealift.session.session import Session
 from sealift.travel.frame import (
     HEADER_BYTES,
@@ -82,7 +82,7 @@ class Provisioning:
         check_heads: Raises unless the heads show every log that the holder must see,
             each a continuation of the last one kept.
         receipt_wait_s: How long to wait for the receipt after the cargo.
-        pathfinder: Chooses the way of the frames; the relay only, if there is none.
+        dialler: Chooses the way of the frames; the relay only, if there is none.
         require_allowed: Raises unless rows may leave now; asked before each frame.
         count: Takes note, on the disk, that rows leave; raises if they may not.
         sink: Where events go.
@@ -96,7 +96,7 @@ class Provisioning:
         clock: Clock,
         check_heads: Callable[[tuple[SignedTreeHead, ...]], None],
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
-        pathfinder: Pathfinder | None = None,
+        dialler: PathDialler | None = None,
         require_allowed: Callable[[], None],
         count: Callable[[], None] = _nothing,
         sink: Sink = discard,
@@ -108,7 +108,7 @@ class Provisioning:
         self._deadline = clock() + signed.lease.lease_s
         self._check_heads = check_heads
         self._receipt_wait_s = receipt_wait_s
-        self._pathfinder = pathfinder or Pathfinder(local=False)
+        self._dialler = dialler or PathDialler(local=False)
         self._require_allowed = require_allowed
         self._count = count
         self._sink = sink
@@ -157,7 +157,7 @@ class Provisioning:
         """Choose the way of the frames, and say which."""
         with closing_key(session, self._lease) as key:
             longest = frame_bytes(self._held.resource.record_bytes)
-            taken = self._pathfinder.take(ready.direct, key, longest)
+            taken = self._dialler.take(ready.direct, key, longest)
         if taken.transport is not None:
             stack.callback(taken.transport.close)
         send_message(session, PathTaken(taken.name))

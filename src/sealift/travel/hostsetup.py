@@ -11,7 +11,7 @@ from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
-from sealift.session.direct.host import Dock
+from sealift.session.direct.host import DirectHost
 from sealift.session.session import Session
 from sealift.travel.lease import Lease, LeaseTerms
 from sealift.travel.load import Columns, Loaded
@@ -106,7 +106,7 @@ class HostSetup:
         make_pool: Makes a pool of (buffer bytes, quarantine bytes).
         clock: Seconds that also count while the machine sleeps.
         tell: Progress, to the orchestrator.
-        dock: Where holders may come alongside; None is the relay only.
+        direct_host: Where holders may connect; None is the relay only.
         sink: Gets ``visit.path``.
         columns: What a resource's rows are said to be; a file that was sealed as
             something else is refused.
@@ -125,7 +125,7 @@ class HostSetup:
     make_pool: MakePool
     clock: Clock
     tell: Callable[[VisitPhase], None]
-    dock: Dock | None = None
+    direct_host: DirectHost | None = None
     sink: Sink = discard
     columns: Columns | None = None
     departed: Mapping[str, SealiftError] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
 from sealift.release.audit import SignedTreeHead
 from sealift.session.direct.exchange import PathName
-from sealift.session.direct.host import Berth, Dock
+from sealift.session.direct.host import DirectHost, DirectPlace
 from sealift.session.session import Session
 from sealift.travel.frame import frame_bytes, parse_frame
 from sealift.travel.lease import Lease
@@ -53,7 +53,7 @@ from sealift.travel.rows import SealedRows
 from sealift.travel.state import Visit
 
 Columns = Callable[[Resource], bytes]
-ALONGSIDE_S: Final = 5.0  # the holder said that it came; its connection is on the way
+CONNECT_S: Final = 5.0  # the holder said that it came; its connection is on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CargoLoader:
         data_key: Released by the owner's broker.
         pool: This visit's memory.
         heads: Signed tree heads to show to the holder.
-        dock: Where the holder may come alongside; None is the relay only.
+        direct_host: Where the holder may connect; None is the relay only.
         sink: Gets ``visit.path``.
         columns: What the rows are said to be, for files that say it themselves.
     """
@@ -87,7 +87,7 @@ class CargoLoader:
         *,
         pool: Pool,
         heads: tuple[SignedTreeHead, ...],
-        dock: Dock | None = None,
+        direct_host: DirectHost | None = None,
         sink: Sink = discard,
         columns: Columns | None = None,
     ) -> None:
@@ -96,16 +96,16 @@ class CargoLoader:
         self._data_key = data_key
         self._pool = pool
         self._heads = heads
-        self._dock = dock
+        self._direct_host = direct_host
         self._sink = sink
         self._columns = columns
-        self._open_berth: Berth | None = None
+        self._open_place: DirectPlace | None = None
 
     def stop(self) -> None:
         """End a direct path that a load in another thread waits on; safe to repeat."""
-        berth = self._open_berth
-        if self._dock is not None and berth is not None:
-            self._dock.leave(berth)
+        place = self._open_place
+        if self._direct_host is not None and place is not None:
+            self._direct_host.withdraw(place)
 
     def load(self, session: Session) -> Loaded:
         """Take the cargo from a holder that presents this visit's lease.
@@ -167,32 +167,32 @@ class CargoLoader:
     @contextmanager
     def _path(self, session: Session) -> Iterator[tuple[FrameSource, PathName]]:
         """Say that we are ready, and hear which way the frames will come."""
-        berth = self._open_berth = self._berth(session)
+        place = self._open_place = self._offer_place(session)
         try:
-            offers = berth.offers if berth else ()
+            offers = place.offers if place else ()
             send_message(session, Ready(WINDOW_FRAMES, self._heads, offers))
             left_s = self._visit.remaining_s()
             taken = receive_message(session, PathTaken, timeout_s=left_s)
             self._tell(taken)
-            yield self._source(session, taken.path, berth), taken.path
+            yield self._source(session, taken.path, place), taken.path
         finally:
             self.stop()
 
-    def _berth(self, session: Session) -> Berth | None:
-        if self._dock is None:
+    def _offer_place(self, session: Session) -> DirectPlace | None:
+        if self._direct_host is None:
             return None
         key = session.export(Label.DIRECT_PATH, self._visit.lease.digest.raw)
-        return self._dock.berth(key, frame_bytes(self._resource.record_bytes))
+        return self._direct_host.offer(key, frame_bytes(self._resource.record_bytes))
 
     def _source(
-        self, session: Session, path: PathName, berth: Berth | None
+        self, session: Session, path: PathName, place: DirectPlace | None
     ) -> FrameSource:
         remaining_s = self._visit.remaining_s
         if path == "relay":
             return RelayedSource(session, remaining_s)
-        if berth is None or path not in {offer.kind for offer in berth.offers}:
+        if place is None or path not in {offer.kind for offer in place.offers}:
             raise MalformedError("a path that was not offered", code="bad-message")
-        transport = berth.transport(min(ALONGSIDE_S, remaining_s()))
+        transport = place.transport(min(CONNECT_S, remaining_s()))
         return DirectSource(transport, session, remaining_s)
 
     def _take_frames(

@@ -257,7 +257,7 @@ class Ready:
 
     Attributes:
         window: Most frames ahead of what was acknowledged, through the relay.
-        direct: Where the holder may come alongside instead.
+        direct: Where the holder may connect instead.
     """
 
     window: int

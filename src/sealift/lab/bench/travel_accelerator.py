@@ -22,7 +22,7 @@ from sealift.lab.bench.travel_shipping import ShippingDock, receive_model, send_
 from sealift.lab.bench.travel_wire import Answer, pack, serve, unpack
 from sealift.release.receipt import ScrubSummary
 from sealift.release.signed import SignedAgreement, verify
-from sealift.session.direct.host import Berth, Dock
+from sealift.session.direct.host import DirectHost, DirectPlace
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import accept
@@ -49,7 +49,7 @@ class AcceleratorEnd:
     def __init__(self) -> None:
         self._attester = SigningKey.generate()
         self._client: RelayClient | None = None
-        self._dock: Dock | None = None
+        self._direct_host: DirectHost | None = None
         self._shipping: ShippingDock | None = None
         self._models: TcpListener | None = None
         self._direct: TcpListener | None = None
@@ -90,7 +90,9 @@ class AcceleratorEnd:
             self._endpoint.instance, proof, tuple, TravelSettings(), "none"
         )
         self._client = RelayClient.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
-        self._dock = Dock(local=LocalListener(), tcp=self._direct, tcp_address=direct)
+        self._direct_host = DirectHost(
+            local=LocalListener(), tcp=self._direct, tcp_address=direct
+        )
         return {"instance": self._endpoint.instance.public_key.to_text()}
 
     def offer(self, visit: str, rows: int) -> Answer:
@@ -122,7 +124,7 @@ class AcceleratorEnd:
                 self._key,
                 pool=self._pool,
                 heads=(),
-                dock=self._dock,
+                direct_host=self._direct_host,
             )
             loaded: Loaded = loader.load(session)
         busy = time.process_time() - busy
@@ -141,26 +143,26 @@ class AcceleratorEnd:
         return {**phases, "load_cpu_s": busy, "path": loaded.path}
 
     def open_plain(self, total_bytes: int) -> Answer:
-        """A buffer and a berth for the plain copy."""
-        assert self._dock is not None
+        """A buffer and a place for the plain copy."""
+        assert self._direct_host is not None
         material = token_bytes(KEY_BYTES)
         key = SecretKey(material)
         self._make_pool(total_bytes)
         longest = frame_bytes(self._resource.record_bytes)
         told = pack(material)
-        self._berth: Berth = self._dock.berth(key, longest)
-        offers = [(o.kind, o.address, pack(o.token)) for o in self._berth.offers]
+        self._offer_place: DirectPlace = self._direct_host.offer(key, longest)
+        offers = [(o.kind, o.address, pack(o.token)) for o in self._offer_place.offers]
         return {"offers": offers, "key": told}
 
     def plain(self) -> Answer:
         """Copy what comes into the buffer, as fast as it comes."""
-        assert self._dock is not None
-        transport = self._berth.transport(WAIT_S)
+        assert self._direct_host is not None
+        transport = self._offer_place.transport(WAIT_S)
         busy = time.process_time()
         _copy_all(transport, self._pool.buffer)
         busy = time.process_time() - busy
         transport.send(b"done")
-        self._dock.leave(self._berth)
+        self._direct_host.withdraw(self._offer_place)
         self._scrub(PhaseTimer(time.perf_counter, lambda name: None))
         return {"cpu_s": busy}
 
@@ -186,7 +188,7 @@ class AcceleratorEnd:
 
     def close(self) -> None:
         """Hang up and stop listening."""
-        for each in (self._client, self._dock, self._shipping, self._models):
+        for each in (self._client, self._direct_host, self._shipping, self._models):
             if each is not None:
                 each.close()
 

@@ -31,7 +31,7 @@ from sealift.release.signed import (
     add_signature,
     verify,
 )
-from sealift.session.direct.dial import Pathfinder
+from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.exchange import DirectOffer
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
@@ -145,7 +145,7 @@ class HolderEnd:
             check_heads=lambda heads: None,
             require_allowed=lambda: None,
             receipt_wait_s=WAIT_S,
-            pathfinder=Pathfinder(
+            dialler=PathDialler(
                 local="memfd" in kinds, places=places if "tcp" in kinds else ()
             ),
             sink=lambda event: paths.extend(
@@ -166,7 +166,7 @@ class HolderEnd:
         told = tuple(DirectOffer(k, a, unpack(t)) for k, a, t in offers)  # type: ignore[arg-type]
         record_bytes = self._held.resource.record_bytes
         started = time.perf_counter()
-        taken = Pathfinder(places=[offer.address for offer in told]).take(
+        taken = PathDialler(places=[offer.address for offer in told]).take(
             told, SecretKey(unpack(key)), frame_bytes(record_bytes)
         )
         assert taken.transport is not None, taken.why

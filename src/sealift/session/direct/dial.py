@@ -1,4 +1,4 @@
-"""The holder's way to a direct path: try what is offered, else stay with the relay.
+"""The dialling end of direct paths: try what is offered, else stay with the relay.
 
 A holder dials nothing that it was not offered inside its attested session, and of what it
 is offered only local sockets of Sealift's and addresses that its own settings name: an
@@ -21,7 +21,12 @@ from sealift.channel.transport.tcp import TcpTransport, connect_socket
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError
-from sealift.session.direct.exchange import PROOF_S, DirectOffer, PathName, prove_holder
+from sealift.session.direct.exchange import (
+    PROOF_S,
+    DirectOffer,
+    PathName,
+    prove_to_host,
+)
 
 DIAL_S: Final = 2.0
 MAX_OFFERS: Final = 4
@@ -41,7 +46,7 @@ class Taken:
     transport: SlotTransport | None = None
 
 
-class Pathfinder:
+class PathDialler:
     """Chooses a path per visit.
 
     Args:
@@ -102,7 +107,7 @@ def _board(
     sock: socket.socket, offer: DirectOffer, key: SecretKey, frame_bytes: int
 ) -> SlotTransport:
     try:
-        prove_holder(sock, key, offer)
+        prove_to_host(sock, key, offer)
         if offer.kind == "memfd":
             return MemfdTransport.accept(sock, timeout_s=PROOF_S)
         return TcpTransport(sock, max_frame_bytes=frame_bytes)

@@ -1,4 +1,4 @@
-"""Direct paths for cargo: who may come alongside, and how the two ends prove themselves.
+"""Direct paths for cargo: who may connect, and how the two ends prove themselves.
 
 Inside the attested session the accelerator offers places to come to: a Unix socket on
 its own machine, a TCP address. Whoever connects there must prove that it has a key
@@ -49,8 +49,8 @@ class DirectOffer:
 
 
 class _End(IntEnum):
-    HOLDER = 1
-    ACCELERATOR = 2
+    DIALLER = 1
+    HOST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class _Exchange:
 
     kind: Kind
     token: bytes
-    accelerator: bytes
-    holder: bytes
+    host: bytes
+    dialler: bytes
 
     def proof(self, key: SecretKey, end: _End) -> bytes:
         head = bytes([end, _NUMBER[self.kind]])
-        return keyed_hash(key, head, self.token, self.accelerator, self.holder)
+        return keyed_hash(key, head, self.token, self.host, self.dialler)
 
 
-def prove_holder(sock: socket.socket, key: SecretKey, offer: DirectOffer) -> None:
-    """The holder's side of the exchange, on a connected socket.
+def prove_to_host(sock: socket.socket, key: SecretKey, offer: DirectOffer) -> None:
+    """The dialling end's side of the exchange, on a connected socket.
 
     Raises:
         AuthenticationError: if the other end does not have the key.
@@ -81,19 +81,19 @@ def prove_holder(sock: socket.socket, key: SecretKey, offer: DirectOffer) -> Non
         raise MalformedError("something else listens there", code="not-an-accelerator")
     ours = secrets.token_bytes(_CHALLENGE_BYTES)
     exchange = _Exchange(offer.kind, offer.token, greeting[len(MAGIC) :], ours)
-    proof = exchange.proof(key, _End.HOLDER)
+    proof = exchange.proof(key, _End.DIALLER)
     _send(sock, b"".join((offer.token, ours, proof)), deadline)
     theirs = _receive(sock, _MAC_BYTES, deadline)
-    verify_equal(exchange.proof(key, _End.ACCELERATOR), theirs)
+    verify_equal(exchange.proof(key, _End.HOST), theirs)
 
 
-def prove_accelerator(
+def prove_to_dialler(
     sock: socket.socket,
     kind: Kind,
     find_key: Callable[[bytes], SecretKey | None],
     claim: Callable[[bytes], bool],
 ) -> bytes:
-    """The accelerator's side; returns the token of the visit that came alongside.
+    """The listening end's side; returns the token of the visit whose holder connected.
 
     Args:
         sock: Somebody connected.
@@ -115,8 +115,8 @@ def prove_accelerator(
     key = find_key(token)
     if key is None:
         raise AuthenticationError
-    verify_equal(exchange.proof(key, _End.HOLDER), proof)
-    mac = exchange.proof(key, _End.ACCELERATOR)
+    verify_equal(exchange.proof(key, _End.DIALLER), proof)
+    mac = exchange.proof(key, _End.HOST)
     if not claim(token):
         raise AuthenticationError
     _send(sock, mac, deadline)

@@ -1,8 +1,8 @@
-"""Where holders come alongside: the accelerator's listening end of direct paths.
+"""The listening end of direct paths.
 
-One dock serves a process. A visit asks it for a berth, a single-use place with a token
-and a key; threads of the dock greet whoever connects, and only a holder that proves
-the berth's key gets in (``direct``). Strangers cost a few seconds of one of a few
+One host serves a process. A visit asks it for a single-use place with a token and a
+key; threads of the host greet whoever connects, and only a holder that proves the
+place's key gets in (``exchange``). Strangers cost a few seconds of one of a few
 threads, those of one address not all of them, and keep nobody from the relay.
 """
 
@@ -27,7 +27,7 @@ from sealift.session.direct.exchange import (
     TOKEN_BYTES,
     DirectOffer,
     Kind,
-    prove_accelerator,
+    prove_to_dialler,
 )
 
 MAX_UNPROVEN: Final = 8  # connections that may be proving themselves at one time
@@ -37,8 +37,8 @@ WORD_SLOTS: Final = (1 << 10, 1)  # cargo goes one way; every page takes time to
 _ACCEPT_PAUSE_S: Final = 0.05
 
 
-class Berth:
-    """One visit's place; made by ``Dock.berth``, given back by ``close``."""
+class DirectPlace:
+    """One visit's place; made by ``DirectHost.offer``, given back by ``close``."""
 
     def __init__(self, key: SecretKey, frame_bytes: int) -> None:
         self.token = secrets.token_bytes(TOKEN_BYTES)
@@ -56,8 +56,8 @@ class Berth:
             self._claimed = True
             return first
 
-    def moor(self, transport: SlotTransport) -> None:
-        """The holder is alongside."""
+    def connect(self, transport: SlotTransport) -> None:
+        """The holder is connected."""
         with self._changed:
             if not self._closed:
                 self._transport = transport
@@ -66,10 +66,10 @@ class Berth:
         transport.close()
 
     def transport(self, timeout_s: float) -> SlotTransport:
-        """The holder's connection; the berth closes it.
+        """The holder's connection; the place closes it.
 
         Raises:
-            PeerError: if the holder does not come alongside in time.
+            PeerError: if the holder does not connect in time.
         """
         deadline = Deadline(timeout_s)
         with self._changed:
@@ -91,7 +91,7 @@ class Berth:
         self.key.wipe()
 
 
-class Dock:
+class DirectHost:
     """Listens for holders.
 
     Args:
@@ -111,7 +111,7 @@ class Dock:
     ) -> None:
         self._local, self._tcp, self._sink = local, tcp, sink
         self._lock = threading.Lock()
-        self._berths: dict[bytes, Berth] = {}
+        self._places: dict[bytes, DirectPlace] = {}
         self._addresses: dict[Kind, str] = {}
         self._unproven: Counter[str] = Counter()  # by address, from the accept on
         self._closing = threading.Event()
@@ -121,46 +121,46 @@ class Dock:
             address = tcp_address or "{}:{}".format(*tcp.address)
             self._open("tcp", address, tcp.accept_socket)
 
-    def berth(self, key: SecretKey, frame_bytes: int) -> Berth:
+    def offer(self, key: SecretKey, frame_bytes: int) -> DirectPlace:
         """A place for one visit.
 
         Args:
-            key: Exported from the visit's session; the berth wipes it.
+            key: Exported from the visit's session; the place wipes it.
             frame_bytes: Longest frame.
         """
-        berth = Berth(key, frame_bytes)
+        place = DirectPlace(key, frame_bytes)
         with self._lock:
             addresses = self._addresses.items()
-            berth.offers = tuple(
-                DirectOffer(kind, address, berth.token) for kind, address in addresses
+            place.offers = tuple(
+                DirectOffer(kind, address, place.token) for kind, address in addresses
             )
-            self._berths[berth.token] = berth
-        return berth
+            self._places[place.token] = place
+        return place
 
-    def leave(self, berth: Berth) -> None:
-        """The visit is over: nobody can come to this berth any more."""
+    def withdraw(self, place: DirectPlace) -> None:
+        """The visit is over: nobody can come to this place any more."""
         with self._lock:
-            self._berths.pop(berth.token, None)
-        berth.close()
+            self._places.pop(place.token, None)
+        place.close()
 
     def close(self) -> None:
-        """Stop listening and close every berth. Idempotent."""
+        """Stop listening and close every place. Idempotent."""
         self._closing.set()
         for listener in (self._local, self._tcp):
             if listener is not None:
                 listener.close()
         with self._lock:
-            berths = list(self._berths.values())
-            self._berths.clear()
-        for berth in berths:
-            berth.close()
+            places = list(self._places.values())
+            self._places.clear()
+        for place in places:
+            place.close()
 
     def _open(
         self, kind: Kind, address: str, accept: Callable[[], socket.socket]
     ) -> None:
         self._addresses[kind] = address
         threading.Thread(
-            target=self._accept, args=(kind, accept), name=f"dock {kind}", daemon=True
+            target=self._accept, args=(kind, accept), name=f"direct {kind}", daemon=True
         ).start()
 
     def _accept(self, kind: Kind, accept: Callable[[], socket.socket]) -> None:
@@ -177,7 +177,7 @@ class Dock:
             threading.Thread(
                 target=self._greet,
                 args=(kind, sock, address),
-                name="dock greeting",
+                name="direct greeting",
                 daemon=True,
             ).start()
 
@@ -191,11 +191,11 @@ class Dock:
 
     def _greet(self, kind: Kind, sock: socket.socket, address: str) -> None:
         try:
-            token = prove_accelerator(sock, kind, self._key, self._claim)
-            berth = self._find(token)
-            if berth is None:
+            token = prove_to_dialler(sock, kind, self._key, self._claim)
+            place = self._find(token)
+            if place is None:
                 raise PeerError("the visit is over")
-            berth.moor(_transport(kind, sock, berth.frame_bytes))
+            place.connect(_transport(kind, sock, place.frame_bytes))
         except SealiftError as error:
             with suppress(OSError):
                 sock.close()
@@ -205,17 +205,17 @@ class Dock:
                 self._unproven[address] -= 1
                 self._unproven += Counter()  # forget addresses without any
 
-    def _find(self, token: bytes) -> Berth | None:
+    def _find(self, token: bytes) -> DirectPlace | None:
         with self._lock:
-            return self._berths.get(token)
+            return self._places.get(token)
 
     def _key(self, token: bytes) -> SecretKey | None:
-        berth = self._find(token)
-        return berth.key if berth is not None else None
+        place = self._find(token)
+        return place.key if place is not None else None
 
     def _claim(self, token: bytes) -> bool:
-        berth = self._find(token)
-        return berth is not None and berth.claim()
+        place = self._find(token)
+        return place is not None and place.claim()
 
 
 def _transport(kind: Kind, sock: socket.socket, frame_bytes: int) -> SlotTransport:

@@ -10,12 +10,12 @@ from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.tcp import TcpListener
 from sealift.errors import UnavailableError
 from sealift.events import Sink
-from sealift.session.direct.dial import Pathfinder
-from sealift.session.direct.host import Dock
+from sealift.session.direct.dial import PathDialler
+from sealift.session.direct.host import DirectHost
 from sealift.train.settings import parse_address
 
 
-def add_dock_arguments(parser: argparse.ArgumentParser) -> None:
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what an accelerator takes."""
     add_relay_only_argument(parser)
     parser.add_argument(
@@ -30,7 +30,7 @@ def add_dock_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_path_arguments(parser: argparse.ArgumentParser) -> None:
+def add_dialler_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a holder takes."""
     add_relay_only_argument(parser)
     parser.add_argument(
@@ -52,8 +52,10 @@ def add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def open_dock(args: argparse.Namespace, sink: Sink) -> Iterator[Dock | None]:
-    """The dock of this command line; None with ``--relay-only``.
+def open_direct_host(
+    args: argparse.Namespace, sink: Sink
+) -> Iterator[DirectHost | None]:
+    """The listening end of this command line; None with ``--relay-only``.
 
     Raises:
         UnavailableError: if an address that was asked for cannot be listened on.
@@ -65,20 +67,20 @@ def open_dock(args: argparse.Namespace, sink: Sink) -> Iterator[Dock | None]:
     if args.direct is not None:
         tcp = TcpListener(*parse_address(args.direct_listen or args.direct))
         told = args.direct if args.direct_listen else ""
-    dock = Dock(local=_local(), tcp=tcp, tcp_address=told, sink=sink)
+    direct_host = DirectHost(local=_local(), tcp=tcp, tcp_address=told, sink=sink)
     try:
-        yield dock
+        yield direct_host
     finally:
-        dock.close()
+        direct_host.close()
 
 
-def pathfinder(args: argparse.Namespace) -> Pathfinder:
+def dialler(args: argparse.Namespace) -> PathDialler:
     """Which offered paths the holder of this command line takes."""
     if args.relay_only:
-        return Pathfinder(local=False)
+        return PathDialler(local=False)
     for place in args.direct:
         parse_address(place)  # whoever mistypes one hears of it now
-    return Pathfinder(places=args.direct)
+    return PathDialler(places=args.direct)
 
 
 def _local() -> LocalListener | None:
