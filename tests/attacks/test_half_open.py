@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
 from sealift.release.collect import collect_release

@@ -132,7 +132,7 @@ def test_a_device_without_proof_gets_nothing(
 
 def test_unproven_devices_are_refused_by_the_owner(parties: LinkedParties) -> None:
     """Not by the device's own checks: its attester is another's, and says other code."""
-    from sealift.attest.development.attester import DevelopmentAttester
+    from sealift.attest.development import DevelopmentAttester
     from sealift.ids import Digest
 
     said: list[str] = []

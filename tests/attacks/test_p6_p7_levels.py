@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest import anchors
+from sealift.attest import collateral as anchors
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.ids import Digest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey

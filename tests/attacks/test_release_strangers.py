@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.result import AttestationResult
+from sealift.attest.policy import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.ids import Role
 from sealift.release import door

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.channel.transport.memory import memory_pair

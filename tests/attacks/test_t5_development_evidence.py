@@ -14,8 +14,8 @@ import pytest
 
 from sealift import codec
 from sealift.attest import Evidence, Level, policy
-from sealift.attest.development import verifier
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest import development as verifier
+from sealift.attest.development import DevelopmentAttester
 from sealift.crypto import kem
 from sealift.crypto.aead import Suite
 from sealift.crypto.hash import labelled

@@ -16,11 +16,15 @@ from sealift.attest import Evidence, Level
 from sealift.attest.azure.attester import AzureAttester
 from sealift.attest.azure.evidence import parse_body as parse_azure
 from sealift.attest.collateral import pack_bundle
-from sealift.attest.composite.evidence import parse_body as parse_composite
+from sealift.attest.composite import parse_body as parse_composite
 from sealift.attest.configfs import TsmReader
-from sealift.attest.nvidia.binding import read_binding
-from sealift.attest.referenceset import SetName, parse_set, verify_set
-from sealift.attest.runtimelog import CODE_BUNDLE, GPU_BINDING, measured_bundle
+from sealift.attest.reference import SetName, parse_set, verify_set
+from sealift.attest.runtimelog import (
+    CODE_BUNDLE,
+    GPU_BINDING,
+    measured_bundle,
+    read_binding,
+)
 from sealift.attest.tdx.evidence import parse_body as parse_tdx
 from sealift.cli import attestcollect
 from sealift.cli.evidencesources import Platform
@@ -274,7 +278,7 @@ def test_what_a_bare_machine_lacks_is_named_level_by_level() -> None:
 def test_the_composite_measures_into_its_lead(
     world: IntelWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sealift.attest.attester import measuring
+    from sealift.attest.evidence import measuring
     from sealift.attest.runtimelog import RuntimeEvent
 
     nvidia_device.trust(monkeypatch)

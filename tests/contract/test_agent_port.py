@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.attest.agentclient import AgentAttester
+from sealift.attest.agent import AgentAttester
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.evidence import parse_body
 from sealift.lab.guest.agentport import AgentPort

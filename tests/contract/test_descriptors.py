@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from sealift.attest.tpm.link import DeviceLink
+from sealift.attest.tpm.client import DeviceLink
 from sealift.channel.record.bytesource import FileSource
 from sealift.cli import join
 from sealift.data.loader.torchloader import SealedDataLoader

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sealift.attest import Evidence
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (

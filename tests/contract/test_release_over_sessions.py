@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.agentclient import AgentAttester
+from sealift.attest.agent import AgentAttester
 from sealift.attest.level import Level
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_body

@@ -8,8 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest.azure.evidence import KIND, MEDIA_TYPE
-from sealift.attest.azure.hcl import parse_claims, parse_hcl
+from sealift.attest.azure.evidence import KIND, MEDIA_TYPE, parse_claims, parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.evidence import Evidence
 from sealift.errors import EvidenceError, MalformedError

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sealift.attest.tpm import eventlog as tcglog
+from sealift.attest.tpm import ima as imasig
 from sealift.attest.tpm import imalist as ima
-from sealift.attest.tpm import imasignature as imasig
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import AuthenticationError, MalformedError

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.nvidia.evidence import KIND, MEDIA_TYPE, NvidiaBody
+from sealift.attest.nvidia.evidence import KIND, MEDIA_TYPE, NvidiaBody, parse_report
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import read_rim
-from sealift.attest.nvidia.spdm import parse_report
 from sealift.attest.nvidia.verifier import NvidiaVerifier
 from sealift.attest.reference import ReferenceValues
 from sealift.errors import EvidenceError, MalformedError

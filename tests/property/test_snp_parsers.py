@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.snp.certificate import (
+from sealift.attest.snp.endorsement import (
     parse_certificates,
     parse_endorsement,
     parse_table,
 )
-from sealift.attest.snp.evidence import KIND, MEDIA_TYPE, SnpBody
-from sealift.attest.snp.report import REPORT_BYTES, parse_report, parse_tcb
+from sealift.attest.snp.evidence import (
+    KIND,
+    MEDIA_TYPE,
+    REPORT_BYTES,
+    SnpBody,
+    parse_report,
+    parse_tcb,
+)
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError

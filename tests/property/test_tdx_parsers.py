@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest import der
+from sealift.attest import binary as der
 from sealift.attest.evidence import Evidence
-from sealift.attest.tdx import pck, tcbinfo
-from sealift.attest.tdx import quote as sgxquote
+from sealift.attest.tdx import evidence as sgxquote
+from sealift.attest.tdx import platform as pck
+from sealift.attest.tdx import tcb as tcbinfo
 from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody, parse_body
-from sealift.attest.tools import pcs
+from sealift.attest.tools import collateralfiles as pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, RefusedError

@@ -15,13 +15,17 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import Command, TpmClient
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.public import parse_public
-from sealift.attest.tpm.quote import parse_quote, parse_signature
+from sealift.attest.tpm.evidence import (
+    KIND,
+    MEDIA_TYPE,
+    TpmBody,
+    parse_quote,
+    parse_signature,
+)
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.registers import read_registers
+from sealift.attest.tpm.structures import parse_public, sized
 from sealift.attest.tpm.verifier import TpmVerifier
-from sealift.attest.tpm.wire import sized
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
 from tests.sim.examples import examples
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey

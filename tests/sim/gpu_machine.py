@@ -16,14 +16,23 @@ from sealift import codec
 from sealift.attest import Appraiser, Claims, Evidence, Level, ReferenceValues
 from sealift.attest.check import check_bound
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite.attester import CompositeAttester
-from sealift.attest.composite.evidence import MEDIA_TYPE
-from sealift.attest.composite.verifier import CompositeVerifier
-from sealift.attest.nvidia.binding import BoundDevice, GpuBinding, MultiGpu
+from sealift.attest.composite import (
+    MEDIA_TYPE,
+    CompositeAttester,
+    CompositeVerifier,
+)
+from sealift.attest.level import TrustVector
 from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.result import AttestationResult
-from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent, measured_bundle
-from sealift.attest.trust import TrustVector
+from sealift.attest.policy import AttestationResult
+from sealift.attest.runtimelog import (
+    CODE_BUNDLE,
+    MODULE,
+    BoundDevice,
+    GpuBinding,
+    MultiGpu,
+    RuntimeEvent,
+    measured_bundle,
+)
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim

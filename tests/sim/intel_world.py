@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.tdx.pck import EXTENSION
+from sealift.attest.tdx.platform import EXTENSION
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.crypto.hash import digest, sha256

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 from lxml import etree
 
-from sealift.attest import anchors
+from sealift.attest import collateral as anchors
+from sealift.attest.nvidia import evidence as spdm
 from sealift.attest.nvidia import rim as rim_format
-from sealift.attest.nvidia import spdm
 from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.ids import Digest
 

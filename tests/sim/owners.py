@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
-from sealift.attest.policy import Appraiser
-from sealift.attest.result import AttestationResult
+from sealift.attest.policy import Appraiser, AttestationResult
 from sealift.channel.record.commitment import key_commitment
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey

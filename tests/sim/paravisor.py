@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sealift.attest.azure.attester import ATTESTATION_KEY, HCL_REPORT, USER_DATA
-from sealift.attest.tpm.client import PASSWORD, TpmClient
-from sealift.attest.tpm.keys import OWNER, create_primary
-from sealift.attest.tpm.link import open_link
-from sealift.attest.tpm.nonvolatile import (
+from sealift.attest.tpm.client import PASSWORD, TpmClient, open_link
+from sealift.attest.tpm.keys import (
+    OWNER,
+    create_primary,
     read_index,
     remove_index,
     write_index,

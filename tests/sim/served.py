@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sealift.attest.attester import Attester
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import Attester
 from sealift.attest.level import Level
 from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.snp.certificate import parse_certificates
-from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.endorsement import parse_certificates
+from sealift.attest.snp.evidence import Report, SnpBody, parse_report
 from sealift.attest.snp.references import SnpReferences
-from sealift.attest.snp.report import Report, parse_report
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
-from sealift.attest.attester import Attester
+from sealift.attest.evidence import Attester
 from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.transport import Transport

@@ -8,11 +8,10 @@ from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tdx.evidence import TdxBody
-from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import TdxVerifier
-from sealift.attest.tools.pcs import import_collateral
+from sealift.attest.tools.collateralfiles import import_collateral
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.codec import decode
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.channel.transport.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError

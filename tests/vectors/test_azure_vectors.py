@@ -11,13 +11,12 @@ from random import Random  # noqa: TID251 - which bits a test changes
 
 import pytest
 
-from sealift.attest.anchors import INTEL_SGX_ROOTS
-from sealift.attest.azure.hcl import parse_claims, parse_hcl
+from sealift.attest.azure.evidence import parse_claims, parse_hcl
 from sealift.attest.check import require_passed
-from sealift.attest.collateral import Collateral
-from sealift.attest.tdx.quote import TdReport
-from sealift.attest.tdx.quote import parse_quote as parse_td_quote
-from sealift.attest.tpm.quote import (
+from sealift.attest.collateral import INTEL_SGX_ROOTS, Collateral
+from sealift.attest.tdx.evidence import TdReport
+from sealift.attest.tdx.evidence import parse_quote as parse_td_quote
+from sealift.attest.tpm.evidence import (
     parse_quote,
     parse_signature,
     verify_values,

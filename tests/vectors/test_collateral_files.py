@@ -19,7 +19,7 @@ import pytest
 
 from sealift import codec
 from sealift.attest.collateral import DAY_S, parse_bundle
-from sealift.attest.snp.certificate import parse_certificates
+from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
 from sealift.attest.tools.vendorservices import Services, fetch, wanted
 from sealift.cli.main import main

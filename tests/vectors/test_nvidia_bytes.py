@@ -7,11 +7,11 @@ from random import Random  # noqa: TID251 - a seeded sample, the same in every r
 
 import pytest
 
-from sealift.attest import anchors
+from sealift.attest import collateral as anchors
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import verifier as nvidia
+from sealift.attest.nvidia.evidence import parse_report
 from sealift.attest.nvidia.rim import read_rim
-from sealift.attest.nvidia.spdm import parse_report
 from sealift.attest.nvidia.verifier import (
     _verify_path,
     _verify_signature,

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest import anchors
+from sealift.attest import collateral as anchors
 from sealift.attest.check import Check
 from sealift.attest.collateral import Collateral
 from sealift.attest.nvidia.attester import NvidiaAttester
+from sealift.attest.nvidia.evidence import parse_report
 from sealift.attest.nvidia.rim import Rim, read_rim
-from sealift.attest.nvidia.spdm import parse_report
 from sealift.attest.nvidia.verifier import Device, examine_device
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.tools.vendorfiles import wrap

@@ -12,20 +12,18 @@ from random import Random  # noqa: TID251 - places that are the same each time
 import dcap_qvl
 import pytest
 
-from sealift.attest.anchors import INTEL_SGX_ROOTS
 from sealift.attest.check import require_passed
-from sealift.attest.collateral import DAY_S
+from sealift.attest.collateral import DAY_S, INTEL_SGX_ROOTS
 from sealift.attest.configfs import TsmReader
 from sealift.attest.level import Level, Tier
 from sealift.attest.tdx.attester import TdxAttester
-from sealift.attest.tdx.checks import check_logs, check_report
-from sealift.attest.tdx.evidence import TdxBody, parse_body
-from sealift.attest.tdx.intelquote import (
+from sealift.attest.tdx.evidence import TdxBody, parse_body, parse_quote
+from sealift.attest.tdx.platform import (
     Source,
     verify_quote,
     verify_signatures,
 )
-from sealift.attest.tdx.quote import parse_quote
+from sealift.attest.tdx.verifier import check_logs, check_report
 from sealift.attest.verifier import Claims
 from sealift.errors import (
     EvidenceError,

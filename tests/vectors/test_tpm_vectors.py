@@ -13,14 +13,8 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.tpm.enrolment import make_challenge
-from sealift.attest.tpm.owner import verify_endorsement
-from sealift.attest.tpm.public import (
-    Public,
-    parse_public,
-    require_attestation_key,
-)
-from sealift.attest.tpm.quote import (
+from sealift.attest.tpm.enrolment import make_challenge, verify_endorsement
+from sealift.attest.tpm.evidence import (
     Quote,
     Signature,
     parse_quote,
@@ -29,7 +23,12 @@ from sealift.attest.tpm.quote import (
     verify_values,
 )
 from sealift.attest.tpm.references import TpmReferences, TpmRoot
-from sealift.attest.tpm.wire import sized
+from sealift.attest.tpm.structures import (
+    Public,
+    parse_public,
+    require_attestation_key,
+    sized,
+)
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.hash import HashName
 from sealift.crypto.rsa import RsaKey

@@ -10,8 +10,8 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.collateral import Collateral, pack_bundle
-from sealift.attest.referenceset import ReferenceSet, sign_set
-from sealift.attest.snp.certificate import parse_certificates
+from sealift.attest.reference import ReferenceSet, sign_set
+from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.tools.collateralfiles import to_items
 from sealift.attest.tools.vendorfiles import wrap

@@ -5,12 +5,10 @@ imported from there by whoever collects: they may open devices, and verifying mu
 load them.
 """
 
-from sealift.attest.attester import Attester
-from sealift.attest.evidence import Challenge, Evidence
+from sealift.attest.evidence import Attester, Challenge, Evidence
 from sealift.attest.level import Level, Tier, parse_accept
-from sealift.attest.policy import Appraiser
+from sealift.attest.policy import Appraiser, AttestationResult
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.result import AttestationResult
 from sealift.attest.verifier import Claims, Verifier
 
 __all__ = [

@@ -60,7 +60,7 @@ def _azure() -> Verifier:
 
 
 def _development() -> Verifier:
-    from sealift.attest.development.verifier import DevelopmentVerifier
+    from sealift.attest.development import DevelopmentVerifier
 
     return DevelopmentVerifier()
 
@@ -90,7 +90,7 @@ def _nvidia() -> Verifier:
 
 
 def _composite() -> Verifier:
-    from sealift.attest.composite.verifier import CompositeVerifier
+    from sealift.attest.composite import CompositeVerifier
 
     return CompositeVerifier({kind.media_type: kind for kind in _LEADS})
 

@@ -9,18 +9,75 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.level import Level, Tier, parse_accept
+from sealift.attest.level import Level, Tier, parse_accept, say_level
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.result import APPRAISED, AttestationResult
 from sealift.attest.runtimelog import check_modules
 from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
-from sealift.errors import EvidenceError, PolicyError
+from sealift.errors import EvidenceError, PolicyError, UsageError
+from sealift.ids import Digest
+
+
+class _AppraisedToken:
+    """Shows that a result comes from an ``Appraiser``."""
+
+
+APPRAISED: Final = _AppraisedToken()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestationResult:
+    """One appraised piece of evidence.
+
+    Attributes:
+        media_type: Development results have one of their own.
+        claims: What the verifier found.
+        evidence: Digest of the evidence body.
+    """
+
+    media_type: str
+    claims: Claims
+    evidence: Digest
+    token: _AppraisedToken = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.token is not APPRAISED:
+            raise UsageError("attestation results are made by an Appraiser only")
+        if self.level is Level.DEVELOPMENT and self.tier is Tier.AFFIRMING:
+            raise UsageError("development evidence can never be affirming")
+
+    @property
+    def level(self) -> Level:
+        """The assurance level that was accepted."""
+        assert self.claims.level is not None, "an appraiser accepts levels only"
+        return self.claims.level
+
+    @property
+    def standing(self) -> str:
+        """The level for people: ``development (rehearsing attested-host)``."""
+        return say_level(self.level, self.claims.rehearsing)
+
+    @property
+    def tier(self) -> Tier:
+        """EAR's verdict: the worst claim of the trust vector."""
+        return self.claims.trust.tier
+
+    def summary(self) -> dict[str, str | None]:
+        """Plain values for logs, manifests and screens."""
+        bundle = self.claims.code_bundle
+        return {
+            "media_type": self.media_type,
+            "level": self.standing,
+            "tier": self.tier.value,
+            "attester": self.claims.attester,
+            "code_bundle": bundle.to_text() if bundle else None,
+            "evidence": self.evidence.to_text(),
+        }
 
 
 def no_time() -> float:

@@ -14,10 +14,9 @@ from typing import Protocol, runtime_checkable
 from sealift.attest.check import Check
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
+from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.trust import TrustVector
 from sealift.ids import Digest
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sealift.attest.attester import Attester, measuring
+from sealift.attest.evidence import Attester, measuring
 from sealift.cli.direct import add_host_arguments, open_direct_host
 from sealift.cli.hostattester import add_attester_arguments, open_attester
 from sealift.cli.rejoin import Joined, Rejoining

@@ -12,16 +12,15 @@ from typing import Any, Final
 
 from sealift.attest.check import UNBOUND, Check
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level, parse_accept
+from sealift.attest.level import Level, TrustVector, parse_accept
 from sealift.attest.policy import Appraiser
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     MAX_SET_BYTES,
     SetName,
     SignedReferenceSet,
     parse_set,
     verify_set,
 )
-from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
 from sealift.cli.attestcollateral import add_collateral_parser, run_collateral
 from sealift.cli.attestcollect import add_collect_parser, run_collect

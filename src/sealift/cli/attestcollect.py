@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift import __version__, codec
-from sealift.attest.attester import Attester
 from sealift.attest.azure.attester import AzureAttester
-from sealift.attest.composite.attester import CompositeAttester
-from sealift.attest.development.attester import DevelopmentAttester
-from sealift.attest.evidence import BOUND_BYTES, Evidence
+from sealift.attest.composite import CompositeAttester
+from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import BOUND_BYTES, Attester, Evidence
 from sealift.attest.nvidia.attester import gpu_attesters
 from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tpm.attester import TpmAttester

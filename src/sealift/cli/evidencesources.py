@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from sealift.attest.attester import Attester, MeasuringAttester
-from sealift.attest.azure.attester import AzureAttester, AzureSources
-from sealift.attest.azure.host import AzureHost, MetadataService
-from sealift.attest.composite.attester import CompositeAttester
+from sealift.attest.azure.attester import (
+    AzureAttester,
+    AzureHost,
+    AzureSources,
+    MetadataService,
+)
+from sealift.attest.composite import CompositeAttester
 from sealift.attest.configfs import INBLOB_BYTES, TsmReader
+from sealift.attest.evidence import Attester, MeasuringAttester
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters, open_nvml
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from sealift import __version__
-from sealift.attest.agentclient import AgentAttester
-from sealift.attest.attester import Attester
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.agent import AgentAttester
+from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import Attester
 from sealift.attest.level import Level
 from sealift.attest.tpm.attester import TpmAttester
 from sealift.cli.evidencesources import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
-from sealift.attest.referenceset import MAX_SET_BYTES, parse_set
+from sealift.attest.reference import MAX_SET_BYTES, parse_set
 from sealift.crypto.sign import PublicKey
 from sealift.release.equip import equip
 from sealift.release.files import read_whole

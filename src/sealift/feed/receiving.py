@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from sealift.attest.attester import Attester
+from sealift.attest.evidence import Attester
 from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.host import HostMemory
 from sealift.channel.link.mode import parse_mode

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from sealift.attest.result import AttestationResult
+from sealift.attest.policy import AttestationResult
 from sealift.crypto.identity import Identity
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.events import Sink, emit

@@ -22,8 +22,8 @@ from sealift.attest.tpm.enrolment import (
     make_challenge,
     require_pair,
     sign_enrolment,
+    verify_endorsement,
 )
-from sealift.attest.tpm.owner import verify_endorsement
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import Signer
 from sealift.crypto.tpmcredential import Credential

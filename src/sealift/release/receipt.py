@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import check_level
-from sealift.attest.result import AttestationResult
+from sealift.attest.policy import AttestationResult
 from sealift.codec import decode, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label

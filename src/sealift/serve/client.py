@@ -22,7 +22,7 @@ import time
 from collections.abc import Generator
 from typing import Any, Final, Self
 
-from sealift.attest.result import AttestationResult
+from sealift.attest.policy import AttestationResult
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import Transport
 from sealift.errors import (

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sealift.attest.attester import Attester
-from sealift.attest.evidence import Evidence
-from sealift.attest.policy import Appraiser
-from sealift.attest.result import AttestationResult
+from sealift.attest.evidence import Attester, Evidence
+from sealift.attest.policy import Appraiser, AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey

@@ -6,9 +6,8 @@ policy looks at is inside th1, so it is covered by what is verified here.
 
 from __future__ import annotations
 
-from sealift.attest.attester import Attester, ContinuingAttester
-from sealift.attest.evidence import Evidence
-from sealift.attest.result import AttestationResult
+from sealift.attest.evidence import Attester, ContinuingAttester, Evidence
+from sealift.attest.policy import AttestationResult
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, PolicyError

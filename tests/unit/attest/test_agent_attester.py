@@ -14,6 +14,7 @@ from sealift import codec
 from sealift.attest.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
+    AgentAttester,
     AgentRequest,
     Collect,
     Describe,
@@ -24,9 +25,7 @@ from sealift.attest.agent import (
     encode_reply,
     read_frame,
 )
-from sealift.attest.agentclient import AgentAttester
-from sealift.attest.attester import ContinuingAttester, MeasuringAttester
-from sealift.attest.evidence import Evidence
+from sealift.attest.evidence import ContinuingAttester, Evidence, MeasuringAttester
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 

@@ -23,16 +23,16 @@ from sealift.attest import (
     Tier,
 )
 from sealift.attest.collateral import Collateral
-from sealift.attest.development.attester import DevelopmentAttester
-from sealift.attest.development.evidence import (
+from sealift.attest.development import (
     MEDIA_TYPE,
     RESULT_MEDIA_TYPE,
+    DevelopmentAttester,
     parse_body,
 )
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.result import APPRAISED
+from sealift.attest.level import TrustVector
+from sealift.attest.policy import APPRAISED
 from sealift.attest.runtimelog import RuntimeEvent, module_event
-from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import ContinuingVerifier
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
@@ -315,7 +315,7 @@ def test_registries_agree_on_media_types() -> None:
 
 ROOMS_OF = """
 import sys
-from sealift.attest.development.evidence import MEDIA_TYPE
+from sealift.attest.development import MEDIA_TYPE
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser

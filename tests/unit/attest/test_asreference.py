@@ -10,12 +10,12 @@ import pytest
 
 from sealift.attest import Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite.attester import CompositeAttester
+from sealift.attest.composite import CompositeAttester
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser
-from sealift.attest.referenceset import ReferenceSet, sign_set
+from sealift.attest.reference import ReferenceSet, sign_set
 from sealift.attest.snp.evidence import MEDIA_TYPE as SNP
 from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.snp.verifier import SnpVerifier

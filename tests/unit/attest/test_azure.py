@@ -7,8 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest.azure.evidence import MEDIA_TYPE, parse_body
-from sealift.attest.azure.hcl import parse_claims, parse_hcl
+from sealift.attest.azure.evidence import (
+    MEDIA_TYPE,
+    parse_body,
+    parse_claims,
+    parse_hcl,
+)
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.level import Level

@@ -22,20 +22,20 @@ from sealift.attest.azure.attester import (
     HCL_REPORT,
     AzureAttester,
     AzureSources,
+    MetadataService,
 )
 from sealift.attest.azure.evidence import parse_body
-from sealift.attest.azure.host import MetadataService
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.attest.tpm.nonvolatile import (
+from sealift.attest.tpm.evidence import parse_quote
+from sealift.attest.tpm.keys import (
     remove_index,
     write_index,
 )
-from sealift.attest.tpm.quote import parse_quote
 from sealift.attest.tpm.references import TpmReferences
-from sealift.attest.tpm.state import REQUIRED_PCRS
+from sealift.attest.tpm.verifier import REQUIRED_PCRS
 from sealift.attest.verifier import Claims
 from sealift.errors import StaleError, UnavailableError, UsageError
 from sealift.ids import Digest

@@ -8,19 +8,20 @@ import pytest
 
 from sealift.attest import Evidence, Level, Tier
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite.attester import CompositeAttester
-from sealift.attest.composite.evidence import (
+from sealift.attest.composite import (
     MEDIA_TYPE,
+    CompositeAttester,
     CompositeBody,
+    CompositeVerifier,
     device_bound,
     lead_bound,
     parse_body,
+    worst,
 )
-from sealift.attest.composite.verifier import CompositeVerifier, worst
+from sealift.attest.level import TrustVector
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
-from sealift.attest.trust import TrustVector
 from sealift.errors import (
     EvidenceError,
     MalformedError,

@@ -13,12 +13,11 @@ import pytest
 
 from sealift.attest import Evidence, Level, Tier
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite.attester import CompositeAttester
-from sealift.attest.composite.evidence import parse_body
+from sealift.attest.composite import CompositeAttester, parse_body
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.policy import AttestationResult
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.result import AttestationResult
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.errors import PolicyError, RefusedError
 from sealift.ids import Digest

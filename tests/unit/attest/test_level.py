@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.attest.level import Level, Tier, parse_accept
-from sealift.attest.trust import TrustVector, tier_of
+from sealift.attest.level import Level, Tier, TrustVector, parse_accept, tier_of
 from sealift.errors import MalformedError
 
 

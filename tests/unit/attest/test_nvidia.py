@@ -16,10 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sealift.attest import Appraiser, Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
-from sealift.attest.nvidia import spdm
-from sealift.attest.nvidia.evidence import NvidiaBody, parse_body
+from sealift.attest.nvidia import evidence as spdm
+from sealift.attest.nvidia.evidence import NvidiaBody, parse_body, parse_report
 from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.nvidia.spdm import parse_report
 from sealift.attest.nvidia.verifier import (
     Device,
     _verify_signature,

@@ -16,10 +16,8 @@ from sealift.attest.nvidia.attester import (
     open_nvml,
     read_gpu_state,
 )
-from sealift.attest.nvidia.binding import BoundDevice, GpuBinding
-from sealift.attest.nvidia.evidence import parse_body
-from sealift.attest.nvidia.spdm import parse_report
-from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.nvidia.evidence import parse_body, parse_report
+from sealift.attest.runtimelog import BoundDevice, GpuBinding, RuntimeEvent
 from sealift.codec import decode
 from sealift.errors import UnavailableError, UsageError
 from tests.sim import nvidia_device as sim

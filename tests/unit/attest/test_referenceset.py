@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sealift import codec
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     ReferenceSet,
+    ReferenceValues,
     SetName,
     SignedReferenceSet,
     join,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.attest.snp.report import parse_report, parse_tcb, product_of
+from sealift.attest.snp.evidence import parse_report, parse_tcb, product_of
 from sealift.errors import MalformedError
 from tests.sim import snp_made as made
 

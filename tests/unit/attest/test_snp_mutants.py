@@ -9,9 +9,9 @@ import pytest
 
 from sealift.attest.check import Check
 from sealift.attest.level import Level
-from sealift.attest.snp import checks as snpchecks
-from sealift.attest.snp import genuine as snpreport
-from sealift.attest.snp.report import Report
+from sealift.attest.snp import endorsement as snpreport
+from sealift.attest.snp import verifier as snpchecks
+from sealift.attest.snp.evidence import Report
 from sealift.errors import RefusedError
 from tests.sim import snp_made as made
 from tests.sim.snp_case import Case

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sealift.attest.nvidia import spdm
-from sealift.attest.nvidia.spdm import parse_report
+from sealift.attest.nvidia import evidence as spdm
+from sealift.attest.nvidia.evidence import parse_report
 from sealift.errors import MalformedError
 from tests.sim.nvidia_device import SoftDevice
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from sealift.attest import der
-from sealift.attest.cursor import Cursor
-from sealift.attest.tdx import pck, tcbinfo
-from sealift.attest.tdx import quote as sgxquote
-from sealift.attest.tools import pcs
+from sealift.attest import binary as der
+from sealift.attest.binary import Cursor
+from sealift.attest.tdx import evidence as sgxquote
+from sealift.attest.tdx import platform as pck
+from sealift.attest.tdx import tcb as tcbinfo
+from sealift.attest.tools import collateralfiles as pcs
 from sealift.errors import MalformedError
 from tests.sim.intel_world import FMSPC, PPID, IntelWorld, pck_extension, svn_level
 from tests.sim.made_chain import AT_S, DAY_S

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sealift.attest.check import require_passed
-from sealift.attest.tdx.tcblevel import UNKNOWN, converge
+from sealift.attest.tdx.tcb import UNKNOWN, converge
 from sealift.errors import (
     MalformedError,
     StaleError,

@@ -11,11 +11,11 @@ from sealift.attest import Evidence, Level, ReferenceValues, Tier
 from sealift.attest.collateral import Collateral
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tpm.evidence import (
+    ClockInfo,
     TpmBody,
 )
-from sealift.attest.tpm.quote import ClockInfo
 from sealift.attest.tpm.references import ImaReferences
-from sealift.attest.tpm.state import (
+from sealift.attest.tpm.verifier import (
     LOADER_PCRS,
     REQUIRED_PCRS,
     check_clock,
@@ -113,7 +113,7 @@ def test_vendor_root_gives_the_level(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, operator: str, trusted: bool
 ) -> None:
     """As the same TPM would be judged if its certificate did not name a program."""
-    monkeypatch.setattr("sealift.attest.tpm.owner.says_software", lambda _: False)
+    monkeypatch.setattr("sealift.attest.tpm.enrolment.says_software", lambda _: False)
     assert scene.references.tpm is not None
     (root,) = scene.references.tpm.roots
     called = with_tpm(scene.references, roots=(replace(root, operator=operator),))

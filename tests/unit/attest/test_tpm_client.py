@@ -15,12 +15,17 @@ from sealift.attest.check import check_bound
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.attester import TpmAttester
-from sealift.attest.tpm.client import Command, TpmClient, TpmError
+from sealift.attest.tpm.client import (
+    Command,
+    DeviceLink,
+    SocketLink,
+    TpmClient,
+    TpmError,
+    open_link,
+)
 from sealift.attest.tpm.enrolment import check_answer, make_challenge
-from sealift.attest.tpm.evidence import parse_body
-from sealift.attest.tpm.link import DeviceLink, SocketLink, open_link
-from sealift.attest.tpm.nonvolatile import read_index
-from sealift.attest.tpm.quote import parse_quote
+from sealift.attest.tpm.evidence import parse_body, parse_quote
+from sealift.attest.tpm.keys import read_index
 from sealift.attest.tpm.registers import extend, read_registers
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import digest

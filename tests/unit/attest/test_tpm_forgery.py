@@ -30,9 +30,8 @@ from sealift.attest.tpm.enrolment import (
     sign_enrolment,
 )
 from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
-from sealift.attest.tpm.public import Public, Scheme, parse_public
 from sealift.attest.tpm.registers import extend, quote
-from sealift.attest.tpm.wire import sized
+from sealift.attest.tpm.structures import Public, Scheme, parse_public, sized
 from sealift.crypto.hash import digest
 from sealift.errors import EvidenceError, UnavailableError
 from tests.sim.mutants import passing
@@ -296,7 +295,7 @@ def test_key_in_software_passes_only_if_nobody_asks_who_enrolled_it(
     with pytest.raises(EvidenceError) as caught:
         examine(evidence, host.references())
     assert caught.value.code == "tpm-not-enrolled"
-    monkeypatch.setattr("sealift.attest.tpm.owner.find_enrolment", first_enrolment)
+    monkeypatch.setattr("sealift.attest.tpm.enrolment.find_enrolment", first_enrolment)
     assert failed(examine(evidence, host.references())) == set()
 
 

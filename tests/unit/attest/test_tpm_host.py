@@ -11,11 +11,11 @@ from sealift.attest import Evidence
 from sealift.attest.runtimelog import MODULE, RuntimeEvent
 from sealift.attest.tpm.enrolment import make_challenge, require_pair
 from sealift.attest.tpm.evidence import (
+    ClockInfo,
     check_same_boot,
     clock_measurements,
     parse_body,
 )
-from sealift.attest.tpm.quote import ClockInfo
 from sealift.errors import (
     PolicyError,
     StaleError,

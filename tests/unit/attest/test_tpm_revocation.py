@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.tpm.owner import verify_endorsement
+from sealift.attest.tpm.enrolment import verify_endorsement
 from sealift.attest.tpm.references import TpmReferences, TpmRoot
 from sealift.crypto.certificate import Certificate
 from sealift.errors import PolicyError, RefusedError

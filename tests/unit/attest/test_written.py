@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest.snp.evidence import SnpBody
-from sealift.attest.snp.report import REPORT_BYTES
+from sealift.attest.snp.evidence import REPORT_BYTES, SnpBody
 from sealift.attest.tdx.evidence import TdxBody
-from sealift.attest.tools.dstack import begins_container, read_container
-from sealift.attest.tools.written import decode_text, read_bytes
+from sealift.attest.tools.vendorfiles import (
+    begins_container,
+    decode_text,
+    read_bytes,
+    read_container,
+)
 from sealift.errors import MalformedError
 
 QUOTE = b"\4\0\2\0\x81" + bytes(range(256)) * 20

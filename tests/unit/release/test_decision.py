@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sealift
-from sealift.attest.result import AttestationResult
+from sealift.attest.policy import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.referenceset import (
+from sealift.attest.reference import (
     ReferenceSet,
+    ReferenceValues,
     SetName,
     SignedReferenceSet,
     sign_set,

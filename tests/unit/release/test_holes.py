@@ -10,7 +10,7 @@ import pytest
 
 from sealift.attest.level import Level
 from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.referenceset import SetName
+from sealift.attest.reference import SetName
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import (

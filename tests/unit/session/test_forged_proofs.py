@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sealift import codec
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import AuthenticationError, EvidenceError, PolicyError, UsageError

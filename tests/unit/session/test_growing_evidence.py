@@ -9,7 +9,7 @@ import pytest
 from sealift.attest import Claims, Evidence, Level, ReferenceValues
 from sealift.attest.check import check, check_bound
 from sealift.attest.collateral import Collateral
-from sealift.attest.trust import TrustVector
+from sealift.attest.level import TrustVector
 from sealift.errors import EvidenceError, SealiftError
 from sealift.session.session import Session
 from tests.sim.attested import Cast, both

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, RefusedError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.crypto.sign import SigningKey
 from sealift.errors import RefusedError
 from sealift.ids import Digest, Role

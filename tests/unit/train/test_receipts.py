@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, PolicyError, UsageError

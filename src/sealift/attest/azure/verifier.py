@@ -10,16 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.attest.anchors import AMD_ARKS, INTEL_SGX_ROOTS
-from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_body
-from sealift.attest.azure.hardware import (
-    AzureTrust,
-    Hardware,
-    examine_hardware,
-)
-from sealift.attest.azure.hcl import (
+from sealift.attest.azure.evidence import (
+    MEDIA_TYPE,
     USER_DATA_BYTES,
+    AzureBody,
+    HclReport,
     RuntimeClaims,
+    parse_body,
     parse_claims,
     parse_hcl,
 )
@@ -30,31 +27,179 @@ from sealift.attest.check import (
     check_bound,
     check_code_bundle,
 )
-from sealift.attest.collateral import Collateral
+from sealift.attest.collateral import AMD_ARKS, INTEL_SGX_ROOTS, Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
+from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import ReferenceValues, no_references
 from sealift.attest.runtimelog import measured_bundle
-from sealift.attest.tpm.evidence import clock_measurements
-from sealift.attest.tpm.public import Scheme
-from sealift.attest.tpm.quote import (
+from sealift.attest.snp import verifier as snpchecks
+from sealift.attest.snp.endorsement import SnpTrust, verify_report
+from sealift.attest.snp.verifier import attester_of
+from sealift.attest.tdx import evidence as tdx_quote
+from sealift.attest.tdx import verifier as tdchecks
+from sealift.attest.tdx.evidence import TdReport
+from sealift.attest.tdx.platform import QuoteVerdict, verify_quote
+from sealift.attest.tdx.verifier import hardware_claim
+from sealift.attest.tdx.verifier import measurements as td_measurements
+from sealift.attest.tpm.evidence import (
     Quote,
+    clock_measurements,
     parse_quote,
     parse_signature,
     verify_values,
 )
 from sealift.attest.tpm.references import TpmReferences
-from sealift.attest.tpm.state import (
+from sealift.attest.tpm.structures import Scheme
+from sealift.attest.tpm.verifier import (
     check_boot,
     check_clock,
     check_registers,
     check_runtime,
     replay_boot,
 )
-from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
+
+REPORT_DATA_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureTrust:
+    """What genuineness depends on, beside the evidence."""
+
+    references: ReferenceValues
+    collateral: Collateral
+    amd_roots: Mapping[str, Digest]
+    intel_roots: tuple[Digest, ...]
+    at_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """Genuine hardware under a paravisor; ``trust`` is before the guest's checks."""
+
+    attester: str
+    checks: tuple[Check, ...]
+    trust: TrustVector
+    measurements: dict[str, bytes]
+    notes: tuple[str, ...]
+
+
+def examine_hardware(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware:
+    """Verify the hardware's report over the paravisor's claims, and compare it.
+
+    Raises:
+        PolicyError: ``references-missing``.
+        EvidenceError: if it is not genuine, or not over these claims.
+        MalformedError: if a part does not parse.
+    """
+    if hcl.kind == "snp":
+        return _examine_snp(body, hcl, trust)
+    return _examine_tdx(body, hcl, trust)
+
+
+def _examine_snp(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware:
+    references = trust.references.snp
+    if references is None:
+        raise no_references("SEV-SNP")
+    _require_no_other("td_quote", bool(body.td_quote))
+    chain = SnpTrust(
+        collateral=trust.collateral,
+        roots=trust.amd_roots,
+        at_s=trust.at_s,
+        revocation=references.revocation == "required",
+    )
+    verdict = verify_report(hcl.hardware, body.certificates, chain)
+    report = verdict.report
+    _require_over(report.report_data, hcl.digest)
+    if report.vmpl != 0:
+        raise EvidenceError(
+            "the report was not made by the paravisor",
+            why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
+            code="azure-vmpl",
+        )
+    checks = (
+        *snpchecks.check_guest(report, hcl.digest, references),
+        snpchecks.check_host_data(report, references, trust.references.code_bundle),
+        *snpchecks.check_chip(
+            verdict, trust.references, trust.collateral, at_s=trust.at_s
+        ),
+    )
+    return Hardware(
+        attester=attester_of(verdict),
+        checks=checks,
+        trust=snpchecks.trust_of(verdict, references, checks),
+        measurements=snpchecks.measurements(report),
+        notes=tuple(snpchecks.notes_of(verdict, references)),
+    )
+
+
+def _examine_tdx(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware:
+    references = trust.references.tdx
+    if references is None:
+        raise no_references("TDX")
+    _require_no_other("certificates", bool(body.certificates))
+    quote = tdx_quote.parse_quote(body.td_quote)
+    report = quote.body
+    if not isinstance(report, TdReport):
+        raise EvidenceError(
+            "a quote of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
+        )
+    verdict = verify_quote(
+        quote, trust.collateral, at_s=trust.at_s, roots=trust.intel_roots
+    )
+    _require_over(report.report_data, hcl.digest)
+    checks = (
+        *tdchecks.check_report(report, hcl.digest, references),
+        _check_untouched(report),
+        *tdchecks.check_platform(
+            verdict, trust.references, trust.collateral, at_s=trust.at_s
+        ),
+    )
+    return Hardware(
+        attester=f"ppid:{verdict.platform.ppid.hex()}",
+        checks=checks,
+        trust=_td_trust(report, verdict, bool(references.platforms)),
+        measurements=td_measurements(report),
+        notes=(f"platform TCB {verdict.status}",),
+    )
+
+
+def _require_no_other(field: str, present: bool) -> None:
+    if present:
+        raise MalformedError("a part of another kind of hardware", field=field)
+
+
+def _require_over(report_data: bytes, digest: bytes) -> None:
+    """The hardware vouches for these claims, so for the keys that they name."""
+    if report_data != digest.ljust(REPORT_DATA_BYTES, b"\0"):
+        raise EvidenceError(
+            "the hardware's report is not over the paravisor's claims",
+            why="its report data is not their digest",
+            code="azure-claims",
+        )
+
+
+def _check_untouched(report: TdReport) -> Check:
+    """The paravisor extends no register: the virtual TPM has those of the guest."""
+    return check(
+        not any(report.rtmr[3]),
+        "RTMR 3",
+        expected="untouched",
+        found=report.rtmr[3].hex(),
+        code="tdx-rtmr",
+    )
+
+
+def _td_trust(report: TdReport, verdict: QuoteVerdict, pinned: bool) -> TrustVector:
+    visible = bool(report.attributes & tdchecks.DEBUG)
+    return TrustVector(
+        instance_identity=2 if pinned else 0,
+        hardware=96 if visible else hardware_claim(verdict.status),
+        runtime_opaque=96 if visible else 2,
+    )
+
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
 # The paravisor makes this key for quotes only; its public area is not in the claims.

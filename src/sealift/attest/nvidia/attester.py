@@ -13,10 +13,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sealift.attest.evidence import Evidence, require_bound
-from sealift.attest.nvidia.binding import BoundDevice, Environment, GpuBinding, MultiGpu
-from sealift.attest.nvidia.evidence import MEDIA_TYPE, NvidiaBody
-from sealift.attest.nvidia.spdm import NONCE_BYTES, parse_report
-from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.nvidia.evidence import (
+    MEDIA_TYPE,
+    NONCE_BYTES,
+    NvidiaBody,
+    parse_report,
+)
+from sealift.attest.runtimelog import (
+    BoundDevice,
+    Environment,
+    GpuBinding,
+    MultiGpu,
+    RuntimeEvent,
+)
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.errors import MalformedError, UnavailableError
 

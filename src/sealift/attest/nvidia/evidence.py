@@ -6,8 +6,11 @@ Source: spec/evidence-nvidia.md.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 from sealift.attest.evidence import Evidence
 from sealift.codec import decode, encode
@@ -50,3 +53,223 @@ def parse_body(raw: bytes) -> NvidiaBody:
         MalformedError: if it is none.
     """
     return decode(NvidiaBody, raw, max_bytes=MAX_BODY_BYTES)
+
+
+Kind = Literal["gpu", "switch"]
+Mode = Literal["spt", "mpt", "ppcie", "unstated"]
+
+MAX_REPORT_BYTES: Final = 8192
+SIGNATURE_BYTES: Final = 96
+DIGEST_BYTES: Final = 48
+NONCE_BYTES: Final = 32
+PDI_BYTES: Final = 8
+_REQUEST_BYTES: Final = 37
+_REQUEST_HEAD: Final = bytes.fromhex("11e001ff")  # 1.1, signed, all measurements
+_RESPONSE_HEAD: Final = bytes.fromhex("11600000")
+_BLOCK_BYTES: Final = 7 + DIGEST_BYTES
+_KIND_BY_BLOCKS: Final[Mapping[int, Kind]] = {64: "gpu", 31: "switch"}
+_MODES: Final[Mapping[bytes, Mode]] = {
+    b"\0\0": "spt",
+    b"\1\0": "mpt",
+    b"\2\0": "ppcie",
+}
+_ON: Final = b"\xaa"
+_OFF: Final = b"\x55"
+# Numbers of NVIDIA's fields.
+DRIVER: Final = 3
+VBIOS: Final = 6
+NVDEC0: Final = 11
+CHIP_SKU: Final = 15
+PROJECT: Final = 17
+PROJECT_SKU: Final = 18
+FWID: Final = 20
+PROTECTED_PCIE: Final = 21
+SWITCH_PDI: Final = 22
+SWITCH_GPU_PDIS: Final = 26
+FEATURE_MODE: Final = 36
+_NAME: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z.]{0,31}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """A parsed report; nothing about it is verified yet.
+
+    Attributes:
+        kind: What the number of blocks and the fields say that it is.
+        nonce: The requester's 32 bytes.
+        measurements: Digests (48 bytes each); SPDM index 1 comes first.
+        fields: NVIDIA's fields by number.
+        signed: What the signature covers: all but the signature.
+        signature: r || s, 96 bytes.
+    """
+
+    kind: Kind
+    nonce: bytes
+    measurements: tuple[bytes, ...]
+    fields: Mapping[int, bytes]
+    signed: bytes
+    signature: bytes
+
+    @property
+    def driver(self) -> str:
+        """Version of the driver; empty for a switch, which has none."""
+        return self._text(DRIVER) if self.kind == "gpu" else ""
+
+    @property
+    def vbios(self) -> str:
+        """Version of the VBIOS as RIMs write it: ``96.00.5E.00.01``."""
+        raw = self._field(VBIOS)
+        if self.kind == "switch":
+            return self._text(VBIOS).upper()
+        if len(raw) != 8:
+            raise MalformedError("a VBIOS version has 8 bytes", field="vbios")
+        return ".".join(f"{byte:02X}" for byte in (*raw[3::-1], raw[4]))
+
+    @property
+    def board(self) -> tuple[str, str, str]:
+        """Project, project SKU and chip SKU, as names of RIMs contain them."""
+        if self.kind == "switch":
+            return ("5612", "0002", "890")  # every LS10; its report does not say
+        return (
+            self._text(PROJECT).upper(),
+            self._text(PROJECT_SKU).upper(),
+            self._text(CHIP_SKU).upper(),
+        )
+
+    @property
+    def fwid(self) -> bytes | None:
+        """Digest of the firmware that holds the signing key, where it is there."""
+        return self.fields.get(FWID)
+
+    @property
+    def video_decoder_off(self) -> bool:
+        """Whether NVDEC0 is off: measurement 36 then means nothing."""
+        return self.fields.get(NVDEC0) == _OFF
+
+    @property
+    def mode(self) -> Mode:
+        """How GPUs are used together; older firmware does not say.
+
+        Raises:
+            MalformedError: for an unknown mode, or two fields that disagree.
+        """
+        stated = self.fields.get(FEATURE_MODE)
+        protected = self.fields.get(PROTECTED_PCIE)
+        if stated is None:
+            return "ppcie" if protected == _ON else "unstated"
+        mode = _MODES.get(stated)
+        if mode is None or (mode == "ppcie") != (protected == _ON):
+            raise MalformedError("a GPU's mode contradicts itself", field="mode")
+        return mode
+
+    @property
+    def neighbours(self) -> frozenset[str]:
+        """PDIs (hex) of a GPU's switches, or of a switch's GPUs; empty if unlinked."""
+        if self.kind == "gpu":  # one per NVLink, written backwards
+            pieces = _pieces(self.fields.get(SWITCH_PDI, b""))
+            found = frozenset(each[::-1].hex() for each in pieces)
+        else:  # eight GPUs, then a map of ports
+            pieces = _pieces(self.fields.get(SWITCH_GPU_PDIS, b""))
+            found = frozenset(each.hex() for each in pieces[:8])
+        return found - {"00" * PDI_BYTES, "ff" * PDI_BYTES}
+
+    def _field(self, number: int) -> bytes:
+        if number not in self.fields:
+            raise MalformedError(f"a report without field {number}")
+        return self.fields[number]
+
+    def _text(self, number: int) -> str:
+        raw = self._field(number).rstrip(b"\0")
+        if not _NAME.fullmatch(raw):
+            raise MalformedError(f"field {number} of a report is no name")
+        return raw.decode("ascii")
+
+
+def parse_report(raw: bytes) -> DeviceReport:
+    """Parse a report; every byte of it has a meaning, but for zeros behind it.
+
+    Some drivers leave them there. The signature may end in zeros as well, so where it
+    ends is told by the layout alone.
+
+    Raises:
+        MalformedError: with the offset of the first offence.
+    """
+    blocks, fields_at, end = _layout(raw)
+    if any(raw[end + SIGNATURE_BYTES :]):
+        raise MalformedError("a report does not end behind its signature", offset=end)
+    fields = _read_fields(raw[fields_at + 2 : end], fields_at + 2)
+    report = DeviceReport(
+        kind=_KIND_BY_BLOCKS[blocks],
+        nonce=raw[4 : 4 + NONCE_BYTES],
+        measurements=_read_blocks(raw, blocks),
+        fields=MappingProxyType(fields),
+        signed=raw[:end],
+        signature=raw[end : end + SIGNATURE_BYTES],
+    )
+    _check_kind(report)
+    return report
+
+
+def _layout(raw: bytes) -> tuple[int, int, int]:
+    """Number of blocks, where the length of the fields stands, where they end."""
+    if len(raw) > MAX_REPORT_BYTES:
+        raise MalformedError(f"a report of {len(raw)} bytes")
+    _require(raw, 0, _REQUEST_HEAD, "not a request for signed measurements")
+    _require(raw, _REQUEST_BYTES - 1, b"\0", "a key slot other than 0")
+    _require(raw, _REQUEST_BYTES, _RESPONSE_HEAD, "not a response with measurements")
+    at = _REQUEST_BYTES + len(_RESPONSE_HEAD)
+    blocks = int.from_bytes(raw[at : at + 1])
+    record = int.from_bytes(raw[at + 1 : at + 4], "little")
+    if blocks not in _KIND_BY_BLOCKS or record != blocks * _BLOCK_BYTES:
+        raise MalformedError("not the blocks of a GPU or switch", offset=at)
+    fields_at = at + 4 + record + NONCE_BYTES
+    length = int.from_bytes(raw[fields_at : fields_at + 2], "little")
+    end = fields_at + 2 + length
+    if len(raw) < end + SIGNATURE_BYTES:
+        raise MalformedError("a report is cut short", offset=len(raw))
+    return blocks, fields_at, end
+
+
+def _read_blocks(raw: bytes, blocks: int) -> tuple[bytes, ...]:
+    start = _REQUEST_BYTES + len(_RESPONSE_HEAD) + 4
+    found = []
+    for number in range(1, blocks + 1):
+        at = start + (number - 1) * _BLOCK_BYTES
+        # Index, DMTF's format, its size; a digest (bit 7 clear) of mutable firmware.
+        head = bytes((number, 1, 3 + DIGEST_BYTES, 0, 1, DIGEST_BYTES, 0))
+        _require(raw, at, head, f"block {number} is not a digest")
+        found.append(raw[at + 7 : at + _BLOCK_BYTES])
+    return tuple(found)
+
+
+def _read_fields(raw: bytes, offset: int) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(raw):
+        number = int.from_bytes(raw[at : at + 2], "little")
+        size = int.from_bytes(raw[at + 2 : at + 4], "little")
+        if at + 4 + size > len(raw) or number in found:
+            raise MalformedError("fields of a report do not fit", offset=offset + at)
+        found[number] = raw[at + 4 : at + 4 + size]
+        at += 4 + size
+    return found
+
+
+def _check_kind(report: DeviceReport) -> None:
+    """What a GPU and a switch cannot both be; and that all derived values parse."""
+    if (DRIVER in report.fields) != (report.kind == "gpu"):
+        raise MalformedError("a report is neither a GPU's nor a switch's")
+    if report.fwid is not None and len(report.fwid) != DIGEST_BYTES:
+        raise MalformedError("a firmware id has 48 bytes", field="fwid")
+    _ = (report.driver, report.vbios, report.board, report.mode, report.neighbours)
+
+
+def _pieces(raw: bytes) -> list[bytes]:
+    if len(raw) % PDI_BYTES:
+        raise MalformedError("a list of PDIs is cut short")
+    return [raw[at : at + PDI_BYTES] for at in range(0, len(raw), PDI_BYTES)]
+
+
+def _require(raw: bytes, at: int, expected: bytes, what: str) -> None:
+    if raw[at : at + len(expected)] != expected:
+        raise MalformedError(what, offset=at)

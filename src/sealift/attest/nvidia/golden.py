@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.attest import anchors
+from sealift.attest import collateral as anchors
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
+from sealift.attest.nvidia.evidence import DeviceReport
 from sealift.attest.nvidia.rim import Rim, read_rim
-from sealift.attest.nvidia.spdm import DeviceReport
 from sealift.crypto.ocsp import Revocations
 from sealift.errors import EvidenceError, MalformedError
 

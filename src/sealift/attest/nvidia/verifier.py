@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sealift.attest import anchors
+from sealift.attest import collateral as anchors
 from sealift.attest.check import (
     Check,
     check,
@@ -22,8 +22,16 @@ from sealift.attest.check import (
 )
 from sealift.attest.collateral import Collateral, read_revocations
 from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level
-from sealift.attest.nvidia.evidence import CHAIN_LENGTH, MEDIA_TYPE, parse_body
+from sealift.attest.level import Level, TrustVector
+from sealift.attest.nvidia.evidence import (
+    CHAIN_LENGTH,
+    MEDIA_TYPE,
+    DeviceReport,
+    Kind,
+    Mode,
+    parse_body,
+    parse_report,
+)
 from sealift.attest.nvidia.golden import (
     compare_golden,
     open_rim,
@@ -31,9 +39,7 @@ from sealift.attest.nvidia.golden import (
 )
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import Rim
-from sealift.attest.nvidia.spdm import DeviceReport, Kind, Mode, parse_report
 from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.trust import TrustVector
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain

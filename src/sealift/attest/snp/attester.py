@@ -13,9 +13,8 @@ from sealift.attest.configfs import (
     require_provider,
 )
 from sealift.attest.evidence import Evidence, require_bound
-from sealift.attest.snp.certificate import parse_table
-from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
-from sealift.attest.snp.report import parse_report
+from sealift.attest.snp.endorsement import parse_table
+from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody, parse_report
 
 PROVIDER: Final = "sev_guest"
 

@@ -7,12 +7,13 @@ SNP has no register that a running guest could extend, so nothing would cover th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
 from sealift.crypto.certificate import MAX_CHAIN
-from sealift.errors import MalformedError
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 KIND: Final = "snp"
 MEDIA_TYPE: Final = "application/vnd.sealift.snp-evidence+json"
@@ -47,3 +48,277 @@ def parse_body(body: bytes) -> SnpBody:
         MalformedError: if it is not this format.
     """
     return codec.decode(SnpBody, body, max_bytes=MAX_BODY_BYTES)
+
+
+REPORT_BYTES: Final = 1184
+SIGNED_BYTES: Final = 0x2A0
+VERSIONS: Final = (2, 3, 4, 5)
+TCB_FIELDS: Final = ("fmc", "boot_loader", "tee", "snp", "microcode")
+NO_MIGRATION_AGENT: Final = b"\xff" * 32
+"""REPORT_ID_MA of a guest that nobody may move."""
+
+SigningKey = Literal["VCEK", "VLEK", "NONE"]
+_SIGNING_KEYS: Final[dict[int, SigningKey]] = {0: "VCEK", 1: "VLEK", 7: "NONE"}
+_ECDSA_P384_SHA384: Final = 1
+_NUMBER_BYTES: Final = 72  # r and s: 48 bytes little-endian, padded with zeros
+_FIELD_BYTES: Final = 48
+# Where each version's layout has bytes that must be zero, besides those of all.
+_RESERVED: Final = ((0x4C, 0x50), (0x1EB, 0x1EC), (0x1EF, 0x1F0), (0x208, 0x2A0))
+_RESERVED_BEFORE: Final = {3: (0x188, 0x18B), 5: (0x1F8, 0x208)}
+_RESERVED_SINCE_3: Final = (0x18B, 0x1A0)
+_TCB_LAYOUTS: Final = {  # place of each of TCB_FIELDS in the eight bytes
+    "Milan": (None, 0, 1, 6, 7),
+    "Genoa": (None, 0, 1, 6, 7),
+    "Turin": (0, 1, 2, 3, 7),
+}
+PRODUCTS: Final = tuple(_TCB_LAYOUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tcb:
+    """Security versions of what the chip runs; ``fmc`` is 0 before Turin."""
+
+    fmc: int
+    boot_loader: int
+    tee: int
+    snp: int
+    microcode: int
+
+    def to_text(self) -> str:
+        """For people: every version by name."""
+        return " ".join(f"{name} {getattr(self, name)}" for name in TCB_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the guest's owner asked the firmware to enforce for the guest's whole life.
+
+    ``unknown`` holds the bits that revision 1.58 does not define.
+    """
+
+    raw: int
+    unknown: int
+    smt: bool
+    migration_agent: bool
+    debug: bool
+    single_socket: bool
+    cxl: bool
+    aes_256_xts: bool
+    rapl_disabled: bool
+    ciphertext_hiding: bool
+    page_swap_disabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the host was configured to when it made the report."""
+
+    raw: int
+    unknown: int
+    smt: bool
+    tsme: bool
+    ecc: bool
+    rapl_disabled: bool
+    ciphertext_hiding: bool
+    alias_check: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A parsed report; nothing is verified yet.
+
+    Attributes:
+        raw: All of it.
+        version: 2 to 5.
+        guest_svn: Security version that the guest's owner gave the image.
+        policy: Of the guest.
+        family_id: 16 bytes of the guest's owner.
+        image_id: Likewise.
+        vmpl: Privilege level that asked, 0 the highest.
+        platform: Of the host.
+        author_key_enabled: Whether ``author_key_digest`` means something.
+        mask_chip_key: Whether the host forbids signing with the chip's key.
+        signing_key: Which kind of key signed.
+        report_data: 64 bytes that the guest gave.
+        measurement: Launch digest, 48 bytes.
+        host_data: 32 bytes that the host gave at launch.
+        id_key_digest: SHA-384 of the key over the ID block, or zeros.
+        author_key_digest: SHA-384 of the key that certified that one, or zeros.
+        report_id: 32 bytes, one guest's for its life.
+        report_id_ma: That of its migration agent; all ones without.
+        chip_id: 64 bytes, zeros if the host masks it; 8 bytes and zeros on Turin.
+        current_tcb, reported_tcb, committed_tcb, launch_tcb: 8 bytes each, in the layout
+            of the product (``parse_tcb``).
+        cpuid: Family, model and stepping; None in version 2.
+        current_build, committed_build: Firmware as (major, minor, build).
+        mitigations: Vectors at launch and now; None before version 5.
+        signature: r || s, big-endian, 96 bytes.
+    """
+
+    raw: bytes
+    version: int
+    guest_svn: int
+    policy: Policy
+    family_id: bytes
+    image_id: bytes
+    vmpl: int
+    platform: Platform
+    author_key_enabled: bool
+    mask_chip_key: bool
+    signing_key: SigningKey
+    report_data: bytes
+    measurement: bytes
+    host_data: bytes
+    id_key_digest: bytes
+    author_key_digest: bytes
+    report_id: bytes
+    report_id_ma: bytes
+    chip_id: bytes
+    current_tcb: bytes
+    reported_tcb: bytes
+    committed_tcb: bytes
+    launch_tcb: bytes
+    cpuid: tuple[int, int, int] | None
+    current_build: tuple[int, int, int]
+    committed_build: tuple[int, int, int]
+    mitigations: tuple[int, int] | None
+    signature: bytes
+
+    @property
+    def product(self) -> str:
+        """Of the CPUID; empty in version 2, or if no known product has it."""
+        return product_of(*self.cpuid[:2]) if self.cpuid else ""
+
+    def verify_signature(self, key: EcdsaKey) -> None:
+        """Check that ``key`` signed the report.
+
+        Raises:
+            EvidenceError: ``snp-signature``.
+        """
+        try:
+            if key.curve != "P-384":
+                raise AuthenticationError
+            key.verify_raw(self.raw[:SIGNED_BYTES], self.signature, "sha384")
+        except AuthenticationError:
+            raise EvidenceError(
+                "the report is not signed by its certificate's key",
+                code="snp-signature",
+            ) from None
+
+
+def parse_report(raw: bytes) -> Report:
+    """Parse a report.
+
+    Raises:
+        MalformedError: for another length, version or signature algorithm, an unknown
+            signing key, or a byte that must be zero and is not.
+    """
+    if len(raw) != REPORT_BYTES:
+        raise MalformedError(f"an SNP report has {REPORT_BYTES} bytes, not {len(raw)}")
+    version = _number(raw, 0x00, 4)
+    if version not in VERSIONS:
+        raise MalformedError(f"an SNP report of version {version}", offset=0)
+    if _number(raw, 0x34, 4) != _ECDSA_P384_SHA384:
+        raise MalformedError("not signed by ECDSA P-384 with SHA-384", offset=0x34)
+    _require_zero(raw, version)
+    flags = _number(raw, 0x48, 4)
+    if flags >> 5 or flags >> 2 not in _SIGNING_KEYS:
+        raise MalformedError(f"SNP report flags {flags:#x}", offset=0x48)
+    return Report(
+        raw=raw,
+        version=version,
+        guest_svn=_number(raw, 0x04, 4),
+        policy=parse_policy(_number(raw, 0x08, 8)),
+        family_id=raw[0x10:0x20],
+        image_id=raw[0x20:0x30],
+        vmpl=_number(raw, 0x30, 4),
+        platform=_parse_platform(_number(raw, 0x40, 8)),
+        author_key_enabled=bool(flags & 1),
+        mask_chip_key=bool(flags & 2),
+        signing_key=_SIGNING_KEYS[flags >> 2],
+        report_data=raw[0x50:0x90],
+        measurement=raw[0x90:0xC0],
+        host_data=raw[0xC0:0xE0],
+        id_key_digest=raw[0xE0:0x110],
+        author_key_digest=raw[0x110:0x140],
+        report_id=raw[0x140:0x160],
+        report_id_ma=raw[0x160:0x180],
+        chip_id=raw[0x1A0:0x1E0],
+        current_tcb=raw[0x38:0x40],
+        reported_tcb=raw[0x180:0x188],
+        committed_tcb=raw[0x1E0:0x1E8],
+        launch_tcb=raw[0x1F0:0x1F8],
+        cpuid=(raw[0x188], raw[0x189], raw[0x18A]) if version >= 3 else None,
+        current_build=(raw[0x1EA], raw[0x1E9], raw[0x1E8]),
+        committed_build=(raw[0x1EE], raw[0x1ED], raw[0x1EC]),
+        mitigations=(_number(raw, 0x1F8, 8), _number(raw, 0x200, 8))
+        if version >= 5
+        else None,
+        signature=_parse_signature(raw),
+    )
+
+
+def parse_tcb(raw: bytes, product: str) -> Tcb:
+    """The eight bytes of a TCB_VERSION, as ``product`` lays them out.
+
+    Raises:
+        MalformedError: if a reserved byte is not zero, or the product is unknown.
+    """
+    if product not in _TCB_LAYOUTS:
+        raise MalformedError(f"no TCB layout is known of {product[:20]!r}")
+    places = _TCB_LAYOUTS[product]
+    if any(raw[at] for at in range(8) if at not in places):
+        raise MalformedError("a reserved byte of the TCB version is not zero")
+    return Tcb(*(0 if at is None else raw[at] for at in places))
+
+
+def parse_policy(raw: int) -> Policy:
+    """A guest policy; bits that no known firmware defines are in ``unknown``.
+
+    Raises:
+        MalformedError: if the bit that must be one is zero.
+    """
+    if not raw >> 17 & 1:
+        raise MalformedError("bit 17 of the guest policy is zero", offset=0x08)
+    known = (raw >> bit & 1 == 1 for bit in (16, 18, 19, 20, 21, 22, 23, 24, 25))
+    return Policy(raw, raw >> 26, *known)
+
+
+def product_of(family: int, model: int) -> str:
+    """The product whose keys a processor has, or empty if it is unknown."""
+    if family == 0x19 and model <= 0x0F:
+        return "Milan"
+    if family == 0x19 and (0x10 <= model <= 0x1F or 0xA0 <= model <= 0xAF):
+        return "Genoa"
+    return "Turin" if family == 0x1A and model <= 0x11 else ""
+
+
+def _parse_platform(raw: int) -> Platform:
+    known = (raw >> bit & 1 == 1 for bit in range(6))
+    return Platform(raw, raw >> 6, *known)
+
+
+def _parse_signature(raw: bytes) -> bytes:
+    numbers = b""
+    for start in (SIGNED_BYTES, SIGNED_BYTES + _NUMBER_BYTES):
+        number = raw[start : start + _NUMBER_BYTES]
+        if any(number[_FIELD_BYTES:]):
+            raise MalformedError("a number of the signature is too large", offset=start)
+        numbers += number[:_FIELD_BYTES][::-1]
+    start = SIGNED_BYTES + 2 * _NUMBER_BYTES
+    if any(raw[start:]):
+        raise MalformedError("bytes behind the signature are not zero", offset=start)
+    return numbers
+
+
+def _require_zero(raw: bytes, version: int) -> None:
+    spans = [*_RESERVED]
+    spans += [span for since, span in _RESERVED_BEFORE.items() if version < since]
+    spans.append(_RESERVED_SINCE_3)  # reserved before version 3 too
+    for start, end in spans:
+        if any(raw[start:end]):
+            raise MalformedError("a reserved byte is not zero", offset=start)
+
+
+def _number(raw: bytes, start: int, size: int) -> int:
+    return int.from_bytes(raw[start : start + size], "little")

@@ -22,8 +22,13 @@ from sealift.attest.configfs import (
 )
 from sealift.attest.evidence import Evidence, require_bound
 from sealift.attest.runtimelog import RuntimeEvent, event_digest
-from sealift.attest.tdx.evidence import MEDIA_TYPE, REGISTER_HASH, TdxBody
-from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.evidence import (
+    MEDIA_TYPE,
+    REGISTER_HASH,
+    TdReport,
+    TdxBody,
+    parse_quote,
+)
 from sealift.attest.tpm.eventlog import parse
 from sealift.errors import UnavailableError
 

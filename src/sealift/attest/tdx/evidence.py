@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift import codec
+from sealift.attest.binary import Cursor
 from sealift.attest.evidence import MAX_BODY_BYTES, Evidence
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.errors import MalformedError
@@ -49,3 +50,233 @@ def parse_body(body: bytes) -> TdxBody:
         MalformedError: if it is not this format.
     """
     return codec.decode(TdxBody, body, max_bytes=MAX_BODY_BYTES)
+
+
+MAX_QUOTE_BYTES: Final = 64 << 10
+HEADER_BYTES: Final = 48
+REPORT_DATA_BYTES: Final = 64
+SGX: Final = 0x00
+TDX: Final = 0x81
+_INTEL_QE: Final = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
+_ECDSA_P256: Final = 2
+_QE_CERTIFICATION: Final = 6
+_PCK_CHAIN: Final = 5
+_ENCLAVE, _TD_1_0, _TD_1_5 = 1, 2, 3
+_BODY_BYTES: Final = {_ENCLAVE: 384, _TD_1_0: 584, _TD_1_5: 648}
+
+
+@dataclass(frozen=True, slots=True)
+class EnclaveReport:
+    """REPORTBODY of an SGX enclave.
+
+    Attributes:
+        cpusvn: 16 bytes.
+        miscselect: Which optional parts an exception frame holds.
+        attributes: 16 bytes: flags, then the extended feature mask; flag 1 is DEBUG.
+        mrenclave: 32 bytes, its measurement.
+        mrsigner: 32 bytes, hash of its signer's key.
+        product: ISVPRODID.
+        svn: ISVSVN.
+        report_data: 64 bytes.
+    """
+
+    cpusvn: bytes
+    miscselect: int
+    attributes: bytes
+    mrenclave: bytes
+    mrsigner: bytes
+    product: int
+    svn: int
+    report_data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TdReport:
+    """What a quote says of a TDX guest.
+
+    Attributes:
+        tee_tcb_svn: 16 security versions; the first two are the TDX module's.
+        mrseam, mrsignerseam: Measurement and signer of the TDX module, 48 bytes.
+        seam_attributes: 8 bytes, zero for Intel's modules.
+        attributes: TD attributes, a number of 64 bits.
+        xfam: Extended features that the guest may use.
+        mrtd: What was built before the guest ran, 48 bytes.
+        mrconfigid, mrowner, mrownerconfig: Set by the owner at build time, 48 bytes.
+        rtmr: Four runtime registers of 48 bytes.
+        report_data: 64 bytes, chosen by the guest.
+        mrservicetd: Digest of bound service TDs, 48 bytes; None in reports 1.0.
+    """
+
+    tee_tcb_svn: bytes
+    mrseam: bytes
+    mrsignerseam: bytes
+    seam_attributes: bytes
+    attributes: int
+    xfam: int
+    mrtd: bytes
+    mrconfigid: bytes
+    mrowner: bytes
+    mrownerconfig: bytes
+    rtmr: tuple[bytes, ...]
+    report_data: bytes
+    mrservicetd: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A parsed quote.
+
+    Attributes:
+        version: 3, 4 or 5.
+        body: What is attested.
+        signed: Header and body, which the attestation key signs.
+        signature: r || s of the attestation key.
+        key: The attestation key's point, x || y.
+        qe: The quoting enclave's report, which binds that key.
+        qe_signed: Its bytes, which the platform's key (PCK) signs.
+        qe_signature: r || s of the platform's key.
+        qe_auth: Hashed with the key into the quoting enclave's report data.
+        chain: Certificate chain of the platform's key, PEM.
+    """
+
+    version: int
+    body: EnclaveReport | TdReport
+    signed: bytes
+    signature: bytes
+    key: bytes
+    qe: EnclaveReport
+    qe_signed: bytes
+    qe_signature: bytes
+    qe_auth: bytes
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    signature: bytes
+    key: bytes
+    qe_signed: bytes
+    qe_signature: bytes
+    qe_auth: bytes
+    chain: bytes
+
+
+def parse_quote(raw: bytes) -> Quote:
+    """Parse a quote; zeros may follow it, as some platforms fill up their buffer.
+
+    Raises:
+        MalformedError: if it is not a quote of these versions.
+    """
+    if len(raw) > MAX_QUOTE_BYTES:
+        raise MalformedError("the quote is too large")
+    cursor = Cursor(raw, "the quote")
+    version, tee = _take_header(cursor)
+    kind, size = _take_body_kind(cursor, version, tee)
+    body = _parse_body(kind, cursor.take(size))
+    signed = raw[: cursor.offset]
+    parts = _parse_signature(cursor.take(cursor.number(4)), version)
+    if any(cursor.rest()):
+        raise MalformedError("bytes follow the quote")
+    return Quote(
+        version=version,
+        body=body,
+        signed=signed,
+        signature=parts.signature,
+        key=parts.key,
+        qe=parse_enclave_report(parts.qe_signed),
+        qe_signed=parts.qe_signed,
+        qe_signature=parts.qe_signature,
+        qe_auth=parts.qe_auth,
+        chain=parts.chain,
+    )
+
+
+def parse_enclave_report(raw: bytes) -> EnclaveReport:
+    """Parse the 384 bytes of an SGX report's body; reserved parts are skipped."""
+    cursor = Cursor(raw, "the enclave's report")
+    cpusvn, miscselect = cursor.take(16), cursor.number(4)
+    cursor.take(28)
+    attributes, mrenclave = cursor.take(16), cursor.take(32)
+    cursor.take(32)
+    mrsigner = cursor.take(32)
+    cursor.take(96)
+    product, svn = cursor.number(2), cursor.number(2)
+    cursor.take(60)
+    report_data = cursor.take(REPORT_DATA_BYTES)
+    cursor.require_end()
+    return EnclaveReport(
+        cpusvn, miscselect, attributes, mrenclave, mrsigner, product, svn, report_data
+    )
+
+
+def parse_td_report(raw: bytes) -> TdReport:
+    """Parse a TD report's body: 584 bytes (1.0) or 648 (1.5)."""
+    cursor = Cursor(raw, "the TD report")
+    tee_tcb_svn, mrseam, mrsignerseam = (cursor.take(n) for n in (16, 48, 48))
+    seam_attributes = cursor.take(8)
+    attributes, xfam = cursor.number(8), cursor.number(8)
+    mrtd, mrconfigid, mrowner, mrownerconfig = (cursor.take(48) for _ in range(4))
+    rtmr = tuple(cursor.take(48) for _ in range(4))
+    report_data = cursor.take(REPORT_DATA_BYTES)
+    tail = cursor.rest()  # 1.5: the module's security versions now, service TDs
+    return TdReport(
+        tee_tcb_svn, mrseam, mrsignerseam, seam_attributes, attributes, xfam,
+        mrtd, mrconfigid, mrowner, mrownerconfig, rtmr, report_data,
+        mrservicetd=tail[16:] if tail else None,
+    )  # fmt: skip
+
+
+def _take_header(cursor: Cursor) -> tuple[int, int]:
+    """Version and kind of TEE; the rest of the header is signed, and says little."""
+    version, key_kind, tee = cursor.number(2), cursor.number(2), cursor.number(4)
+    cursor.take(4)
+    vendor = cursor.take(16)
+    cursor.take(20)
+    if version not in {3, 4, 5}:
+        raise MalformedError(f"a quote of version {version}", field="version")
+    if key_kind != _ECDSA_P256 or vendor != _INTEL_QE:
+        raise MalformedError("not a quote of Intel's ECDSA quoting enclave")
+    if tee not in ({SGX} if version == 3 else {SGX, TDX}):
+        raise MalformedError(f"a quote of an unknown TEE ({tee:#x})", field="tee_type")
+    return version, tee
+
+
+def _take_body_kind(cursor: Cursor, version: int, tee: int) -> tuple[int, int]:
+    """Kind and length of the body; only version 5 says them."""
+    if version < 5:
+        kind = _ENCLAVE if tee == SGX else _TD_1_0
+        return kind, _BODY_BYTES[kind]
+    kind, size = cursor.number(2), cursor.number(4)
+    if _BODY_BYTES.get(kind) != size or (kind == _ENCLAVE) != (tee == SGX):
+        raise MalformedError(f"a quote's body of type {kind} and {size} bytes")
+    return kind, size
+
+
+def _parse_body(kind: int, raw: bytes) -> EnclaveReport | TdReport:
+    return parse_enclave_report(raw) if kind == _ENCLAVE else parse_td_report(raw)
+
+
+def _parse_signature(raw: bytes, version: int) -> _Signature:
+    cursor = Cursor(raw, "the quote's signature")
+    signature, key = cursor.take(64), cursor.take(64)
+    if version > 3:
+        inner = _take_certification(cursor, _QE_CERTIFICATION)
+        cursor.require_end()
+        cursor = Cursor(inner, "the quoting enclave's certification")
+    qe_signed, qe_signature = cursor.take(_BODY_BYTES[_ENCLAVE]), cursor.take(64)
+    qe_auth = cursor.take(cursor.number(2))
+    chain = _take_certification(cursor, _PCK_CHAIN)
+    cursor.require_end()
+    return _Signature(signature, key, qe_signed, qe_signature, qe_auth, chain)
+
+
+def _take_certification(cursor: Cursor, expected: int) -> bytes:
+    kind = cursor.number(2)
+    if kind != expected:
+        raise MalformedError(
+            f"certification data of type {kind}",
+            why=f"type {expected} is taken",
+            fix="Let the platform's quoting service put the PCK chain into quotes",
+            offset=cursor.offset,
+        )
+    return cursor.take(cursor.number(4))

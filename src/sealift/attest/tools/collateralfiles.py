@@ -11,23 +11,61 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.snp.certificate import (
+from sealift.attest.snp.endorsement import (
     VCEK_NAME,
     VLEK_NAME,
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.tdx import tcbinfo
-from sealift.attest.tools.pcs import import_collateral
-from sealift.attest.tools.written import decode_text, read_bytes, read_object
+from sealift.attest.tdx import tcb as tcbinfo
+from sealift.attest.tools.vendorfiles import decode_text, read_bytes, read_object
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.ocsp import StatusAnswer
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
+
+
+def import_collateral(raw: bytes) -> dict[str, bytes]:
+    """Items by name (``tdx/...`` or ``sgx/...``, as its TCB levels say).
+
+    Raises:
+        MalformedError: if it is not such an object.
+    """
+    plain = read_object(raw)
+    tcb = _text(plain, "tcb_info")
+    kind = "tdx" if re.search(r'"id"\s*:\s*"TDX"', tcb) else "sgx"
+    items = {
+        "tcb-info": _signed(plain, "tcbInfo", "tcb_info"),
+        "tcb-info-chain": _text(plain, "tcb_info_issuer_chain").encode(),
+        "qe-identity": _signed(plain, "enclaveIdentity", "qe_identity"),
+        "qe-identity-chain": _text(plain, "qe_identity_issuer_chain").encode(),
+        "root-crl": _revocation_list(plain, "root_ca_crl"),
+        "pck-crl": _revocation_list(plain, "pck_crl"),
+        "pck-crl-chain": _text(plain, "pck_crl_issuer_chain").encode(),
+    }
+    return {f"{kind}/{name}": item for name, item in items.items()}
+
+
+def _signed(plain: dict[str, Any], name: str, field: str) -> bytes:
+    inner, signature = _text(plain, field), _text(plain, f"{field}_signature")
+    return f'{{"{name}":{inner},"signature":"{signature}"}}'.encode()
+
+
+def _revocation_list(plain: dict[str, Any], field: str) -> bytes:
+    text = _text(plain, field)
+    return text.encode() if text.startswith("-----") else decode_text(text)
+
+
+def _text(plain: dict[str, Any], field: str) -> str:
+    found = plain.get(field)
+    if not isinstance(found, str) or not found.isascii():
+        raise MalformedError("a field is missing or no text", field=field)
+    return found
+
 
 KINDS: Final = ("tdx", "sgx")
 _RIM_NAME: Final = re.compile(r"NV_(?:GPU|SWITCH)_[A-Za-z0-9_.]{1,100}")

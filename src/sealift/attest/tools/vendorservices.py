@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Final
 
+from sealift.attest import composite
 from sealift.attest.collateral import MAX_BUNDLE_BYTES
-from sealift.attest.composite import evidence as composite
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import evidence as nvidia
+from sealift.attest.nvidia.evidence import parse_report as parse_device
 from sealift.attest.nvidia.golden import wanted_rims
-from sealift.attest.nvidia.spdm import parse_report as parse_device
 from sealift.attest.nvidia.verifier import chip_of
 from sealift.attest.snp import evidence as snp
-from sealift.attest.snp.report import Report, parse_report, parse_tcb
+from sealift.attest.snp.evidence import Report, parse_report, parse_tcb
 from sealift.attest.tdx import evidence as tdx
-from sealift.attest.tdx.pck import platform_facts
-from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.evidence import TdReport, parse_quote
+from sealift.attest.tdx.platform import platform_facts
 from sealift.attest.tools.collateralfiles import to_items
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.errors import MalformedError, UnavailableError, UsageError

@@ -12,7 +12,7 @@ Source: spec/evidence-logs.md section 3 (rules L8 to L15).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -25,11 +25,90 @@ from sealift.attest.tpm.imalist import (
     replay_padded,
     replay_until,
 )
-from sealift.attest.tpm.imasignature import SignerKey, signer_key, verify_file
 from sealift.attest.tpm.references import ImaReferences
-from sealift.crypto.hash import HashName, digest
+from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.hash import HashName, digest, digest_bytes
+from sealift.crypto.rsa import RsaKey
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Digest
+
+_HEAD_BYTES: Final = 9
+_KIND_AND_VERSION: Final = b"\x03\x02"
+_HASHES: Final[dict[int, HashName]] = {4: "sha256", 5: "sha384", 6: "sha512"}
+
+SignerKey = RsaKey | EcdsaKey
+
+
+@dataclass(frozen=True, slots=True)
+class FileSignature:
+    """A signature over the digest of a file."""
+
+    algorithm: HashName
+    signature: bytes
+
+
+def parse_signature(raw: bytes) -> FileSignature:
+    """The signature of an entry.
+
+    Raises:
+        MalformedError: ``ima-signature-malformed`` for another version, a hash below
+            SHA-256, or a length that does not fit.
+    """
+    algorithm = _HASHES.get(raw[2]) if len(raw) > _HEAD_BYTES else None
+    size = int.from_bytes(raw[7:_HEAD_BYTES])
+    if raw[:2] != _KIND_AND_VERSION or algorithm is None:
+        raise _malformed("only version 2 over SHA-256, SHA-384 or SHA-512 is read")
+    if len(raw) != _HEAD_BYTES + size:
+        raise _malformed(f"{len(raw) - _HEAD_BYTES} bytes where {size} are named")
+    return FileSignature(algorithm, raw[_HEAD_BYTES:])
+
+
+def signer_key(spki: bytes) -> SignerKey:
+    """The key of a signer, from its SubjectPublicKeyInfo.
+
+    Raises:
+        MalformedError: for a key that is neither RSA nor on a NIST curve.
+    """
+    try:
+        return RsaKey.from_spki(spki)
+    except MalformedError:
+        return EcdsaKey.from_spki(spki)
+
+
+def verify_file(
+    raw: bytes, digest: bytes, algorithm: str, signers: Sequence[SignerKey]
+) -> SignerKey:
+    """The signer whose signature ``raw`` over a file's digest is.
+
+    Raises:
+        MalformedError: if ``raw`` is no signature.
+        AuthenticationError: if none of the signers made it.
+    """
+    found = parse_signature(raw)
+    if found.algorithm != algorithm or digest_bytes(found.algorithm) != len(digest):
+        raise AuthenticationError
+    for signer in signers:
+        if _verifies(signer, digest, found):
+            return signer
+    raise AuthenticationError
+
+
+def _verifies(signer: SignerKey, digest: bytes, found: FileSignature) -> bool:
+    try:
+        if isinstance(signer, RsaKey):
+            signer.verify_pkcs1_digest(digest, found.signature, found.algorithm)
+        else:
+            signer.verify_digest(digest, found.signature, found.algorithm)
+    except AuthenticationError:
+        return False
+    return True
+
+
+def _malformed(why: str) -> MalformedError:
+    return MalformedError(
+        "not a file signature", why=why, code="ima-signature-malformed"
+    )
+
 
 MAX_REPORTED: Final = 16
 """Entries that are refused by name; more are only counted."""

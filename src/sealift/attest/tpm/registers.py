@@ -6,16 +6,23 @@ Source: TPM 2.0 Library part 3, sections 18.4 (quote) and 22 (PCRs).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
+from sealift import codec
+from sealift.attest.evidence import MAX_BODY_BYTES
+from sealift.attest.runtimelog import RuntimeEvent, event_digest, replay
 from sealift.attest.tpm.client import PASSWORD, Command, TpmClient
-from sealift.attest.tpm.keys import LoadedKey
-from sealift.attest.tpm.quote import parse_quote, parse_selections
-from sealift.attest.tpm.wire import HASH_NUMBER, TpmReader, sized
-from sealift.crypto.hash import HashName, digest
-from sealift.errors import UnavailableError
+from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
+from sealift.attest.tpm.evidence import parse_quote, parse_selections
+from sealift.attest.tpm.keys import LoadedKey, WrappedKey
+from sealift.attest.tpm.structures import HASH_NUMBER, TpmReader, sized
+from sealift.crypto.hash import HashName, digest, digest_bytes
+from sealift.crypto.sign import PublicKey
+from sealift.errors import MalformedError, UnavailableError, UsageError
+from sealift.ids import Digest
 
 _SELECT_BYTES: Final = 3
 _ATTEMPTS: Final = 16
@@ -108,3 +115,166 @@ def _parse_values(reader: TpmReader) -> dict[int, bytes]:
     if len(values) != len(numbers):
         raise reader.malformed(f"{len(values)} values of {len(numbers)} registers")
     return dict(zip(numbers, values, strict=True))
+
+
+T = TypeVar("T")
+_KEY: Final = "attestation-key.json"
+_ENROLMENTS: Final = "enrolments.json"
+_EVENTS: Final = "runtime-log"  # one canonical event a line
+
+
+@dataclass(frozen=True, slots=True)
+class _Enrolments:
+    signed: tuple[SignedEnrolment, ...]
+
+
+class StateFolder:
+    """The folder, made if it is not there.
+
+    Raises:
+        UnavailableError: ``disk``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        _checked(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
+
+    def key(self) -> WrappedKey | None:
+        """The attestation key, if one was made."""
+        raw = self._read(_KEY)
+        return codec.decode(WrappedKey, raw) if raw else None
+
+    def keep_key(self, key: WrappedKey) -> None:
+        """Keep the attestation key."""
+        self._write(_KEY, codec.encode(key))
+
+    def enrolments(self) -> tuple[SignedEnrolment, ...]:
+        """Every enrolment that was kept, newest last."""
+        raw = self._read(_ENROLMENTS)
+        return codec.decode(_Enrolments, raw).signed if raw else ()
+
+    def keep_enrolment(self, signed: SignedEnrolment) -> None:
+        """Add one; it replaces an older one by the same party of the same keys."""
+        others = (e for e in self.enrolments() if _subject(e) != _subject(signed))
+        kept = (*others, signed)[-MAX_ENROLMENTS:]
+        self._write(_ENROLMENTS, codec.encode(_Enrolments(kept)))
+
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """The runtime log as far as it can be read; the register decides on it."""
+        events = []
+        for line in self._read(_EVENTS).splitlines():
+            try:
+                events.append(codec.decode(RuntimeEvent, line))
+            except MalformedError:
+                break
+        return tuple(events)
+
+    def keep_events(self, events: Iterable[RuntimeEvent]) -> None:
+        """Replace the runtime log."""
+        self._write(_EVENTS, b"".join(codec.encode(each) + b"\n" for each in events))
+
+    def append_event(self, event: RuntimeEvent) -> None:
+        """Add to the runtime log."""
+        line = codec.encode(event) + b"\n"
+        _checked(lambda: self._append(_EVENTS, line))
+
+    def _append(self, name: str, line: bytes) -> None:
+        with (self._folder / name).open("ab") as file:
+            file.write(line)
+
+    def _read(self, name: str) -> bytes:
+        path = self._folder / name
+        return _checked(path.read_bytes) if path.exists() else b""
+
+    def _write(self, name: str, raw: bytes) -> None:
+        if len(raw) > MAX_BODY_BYTES:
+            raise MalformedError("too much to keep", field=name)
+        path = self._folder / name
+        fresh = path.with_suffix(".new")
+        _checked(lambda: fresh.write_bytes(raw))
+        _checked(lambda: fresh.replace(path))
+
+
+def _subject(signed: SignedEnrolment) -> tuple[PublicKey, bytes, Digest]:
+    pair = signed.enrolment
+    return signed.enroller, pair.attestation_key, pair.endorsement_key
+
+
+def _checked(act: Callable[[], T]) -> T:
+    try:
+        return act()
+    except OSError as error:
+        raise UnavailableError(
+            "the TPM's state folder cannot be used",
+            why=error,
+            fix="Give a folder that this user may write, with room",
+            code="disk",
+        ) from None
+
+
+_RESETTABLE: Final = frozenset({16, 20, 21, 22, 23})
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a runtime log is kept.
+
+    Attributes:
+        folder: Remembers the events.
+        bank: The bank that is quoted.
+        register: The PCR that is extended.
+    """
+
+    folder: StateFolder
+    bank: HashName
+    register: int
+
+
+def require_log_register(register: int, quoted: Sequence[int]) -> None:
+    """Refuse a register that cannot carry the runtime log (rule M7).
+
+    Raises:
+        UsageError: if software can reset it, or it is not quoted.
+    """
+    if register in _RESETTABLE or register not in quoted:
+        raise UsageError(
+            f"PCR {register} cannot carry the runtime log",
+            why="software can reset it, or it is not quoted",
+            fix="Use PCR 15",
+        )
+
+
+class MeasuredLog:
+    """The log of this boot; what the register does not confirm is forgotten."""
+
+    def __init__(self, client: TpmClient, place: LogPlace) -> None:
+        self._client = client
+        self._place = place
+        self.events = self._find()
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend the register with ``event``, in every bank in use."""
+        # The log first: after a crash, an event too many is found and dropped.
+        self._place.folder.append_event(event)
+        banks: tuple[HashName, ...] = ("sha256", self._place.bank)
+        digests = {name: event_digest(event, name) for name in banks}
+        extend(self._client, self._place.register, digests)
+        self.events = (*self.events, event)
+
+    def _find(self) -> tuple[RuntimeEvent, ...]:
+        bank, register = self._place.bank, self._place.register
+        now = read_registers(self._client, bank, [register])[register]
+        kept, start = self._place.folder.events(), bytes(digest_bytes(bank))
+        found: tuple[RuntimeEvent, ...] = ()
+        for events in _with_and_without_last(kept):
+            if replay(events, bank, start) == now:
+                found = events
+                break
+        self._place.folder.keep_events(found)
+        return found
+
+
+def _with_and_without_last(
+    events: tuple[RuntimeEvent, ...],
+) -> Sequence[tuple[RuntimeEvent, ...]]:
+    return (events, events[:-1]) if events else (events,)

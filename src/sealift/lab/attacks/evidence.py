@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.attest.attester import Attester
-from sealift.attest.development.attester import DevelopmentAttester
-from sealift.attest.evidence import Evidence
+from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body

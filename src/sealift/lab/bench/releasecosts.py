@@ -20,27 +20,23 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from sealift.attest.anchors import NVIDIA_RIM_ROOTS
-from sealift.attest.azure.evidence import AzureBody
-from sealift.attest.azure.hcl import parse_hcl
+from sealift.attest.azure.evidence import AzureBody, parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
-from sealift.attest.collateral import Collateral
+from sealift.attest.collateral import NVIDIA_RIM_ROOTS, Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.nvidia.verifier import NvidiaVerifier
 from sealift.attest.reference import ReferenceValues
-from sealift.attest.snp.certificate import parse_certificates
-from sealift.attest.snp.evidence import SnpBody
+from sealift.attest.snp.endorsement import parse_certificates
+from sealift.attest.snp.evidence import SnpBody, parse_report
 from sealift.attest.snp.references import SnpReferences
-from sealift.attest.snp.report import parse_report
 from sealift.attest.snp.verifier import SnpVerifier
-from sealift.attest.tdx.evidence import TdxBody
-from sealift.attest.tdx.quote import TdReport, parse_quote
+from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import TdxVerifier
-from sealift.attest.tools.pcs import import_collateral
+from sealift.attest.tools.collateralfiles import import_collateral
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import parse_list, replay
 from sealift.attest.tpm.references import ImaReferences, TpmReferences

@@ -15,9 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.attest.attester import Attester
-from sealift.attest.development.attester import DevelopmentAttester
-from sealift.attest.evidence import Evidence
+from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.codec import encode

@@ -10,7 +10,7 @@ import time
 from secrets import token_bytes
 from typing import Any
 
-from sealift.attest.development.attester import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester
 from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.channel.transport.transport import SlotTransport

@@ -17,12 +17,12 @@ from typing import Final
 from sealift.attest.agent import (
     AGENT,
     MAX_REQUEST_BYTES,
+    SCHEME,
     Reply,
     encode_reply,
     error_reply,
     read_frame,
 )
-from sealift.attest.agentclient import SCHEME
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.guest.guest import Guest
 

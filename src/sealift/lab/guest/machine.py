@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Final
 
 from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
-from sealift.attest.tpm.leash import end_leashed, start_leashed
 from sealift.errors import PeerError, UnavailableError
 from sealift.lab.guest.image import GuestImage
 from sealift.lab.guest.layout import COMMAND_LINE
 from sealift.lab.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
 from sealift.lab.worlds.softwaretpm import (
     Maker,
+    end_leashed,
     manufacture,
     new_maker,
+    start_leashed,
     tpm_command,
 )
 

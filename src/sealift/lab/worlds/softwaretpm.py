@@ -9,14 +9,66 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
-from sealift.attest.tpm.leash import end_leashed, start_leashed
 from sealift.crypto.certificate import Certificate
 from sealift.errors import UnavailableError
+
+# The program gets no standard input; the leash is descriptor 3, for the watcher alone.
+_SCRIPT: Final = """\
+asked= program=
+exec 3<&0 </dev/null
+trap 'asked=1; kill $program 2>/dev/null' TERM INT
+"$@" 3<&- & program=$!
+[ -z "$asked" ] || kill $program 2>/dev/null
+{ read -r _ <&3; kill -9 $program 2>/dev/null; } >/dev/null 2>&1 & watcher=$!
+exec 3<&-
+while :; do
+    wait $program; code=$?
+    kill -0 $program 2>/dev/null || break
+done
+kill -9 $watcher 2>/dev/null
+exit $code
+"""
+
+
+def start_leashed(
+    command: Sequence[str],
+    *,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start ``command``; it gets SIGKILL when this process is gone.
+
+    ``terminate`` reaches the program, ``wait`` and ``poll`` tell its exit code; end it
+    with ``end_leashed``.
+
+    Raises:
+        OSError: if there is no shell.
+    """
+    return subprocess.Popen(  # noqa: S603 - a fixed script; the command is its argument
+        ("/bin/sh", "-c", _SCRIPT, "leash", *command),
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+def end_leashed(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Ask the program to end, and end it when it has not after ``timeout_s``."""
+    process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()  # the leash is let go
+        process.wait()
+
 
 _TIMEOUT_S: Final = 60
 _START_S: Final = 10.0

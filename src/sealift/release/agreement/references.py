@@ -6,8 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.reference import COLLATERAL_MAX_AGE_S, LowestTier, ReferenceValues
-from sealift.attest.referenceset import SetName
+from sealift.attest.reference import (
+    COLLATERAL_MAX_AGE_S,
+    LowestTier,
+    ReferenceValues,
+    SetName,
+)
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import TpmReferences

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from sealift.attest.attester import Measure
+from sealift.attest.evidence import Measure
 from sealift.attest.runtimelog import module_event
 from sealift.errors import MalformedError
 from sealift.ids import Digest

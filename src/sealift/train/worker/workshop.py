@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TextIO
 
-from sealift.attest.attester import Measure, unmeasured
+from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.sharedbuffer import SharedBuffer
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest

@@ -1,7 +1,9 @@
-"""Whether an SNP report is genuine: signature, key, chain, revocation.
+"""Certificates of the keys that sign SNP reports: VCEK (one chip) and VLEK (an operator).
 
-Apart from the evidence that carries it, because reports come in Azure's evidence too.
-Source: spec/evidence-snp.md.
+Both kinds say in extensions which product and which firmware versions the key was
+derived from, so that a report of older firmware cannot carry a newer key.
+Source: AMD VCEK and KDS interface specification (57230) table 8; GHCB specification
+(56421) section 4.1.8.1 for the certificate table.
 """
 
 from __future__ import annotations
@@ -10,21 +12,163 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.attest.binary import INTEGER, OCTET_STRING, read_number, read_value
 from sealift.attest.collateral import Collateral
-from sealift.attest.snp.certificate import (
-    VCEK_NAME,
-    VLEK_NAME,
-    Endorsement,
-    parse_certificates,
-    parse_endorsement,
+from sealift.attest.snp.evidence import PRODUCTS, Report, Tcb, parse_report, parse_tcb
+from sealift.crypto.certificate import (
+    Certificate,
+    certificates_from_pem,
+    read_certificate,
 )
-from sealift.attest.snp.report import Report, parse_report, parse_tcb
-from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
+
+_ARC: Final = "1.3.6.1.4.1.3704.1"
+_PRODUCT: Final = f"{_ARC}.2"
+_VERSIONS: Final = {
+    "boot_loader": f"{_ARC}.3.1",
+    "tee": f"{_ARC}.3.2",
+    "snp": f"{_ARC}.3.3",
+    "microcode": f"{_ARC}.3.8",
+    "fmc": f"{_ARC}.3.9",
+}
+_SPARE_VERSIONS: Final = tuple(f"{_ARC}.3.{number}" for number in (4, 5, 6, 7))
+_HARDWARE_ID: Final = f"{_ARC}.4"
+_OPERATOR: Final = f"{_ARC}.5"
+_IA5_STRING: Final = 0x16
+CHIP_ID_BYTES: Final = 64
+_HARDWARE_ID_BYTES: Final = {"Milan": 64, "Genoa": 64, "Turin": 8}
+VCEK_NAME: Final = "SEV-VCEK"
+VLEK_NAME: Final = "SEV-VLEK"
+_TABLE_ENTRY: Final = 24  # GUID, offset, length
+_MAX_TABLE_BYTES: Final = 128 << 10
+_MAX_TABLE_ENTRIES: Final = 32
+_PRODUCT_KEYS: Final = {**{name: name for name in PRODUCTS}, "Siena": "Genoa"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endorsement:
+    """What a VCEK or VLEK certificate says.
+
+    Attributes:
+        product: ``Milan``, ``Genoa`` or ``Turin``, without stepping.
+        tcb: What the key was derived from.
+        chip_id: 64 bytes as reports have them; empty in a VLEK.
+        operator: Who loaded the key (CSP id); empty in a VCEK.
+    """
+
+    product: str
+    tcb: Tcb
+    chip_id: bytes
+    operator: str
+
+
+def parse_endorsement(certificate: Certificate) -> Endorsement:
+    """What the extensions say; nothing about the certificate is verified here.
+
+    Raises:
+        MalformedError: if one is missing, or not as AMD writes it.
+    """
+    product = _product(certificate)
+    for oid in _SPARE_VERSIONS:
+        if _version(certificate, oid, needed=False):
+            raise MalformedError("a spare version of the key is not zero", field=oid)
+    return Endorsement(
+        product=product,
+        tcb=Tcb(
+            **{
+                name: _version(certificate, oid, needed=name != "fmc")
+                for name, oid in _VERSIONS.items()
+            }
+        ),
+        chip_id=_chip_id(certificate, product),
+        operator=_text(certificate.extension(_OPERATOR) or b"\x16\0", _OPERATOR),
+    )
+
+
+def parse_certificates(raw: bytes) -> tuple[Certificate, ...]:
+    """Certificates of a collateral item: one in DER, or any number in PEM.
+
+    Raises:
+        MalformedError: if it is neither.
+    """
+    if raw.startswith(b"-----BEGIN"):
+        return certificates_from_pem(raw)
+    return (read_certificate(raw),)
+
+
+def parse_table(raw: bytes) -> tuple[bytes, ...]:
+    """Every certificate (DER) of a GHCB certificate table: ``auxblob`` of configfs-tsm.
+
+    The host fills the table, so names (GUIDs) say nothing: certificates are told apart
+    by their content, and entries that hold none are left out.
+
+    Raises:
+        MalformedError: if the table has no end, or an entry lies outside of it.
+    """
+    if len(raw) > _MAX_TABLE_BYTES:
+        raise MalformedError("a certificate table is too large")
+    found: list[bytes] = []
+    for place in range(_MAX_TABLE_ENTRIES):
+        entry = raw[place * _TABLE_ENTRY : (place + 1) * _TABLE_ENTRY]
+        if len(entry) < _TABLE_ENTRY:
+            break
+        if not any(entry):
+            return tuple(found)
+        start, size = (int.from_bytes(entry[at : at + 4], "little") for at in (16, 20))
+        if start + size > len(raw):
+            raise MalformedError("an entry lies outside of its table", offset=start)
+        if _is_certificate(raw[start : start + size]):
+            found.append(raw[start : start + size])
+    raise MalformedError("a certificate table has no end")
+
+
+def _is_certificate(raw: bytes) -> bool:
+    try:
+        Certificate(raw)
+    except MalformedError:
+        return False
+    return True
+
+
+def _product(certificate: Certificate) -> str:
+    name = _text(certificate.extension(_PRODUCT) or b"", _PRODUCT).split("-")[0]
+    if name not in _PRODUCT_KEYS:
+        raise MalformedError(f"unknown product {name[:20]!r}", field=_PRODUCT)
+    return _PRODUCT_KEYS[name]
+
+
+def _version(certificate: Certificate, oid: str, *, needed: bool) -> int:
+    raw = certificate.extension(oid)
+    if raw is None and not needed:
+        return 0
+    value = read_number(read_value(raw or b"", INTEGER))
+    if value > 0xFF:
+        raise MalformedError("not a version of one byte", field=oid)
+    return value
+
+
+def _chip_id(certificate: Certificate, product: str) -> bytes:
+    raw = certificate.extension(_HARDWARE_ID)
+    if raw is None:
+        return b""
+    size = _HARDWARE_ID_BYTES[product]
+    if len(raw) == size + 2:  # newer certificates name the type, older ones do not
+        raw = read_value(raw, OCTET_STRING)
+    if len(raw) != size:
+        raise MalformedError(f"a chip id of {len(raw)} bytes", field=_HARDWARE_ID)
+    return raw.ljust(CHIP_ID_BYTES, b"\0")
+
+
+def _text(raw: bytes, oid: str) -> str:
+    try:
+        return read_value(raw, _IA5_STRING).decode("ascii")
+    except UnicodeDecodeError:
+        raise MalformedError("not text", field=oid) from None
+
 
 _LEAF_NAME: Final = {"VCEK": VCEK_NAME, "VLEK": VLEK_NAME}
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sealift.errors import MalformedError
+from sealift.attest.tdx.evidence import EnclaveReport, TdReport
+from sealift.errors import EvidenceError, MalformedError
 
 T = TypeVar("T")
 MAX_LIST_BYTES: Final = 256 << 10
@@ -28,6 +29,12 @@ STATUSES: Final = (
     "OutOfDateConfigurationNeeded",
     "Revoked",
 )
+UNKNOWN: Final = "Unknown"  # not Intel's: no level of the list matches
+_NEEDS_CONFIGURATION: Final = {
+    "ConfigurationNeeded",
+    "ConfigurationAndSWHardeningNeeded",
+    "OutOfDateConfigurationNeeded",
+}
 _OUTER: Final = re.compile(
     rb'\{"([A-Za-z]{1,32})":(\{.*\}),"signature":"([0-9A-Fa-f]{128})"\}\n?', re.DOTALL
 )
@@ -160,6 +167,11 @@ def parse_tcb_info(signed: bytes) -> TcbInfo:
     kind = _get(outer, "id", str) if version == 3 else "SGX"
     if version not in {2, 3} or kind not in {"SGX", "TDX"}:
         raise MalformedError(f"TCB levels of version {version}", field="version")
+    modules: list[tuple[str, dict[str, Any]]] = []
+    if kind == "TDX":
+        named = _objects(outer, "tdxModuleIdentities")
+        modules.append(("", _get(outer, "tdxModule", dict)))
+        modules += [(_get(each, "id", str), each) for each in named]
     return TcbInfo(
         kind=kind,
         issued_s=_time(outer, "issueDate"),
@@ -167,7 +179,7 @@ def parse_tcb_info(signed: bytes) -> TcbInfo:
         fmspc=_hex(outer, "fmspc", 6),
         pceid=_hex(outer, "pceId", 2),
         evaluation=_get(outer, "tcbEvaluationDataNumber", int),
-        modules=tuple(_modules(outer)) if kind == "TDX" else (),
+        modules=tuple(_module(name, plain) for name, plain in modules),
         levels=tuple(
             _platform_level(each, version, kind)
             for each in _objects(outer, "tcbLevels")
@@ -199,22 +211,13 @@ def parse_qe_identity(signed: bytes) -> QeIdentity:
     )
 
 
-def _modules(outer: Mapping[str, Any]) -> list[ModuleIdentity]:
-    named = _objects(outer, "tdxModuleIdentities")
-    return [
-        _module("", _get(outer, "tdxModule", dict)),
-        *(_module(_get(each, "id", str), each) for each in named),
-    ]
-
-
 def _module(name: str, plain: Mapping[str, Any]) -> ModuleIdentity:
-    levels = _objects(plain, "tcbLevels")
     return ModuleIdentity(
         name=name,
         mrsigner=_hex(plain, "mrsigner", 48),
         attributes=_hex(plain, "attributes", 8),
         mask=_hex(plain, "attributesMask", 8),
-        levels=tuple(_svn_level(each) for each in levels),
+        levels=tuple(_svn_level(each) for each in _objects(plain, "tcbLevels")),
     )
 
 
@@ -226,8 +229,7 @@ def _platform_level(plain: Mapping[str, Any], version: int, kind: str) -> TcbLev
         else _components(tcb, "sgxtcbcomponents")
     )
     return TcbLevel(
-        status=_status(plain),
-        advisories=_advisories(plain),
+        **_verdict(plain),
         sgx=tuple(old),
         tdx=tuple(_components(tcb, "tdxtcbcomponents")) if kind == "TDX" else (),
         svn=_get(tcb, "pcesvn", int),
@@ -236,7 +238,7 @@ def _platform_level(plain: Mapping[str, Any], version: int, kind: str) -> TcbLev
 
 def _svn_level(plain: Mapping[str, Any]) -> TcbLevel:
     svn = _get(_get(plain, "tcb", dict), "isvsvn", int)
-    return TcbLevel(status=_status(plain), advisories=_advisories(plain), svn=svn)
+    return TcbLevel(**_verdict(plain), svn=svn)
 
 
 def _components(tcb: Mapping[str, Any], name: str) -> list[int]:
@@ -246,18 +248,14 @@ def _components(tcb: Mapping[str, Any], name: str) -> list[int]:
     return found
 
 
-def _status(plain: Mapping[str, Any]) -> str:
-    status = _get(plain, "tcbStatus", str)
+def _verdict(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Status and advisories of a level."""
+    status, found = _get(plain, "tcbStatus", str), plain.get("advisoryIDs", [])
     if status not in STATUSES:
         raise MalformedError("an unknown TCB status", field="tcbStatus")
-    return status
-
-
-def _advisories(plain: Mapping[str, Any]) -> tuple[str, ...]:
-    found = plain.get("advisoryIDs", [])
     if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
         raise MalformedError("not a list of names", field="advisoryIDs")
-    return tuple(found)
+    return {"status": status, "advisories": tuple(found)}
 
 
 def _objects(plain: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -307,3 +305,93 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(plain) != len(pairs):
         raise MalformedError("a field stands twice")
     return plain
+
+
+def platform_level(
+    tcb: TcbInfo,
+    components: Sequence[int],
+    pcesvn: int,
+    body: EnclaveReport | TdReport,
+) -> TcbLevel | None:
+    """The best level whose security versions the platform reaches, or None."""
+    for level in tcb.levels:
+        reached = _reaches(components, level.sgx) and pcesvn >= level.svn
+        if reached and isinstance(body, TdReport):
+            # From major version 1 on, the module's own are judged by its identity.
+            first = 2 if body.tee_tcb_svn[1] else 0
+            reached = _reaches(body.tee_tcb_svn[first:], level.tdx[first:])
+        if reached:
+            return level
+    return None
+
+
+def find_module(tcb: TcbInfo, body: TdReport) -> ModuleIdentity:
+    """The identity of the TDX module that made the report.
+
+    Raises:
+        EvidenceError: ``tdx-module-unknown``.
+    """
+    major = body.tee_tcb_svn[1]
+    name = f"TDX_{major:02X}" if major else ""
+    found = next((each for each in tcb.modules if each.name == name), None)
+    if (
+        found is None
+        or body.mrsignerseam != found.mrsigner
+        or _masked(body.seam_attributes, found.mask)
+        != _masked(found.attributes, found.mask)
+    ):
+        raise EvidenceError(
+            "the TDX module is none of Intel's",
+            why=f"major version {major}, signer {body.mrsignerseam.hex()[:16]}…",
+            code="tdx-module-unknown",
+        )
+    return found
+
+
+def require_quoting_enclave(identity: QeIdentity, qe: EnclaveReport) -> None:
+    """Refuse an enclave that is not Intel's quoting enclave.
+
+    Raises:
+        EvidenceError: ``quoting-enclave-unknown``.
+    """
+    flags = _masked(qe.attributes, identity.attributes_mask)
+    misc = qe.miscselect & identity.miscselect_mask
+    if (
+        qe.mrsigner != identity.mrsigner
+        or qe.product != identity.product
+        or flags != _masked(identity.attributes, identity.attributes_mask)
+        or misc != identity.miscselect & identity.miscselect_mask
+    ):
+        raise EvidenceError(
+            "the quoting enclave is none of Intel's",
+            why=f"signer {qe.mrsigner.hex()[:16]}…, product {qe.product}",
+            code="quoting-enclave-unknown",
+        )
+
+
+def svn_level(levels: Iterable[TcbLevel], svn: int) -> TcbLevel | None:
+    """The best level that a security version reaches, or None."""
+    return next((level for level in levels if svn >= level.svn), None)
+
+
+def converge(platform: str, parts: Sequence[str]) -> str:
+    """One status of the platform's and those of its quoting enclave and TDX module.
+
+    A part that is out of date makes the platform so; revoked and unknown win over all.
+    """
+    everything = (platform, *parts)
+    for worst in (UNKNOWN, "Revoked"):
+        if worst in everything:
+            return worst
+    if "OutOfDate" not in parts:
+        return platform
+    needs = platform in _NEEDS_CONFIGURATION
+    return "OutOfDateConfigurationNeeded" if needs else "OutOfDate"
+
+
+def _reaches(found: Sequence[int], lowest: Sequence[int]) -> bool:
+    return all(have >= need for have, need in zip(found, lowest, strict=True))
+
+
+def _masked(value: bytes, mask: bytes) -> bytes:
+    return bytes(x & y for x, y in zip(value, mask, strict=True))

@@ -1,43 +1,135 @@
-"""Verifies composite evidence: a lead attester and the devices that it vouches for.
+"""What binds the parts of a composite device to one challenge (RFC 9334 section 3.3).
 
-Devices answer a challenge made from the lead's; the lead covers their answers; and one
-measured event in the lead's log says that these devices are this machine's, closed to
-the host. Relay, swap, omission and addition of a device each fail one of the three.
-Source: RFC 9334 section 3.3; spec/evidence.md section Composite.
+Devices answer first, each a value derived from the bound value and its place; the lead
+attester (the CPU's TEE or TPM) then binds the bound value and every device's evidence.
+A device cannot be left out, swapped or taken from elsewhere without the lead's evidence
+failing. Source: spec/evidence.md section Composite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite.evidence import (
-    MEDIA_TYPE,
-    CompositeBody,
-    device_bound,
-    lead_bound,
-    parse_body,
+from sealift.attest.evidence import (
+    MAX_BODY_BYTES,
+    Attester,
+    Evidence,
+    measuring,
+    require_bound,
 )
-from sealift.attest.evidence import Evidence
-from sealift.attest.level import Level, Tier
-from sealift.attest.nvidia.binding import (
+from sealift.attest.level import Level, Tier, TrustVector, tier_of
+from sealift.attest.nvidia.evidence import KIND as DEVICE_KIND
+from sealift.attest.nvidia.evidence import MEDIA_TYPE as DEVICE_MEDIA_TYPE
+from sealift.attest.nvidia.evidence import Mode
+from sealift.attest.nvidia.verifier import Device, examine_device
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.runtimelog import (
     BoundDevice,
     GpuBinding,
     MultiGpu,
+    RuntimeEvent,
     check_binding,
     read_binding,
 )
-from sealift.attest.nvidia.evidence import KIND as DEVICE_KIND
-from sealift.attest.nvidia.evidence import MEDIA_TYPE as DEVICE_MEDIA_TYPE
-from sealift.attest.nvidia.spdm import Mode
-from sealift.attest.nvidia.verifier import Device, examine_device
-from sealift.attest.reference import ReferenceValues
-from sealift.attest.trust import TrustVector, tier_of
 from sealift.attest.verifier import Claims, Verifier
-from sealift.errors import EvidenceError
+from sealift.codec import decode, encode
+from sealift.crypto.hash import labelled
+from sealift.crypto.kdf import Label
+from sealift.errors import EvidenceError, MalformedError, UsageError
+
+KIND: Final = "composite"
+MEDIA_TYPE: Final = "application/vnd.sealift.composite-evidence+json"
+MAX_DEVICES: Final = 32
+
+
+def device_bound(bound: bytes, place: int) -> bytes:
+    """What the device at ``place`` (from 0) must carry: 32 bytes."""
+    return labelled(Label.DEVICE_EVIDENCE, bound, place.to_bytes(4, "big"))
+
+
+def lead_bound(bound: bytes, devices: Sequence[Evidence]) -> bytes:
+    """What the lead attester must carry; ``bound`` itself without devices."""
+    if not devices:
+        return bound
+    parts = (each.digest.raw for each in devices)
+    return labelled(Label.COMPOSITE_EVIDENCE, bound, *parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompositeBody:
+    """The whole body of composite evidence.
+
+    Attributes:
+        devices: In the order of their places; at least one.
+        lead: Of the CPU's TEE or TPM, over all of them.
+    """
+
+    devices: tuple[Evidence, ...]
+    lead: Evidence
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.devices) <= MAX_DEVICES:
+            raise MalformedError(
+                f"a composite has 1 to {MAX_DEVICES} devices", field="devices"
+            )
+
+    def to_evidence(self) -> Evidence:
+        """Evidence with this body."""
+        return Evidence(KIND, MEDIA_TYPE, encode(self))
+
+
+def parse_body(body: bytes) -> CompositeBody:
+    """Parse; trusts nothing.
+
+    Raises:
+        MalformedError: if it is not this format.
+    """
+    return decode(CompositeBody, body, max_bytes=MAX_BODY_BYTES)
+
+
+class CompositeAttester:
+    """One answer of a machine with its devices.
+
+    Args:
+        lead: Of the CPU's TEE or TPM.
+        devices: GPUs and switches, in the order in which they were bound.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, lead: Attester, devices: Sequence[Attester]) -> None:
+        if not devices:
+            raise UsageError("a composite has devices; without, let the lead answer")
+        self._lead = lead
+        self._devices = tuple(devices)
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Extend the lead's register, where it has one.
+
+        Raises:
+            UnavailableError: as the lead's.
+        """
+        measuring(self._lead)(event)
+
+    def collect(self, bound: bytes) -> Evidence:
+        """Evidence over ``bound``.
+
+        Raises:
+            UsageError: if ``bound`` has not 2 to 64 bytes.
+            UnavailableError: if the lead or a device cannot answer now.
+        """
+        require_bound(bound)
+        devices = tuple(
+            device.collect(device_bound(bound, place))
+            for place, device in enumerate(self._devices)
+        )
+        lead = self._lead.collect(lead_bound(bound, devices))
+        return CompositeBody(devices=devices, lead=lead).to_evidence()
+
 
 RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
 _MULTI_GPU: Final[Mapping[Mode, MultiGpu]] = {

@@ -1,1 +1,0 @@
-"""A machine with its devices: format, attester and verifier of their evidence."""

@@ -1,1 +1,0 @@
-"""Software keys that prove nothing: format, attester and verifier."""
