@@ -142,6 +142,7 @@ def run_tests(
     ]
     environment = {
         **os.environ,
+        "COLUMNS": "1000",  # so that the reason of a failure is not cut off
         "PYTHONPATH": str(project / "src"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(project / ".hypothesis"),

@@ -57,8 +57,10 @@ def run_mutants(folder: Path, *mutants: dict[str, Any]) -> tuple[int, list[str]]
     ]
     (folder / "tests/mutants/door.toml").write_text("\n".join(entries))
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    quickly = "import mutants; mutants.TEST_S = 3; raise SystemExit(mutants.main())"
     ran = subprocess.run(
-        [sys.executable, folder / "scripts/mutants.py"],
+        [sys.executable, "-c", quickly],
+        cwd=folder / "scripts",
         env={**os.environ, "WORKERS": "1"},
         capture_output=True,
         text=True,
@@ -71,6 +73,15 @@ def test_a_mutant_is_caught(tmp_path: Path) -> None:
     status, lines = run_mutants(tmp_path, CAUGHT)
     assert status == 0
     assert lines[1].startswith("caught")
+
+
+def test_one_that_hangs_is_seen_only_where_the_list_says_so(tmp_path: Path) -> None:
+    hangs = CAUGHT | {"becomes": "__import__('time').sleep(600)"}
+    status, lines = run_mutants(tmp_path, hangs, hangs | {"hangs": True})
+    assert status == 1
+    assert lines[1].startswith("SURVIVED")
+    assert "hung" in lines[2]
+    assert lines[-2].startswith("caught")
 
 
 def test_what_no_test_sees_and_what_is_gone_fail(tmp_path: Path) -> None:
