@@ -31,27 +31,6 @@ def summary(role: Running) -> dict[str, object]:
     return role.results[-1]
 
 
-def test_train_and_join_equal_local(tmp_path: Path) -> None:
-    """`sealift train` here, `sealift join` at every owner's, baselines beside it."""
-    wishes = Wishes(owners=ALL, rule={"baseline_alone": "true"})
-    world = fresh_world(tmp_path, wishes)
-    with job_run(world) as run:
-        train = run.train()
-        holders = [run.holder(owner) for owner in ALL]
-        found = summary(train)
-        assert all(summary(each) == {"receipts": 3, "failed": 0} for each in holders)
-    local = here(world, wishes)
-    assert found["weights"] == local.weights.to_text()
-    assert found["metrics"] == local.metrics
-    assert set(local.metrics) == {"loss", *(f"alone.{owner}.loss" for owner in ALL)}
-    assert any("in a sandbox (" in line for line in train.errors)
-    assert any("epoch 1 of 2: 3 visits" in line for line in train.errors)
-    agreement = verify(load_signed(world.agreement))
-    opened = open_output(world.run, identities()["lab"], agreement)
-    assert opened.content == local.model
-    assert "seccomp" in opened.manifest.sandbox
-
-
 @pytest.mark.long
 def test_slices_by_size_equal_local(tmp_path: Path) -> None:
     """Several slices per holder, the largest rest first."""

@@ -1,23 +1,65 @@
-"""A model that two owners must approve of, over real processes, by command."""
+"""`sealift train` and `join` as real processes: equal to `local`, approved, opened."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sealift.lab.demo.world import World
 from sealift.release.signed import load_signed, verify
 from sealift.train.handover import open_output
+from sealift.train.plans.local import LocalRun
 from tests.sim.jobrun import Running, job_run, key_words
-from tests.sim.jobworld import Wishes, fresh_world, identities, plain_world
+from tests.sim.jobworld import Wishes, fresh_world, identities, plain_world, train_here
 from tests.sim.sealedrun import Sealing
 
 pytestmark = pytest.mark.distributed
 
-OWNERS = ("north", "south")
-RULE = {"recipe_text": 'false\napproved_by = ["north", "south"]'}
+OWNERS = ("north", "east", "south")
+APPROVED = 'false\napproved_by = ["north", "south"]'
+WISHES = Wishes(owners=OWNERS, rule={"recipe_text": APPROVED, "baseline_alone": "true"})
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended well, by `sealift train` here and `sealift join` at each owner's.
+
+    Attributes:
+        found: The result that the command printed.
+        holders: Those of the owners.
+        said: What the command said besides.
+    """
+
+    world: World
+    found: dict[str, Any]
+    holders: list[dict[str, Any]]
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    world = fresh_world(tmp_path_factory.mktemp("train"), WISHES)
+    with job_run(world) as run:
+        train = run.train()
+        holders = [run.holder(owner) for owner in OWNERS]
+        results = [summary(each) for each in (train, *holders)]
+    return Finished(world, results[0], results[1:], train.errors)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
+    """The same job by the plan ``local``, which knows no approval."""
+    wishes = replace(WISHES, rule={"baseline_alone": "true"})
+    return train_here(fresh_world(tmp_path_factory.mktemp("local"), wishes))
+
+
+def summary(role: Running) -> dict[str, Any]:
+    assert role.end() == 0, role.errors
+    return role.results[-1]
 
 
 def output(world: World, verb: str, party: str, *more: str | Path) -> Running:
@@ -29,17 +71,25 @@ def output(world: World, verb: str, party: str, *more: str | Path) -> Running:
     return role
 
 
+def test_it_equals_local(finished: Finished, local: LocalRun) -> None:
+    """Baselines of each owner alone beside it."""
+    assert finished.found["weights"] == local.weights.to_text()
+    assert finished.found["metrics"] == local.metrics
+    assert set(local.metrics) == {"loss", *(f"alone.{owner}.loss" for owner in OWNERS)}
+    assert finished.holders == [{"receipts": 3, "failed": 0}] * 3
+    assert any("in a sandbox (" in line for line in finished.said)
+    assert any("epoch 1 of 2: 3 visits" in line for line in finished.said)
+
+
 def test_the_model_opens_once_both_approved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Finished,
+    local: LocalRun,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wishes = Wishes(owners=OWNERS, rule=RULE)
-    world = fresh_world(tmp_path, wishes)
-    with job_run(world) as run:
-        run.everybody(*OWNERS)
-        assert run["orchestrator"].end() == 0, run["orchestrator"].errors
-        found = run["orchestrator"].results[-1]
+    world = World(shutil.copytree(finished.world.path, tmp_path / "world"))
     names = {path.name for path in world.run.iterdir()}
-    shares = {f"model.share.{owner}.json" for owner in OWNERS}
+    shares = {f"model.share.{owner}.json" for owner in ("north", "south")}
     assert names == {"manifest.json", "model.sealed", "model.key.json", *shares}
     place = tmp_path / "model.safetensors"
     opening = ("open", "lab", "-o", place)
@@ -53,7 +103,9 @@ def test_the_model_opens_once_both_approved(
     assert output(world, *opening).process.returncode == 0
     agreement = verify(load_signed(world.agreement))
     opened = open_output(world.run, identities()["lab"], agreement)
-    assert opened.weights.to_text() == found["weights"]
+    assert opened.weights.to_text() == finished.found["weights"]
+    assert opened.content == local.model
+    assert "seccomp" in opened.manifest.sandbox
     assert place.read_bytes() == opened.content
     seal_for_serving(sealing, tmp_path, opened.content)
 
