@@ -68,7 +68,7 @@ def test_a_flipped_bit_costs_a_redial(
     line: Line, host: Host, tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     """The relay changes one frame: the session is over, and the lease goes on."""
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     who = ours.instance.public_key
     with line.accelerator(host, ours) as session:
         line.collect(session)
@@ -87,7 +87,7 @@ def test_where_any_broken_session_revokes_it_is_caught(
 ) -> None:
     """Mutant of the one above: whatever ends a session was a refused renewal."""
     monkeypatch.setattr(brokerserver, "PolicyError", RefusedError)
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     with line.accelerator(host, ours) as session:
         line.collect(session)
         alter(session, last_byte)

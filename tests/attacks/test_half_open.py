@@ -23,7 +23,7 @@ from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
 from sealift.session.session import connect
 from sealift.travel import brokerage
 from sealift.travel.brokerage import Brokerage
-from sealift.travel.peers import ACCELERATOR, expect_broker, relay_name
+from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 from tests.sim.owners import Consortium, make_broker, make_consortium
 
 ADA = relay_name(Role.BROKER, "ada")
@@ -73,14 +73,14 @@ def collect(consortium: Consortium, relay: Relay) -> str:
     )
     endpoint = Endpoint(
         role=Role.ACCELERATOR,
-        name=ACCELERATOR,
+        name=accelerator_names()[0],
         agreement=consortium.agreement.digest,
         attester=attester,
     )
     verified = consortium.verified()
     try:
         with (
-            RelayClient.dial(relay.address, ACCELERATOR) as link,
+            RelayClient.dial(relay.address, accelerator_names()[0]) as link,
             connect(
                 link.open(ADA, 5), endpoint, expect_broker(verified, "ada")
             ) as there,

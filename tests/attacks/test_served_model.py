@@ -261,7 +261,7 @@ def test_a_server_that_answers_something_else(answer: Answered, payload: bytes) 
     def lie() -> None:
         endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=served.verified.digest,
             attester=served.genuine_attester(),
         )

@@ -106,7 +106,7 @@ class Line:
     def accelerator(
         self, host: Host, ours: Endpoint | None = None
     ) -> Iterator[Session]:
-        ours = ours or self.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+        ours = ours or self.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
         policy = PeerPolicy(
             roles=frozenset({Role.ACCELERATOR}),
             require_evidence=True,
@@ -181,7 +181,7 @@ def ask(line: Line, instance: PublicKey, wait_s: float) -> tuple[bool, str]:
 def test_who_keeps_proving_itself_goes_on(
     line: Line, host: Host, tmp_path: Path
 ) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     with line.accelerator(host, ours) as session:
         line.collect(session)
         for _ in range(6):
@@ -195,7 +195,7 @@ def test_who_keeps_proving_itself_goes_on(
 
 
 def test_bad_evidence_revokes_at_once(line: Line, host: Host, tmp_path: Path) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     with line.accelerator(host, ours) as session:
         line.collect(session)
         host.spoil()
@@ -209,7 +209,7 @@ def test_bad_evidence_revokes_at_once(line: Line, host: Host, tmp_path: Path) ->
 def test_silence_revokes_and_the_holder_hears_of_it(
     line: Line, host: Host, tmp_path: Path
 ) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     with line.accelerator(host, ours) as session:
         line.collect(session)
         deadline = time.monotonic() + 300.0
@@ -226,7 +226,7 @@ def test_silence_revokes_and_the_holder_hears_of_it(
 def test_silence_pauses_and_who_speaks_again_goes_on(
     line: Line, host: Host, tmp_path: Path
 ) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     who = ours.instance.public_key
     with line.accelerator(host, ours) as session, line.holder() as asking:
         line.collect(session)
@@ -243,7 +243,7 @@ def test_silence_pauses_and_who_speaks_again_goes_on(
 def test_a_revoked_instance_gets_nothing_a_fresh_one_does(
     line: Line, host: Host
 ) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     line.broker.leases.revoke(ours.instance.public_key, "ima-not-allowed")
     with (
         line.accelerator(host, ours) as session,
@@ -279,7 +279,7 @@ def test_a_session_that_was_kept_open_gets_no_key(line: Line, host: Host) -> Non
 
 def test_who_gave_its_lease_back_is_given_no_rows(line: Line, host: Host) -> None:
     """A host that turned bad ends the demand for evidence, and goes on with the key."""
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     who = ours.instance.public_key
     stopped = threading.Event()
     with line.accelerator(host, ours) as session, line.holder() as asking:
@@ -300,7 +300,7 @@ def test_who_gave_its_lease_back_is_given_no_rows(line: Line, host: Host) -> Non
 def test_a_broker_started_again_asks_for_evidence_as_before(
     line: Line, host: Host, box: BrokerBox, consortium: Consortium
 ) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     who = ours.instance.public_key
     with line.accelerator(host, ours) as session:
         line.collect(session)
@@ -316,7 +316,7 @@ def test_a_broker_started_again_asks_for_evidence_as_before(
 
 
 def test_only_the_owners_holder_may_ask(line: Line, host: Host) -> None:
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     for other in ("bern", "cleo"):
         with (
             line.holder(other) as session,
@@ -345,7 +345,7 @@ def test_a_clean_host_cannot_stand_in_for_one_that_turned_bad(
     line: Line, host: Host, tmp_path: Path
 ) -> None:
     """Both are agreed on, and whoever took the instance key over has both at hand."""
-    ours = line.endpoint(Role.ACCELERATOR, "accelerator", attester=host)
+    ours = line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=host)
     with line.accelerator(host, ours) as session:
         line.collect(session)
         host.borrow(CLEAN)

@@ -44,7 +44,7 @@ def box(consortium: Consortium, tmp_path: Path) -> Iterator[BrokerBox]:
 def accelerator(consortium: Consortium, attester: SigningKey) -> Endpoint:
     return Endpoint(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         agreement=consortium.agreement.digest,
         attester=DevelopmentAttester(
             attester,

@@ -116,7 +116,7 @@ def broker_of(consortium: Equipped, folder: Path) -> Iterator[Line]:
 
 
 def accelerator(line: Line, attester: AgentAttester) -> Endpoint:
-    return line.endpoint(Role.ACCELERATOR, "accelerator", attester=attester)
+    return line.endpoint(Role.ACCELERATOR, "accelerator-0", attester=attester)
 
 
 @pytest.fixture

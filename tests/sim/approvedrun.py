@@ -95,7 +95,7 @@ def finished_run(consortium: Consortium, folder: Path, job: str = "job") -> Fini
     )
     endpoint = Endpoint(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         agreement=agreement.digest,
         attester=attester,
     )

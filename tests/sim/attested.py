@@ -36,7 +36,7 @@ class Cast:
         )
         self.accelerator = Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=AGREEMENT,
             attester=attester,
         )

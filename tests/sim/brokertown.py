@@ -67,11 +67,11 @@ class Town:
             code_bundle=consortium.agreement.code.digest,
         )
         ours = self._endpoint(
-            consortium, Role.ACCELERATOR, "accelerator", attester=attester
+            consortium, Role.ACCELERATOR, "accelerator-0", attester=attester
         )
         policy = expect_broker(consortium.verified(), owner)
         with (
-            self._relay.local_client("accelerator") as link,
+            self._relay.local_client("accelerator-0") as link,
             connect(link.open(f"broker-{owner}", 5.0), ours, policy) as session,
         ):
             yield session

@@ -168,8 +168,10 @@ class LiveJob:
             agreement=self.agreement.digest,
             identity=self.consortium.identities[owner],
         )
-        circuit = self.links[f"holder-{owner}"].open("accelerator", wait_s=WAIT_S)
-        return connect(circuit, endpoint, expect_accelerator(self.agreement))
+        circuit = self.links[f"holder-{owner}"].open("accelerator-0", wait_s=WAIT_S)
+        return connect(
+            circuit, endpoint, expect_accelerator(self.agreement, "accelerator-0")
+        )
 
     def provision(self, signed: SignedLease) -> SignedReceipt:
         """The honest holder."""
@@ -319,4 +321,6 @@ def _greet(
         identity=consortium.identities[agreement.agreement.operator],
     )
     circuit = link.accept(WAIT_S)
-    return accept(circuit, endpoint, expect_accelerator(agreement), WAIT_S)
+    return accept(
+        circuit, endpoint, expect_accelerator(agreement, "accelerator-0"), WAIT_S
+    )

@@ -199,7 +199,7 @@ def evidence_result(
 def accelerator_peer(consortium: Consortium, hpke: HpkePublicKey) -> SimPeer:
     return SimPeer(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         identity=None,
         instance=SigningKey.generate().public_key,
         hpke=hpke,

@@ -58,7 +58,7 @@ class ScriptedAccelerator:
         buffer_bytes: int = 1,
     ) -> None:
         self.peer = SimpleNamespace(
-            role=Role.ACCELERATOR, name="accelerator", instance=INSTANCE
+            role=Role.ACCELERATOR, name="accelerator-0", instance=INSTANCE
         )
         self.said: list[object] = []
         self.offers: dict[VisitId, OfferVisit] = {}

@@ -171,7 +171,7 @@ class Served:
         """The server's end of one connection, until it is over."""
         endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=self.verified.digest,
             attester=attester or self.genuine_attester(),
         )

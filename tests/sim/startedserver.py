@@ -43,7 +43,7 @@ class Started:
         self.model = Closing()
         self.endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=self.served.verified.digest,
             attester=attester or self.served.genuine_attester(),
         )

@@ -52,14 +52,14 @@ def main() -> int:
     )
     endpoint = Endpoint(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         agreement=agreement.digest,
         attester=attester,
     )
     files = {"recipe.py": (folder / "recipe.py").read_bytes()}
     with (
         Workshop(files, "recipe.py") as workshop,
-        RelayClient.dial(("127.0.0.1", port), "accelerator") as link,
+        RelayClient.dial(("127.0.0.1", port), "accelerator-0") as link,
     ):
         Accelerator(
             link, endpoint, agreement, workshop=workshop, clock=time.monotonic

@@ -118,7 +118,7 @@ class VisitWorld:
         )
         return Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=agreement.digest,
             attester=attester,
         )
@@ -243,7 +243,9 @@ class VisitWorld:
             agreement=self.agreement.digest,
             identity=self.consortium.identities[owner],
         )
-        return connect(line, endpoint, expect_accelerator(self.agreement))  # type: ignore[arg-type]
+        return connect(
+            line, endpoint, expect_accelerator(self.agreement, "accelerator-0")
+        )  # type: ignore[arg-type]
 
     def _setup(self, meet: Callable[..., Session]) -> HostSetup:
         agreement = self.consortium.agreement

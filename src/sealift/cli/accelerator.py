@@ -29,7 +29,7 @@ from sealift.train.restarts import MOST, Restarts
 from sealift.train.sandbox import limits
 from sealift.train.statekeeping import StateKeeping
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.peers import ACCELERATOR
+from sealift.travel.peers import accelerator_names
 from sealift.travel.pool import overwrite_live_pools
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT, asks_to_overwrite
 
@@ -116,13 +116,14 @@ class _Seat:
     def serve(self, dial_s: float, joined: Joined) -> None:
         """Serve over one connection, with an instance key of its own."""
         setup = self.setup
+        (name,) = accelerator_names()
         endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name=ACCELERATOR,
+            name=name,
             agreement=setup.agreement.digest,
             attester=self.attester,
         )
-        with RelayClient.dial(setup.address, ACCELERATOR, dial_s) as relay:
+        with RelayClient.dial(setup.address, name, dial_s) as relay:
             enrol_where_missing(
                 relay,
                 endpoint,

@@ -29,7 +29,7 @@ from sealift.session.relay.server import Relay
 from sealift.train.sandbox import limits
 from sealift.train.settings import parse_address
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.peers import ACCELERATOR, registry_of
+from sealift.travel.peers import accelerator_names, registry_of
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
     files = load_bundle(Path(setup.job.bundle), code)
     limits.hide_memory()
     address = parse_address(args.listen) if args.listen else setup.address
+    (name,) = accelerator_names()
     endpoint = Endpoint(
         role=Role.ACCELERATOR,
-        name=ACCELERATOR,
+        name=name,
         agreement=setup.agreement.digest,
         attester=attester,
     )
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         Workshop(
             files, code.entry, tell=say_sandbox, measure=measuring(attester)
         ) as workshop,
-        relay.local_client(ACCELERATOR) as client,
+        relay.local_client(name) as client,
         closing(TcpListener(*address)) as listener,
     ):
         server = Server(

@@ -17,7 +17,7 @@ from sealift.session.relay.envelope import prover
 from sealift.session.session import connect
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Said, receive_message, send_message
-from sealift.travel.peers import ACCELERATOR, expect_accelerator, teller_name
+from sealift.travel.peers import accelerator_names, expect_accelerator, teller_name
 
 DIAL_S: Final = 10.0
 OBEY_S: Final = 40.0  # for the accelerator to overwrite what is under work
@@ -82,8 +82,9 @@ def tell_accelerator(
 ) -> str:
     """Have the accelerator obey it now; why not, or nothing."""
     try:
-        circuit = relay.open(ACCELERATOR)
-        with connect(circuit, endpoint, expect_accelerator(agreement)) as session:
+        (name,) = accelerator_names()
+        policy = expect_accelerator(agreement, name)
+        with connect(relay.open(name), endpoint, policy) as session:
             send_message(session, Said(statement))
             receive_message(session, Said, timeout_s=OBEY_S)
     except SealiftError as error:

@@ -56,7 +56,7 @@ from sealift.feed.terms import (
 from sealift.ids import Digest
 from sealift.release.signed import VerifiedAgreement
 from sealift.session.session import connect
-from sealift.travel.peers import expect_accelerator
+from sealift.travel.peers import accelerator_names, expect_accelerator
 
 WAIT_S: Final = 60.0
 TIMEOUT_S: Final = 600.0
@@ -250,7 +250,10 @@ def offer(
     agreement = load_agreement(agreement, collateral=collateral, references=references)
     require_possible(agreement, development=development)
     owner = load_key(identity, passphrase, passphrase_file)
-    endpoint, policy = owner_endpoint(agreement, owner), expect_accelerator(agreement)
+    endpoint, policy = (
+        owner_endpoint(agreement, owner),
+        expect_accelerator(agreement, accelerator_names()[0]),
+    )
     sock = dial_path(Path(path), wait_s, peer_uid=peer_uid)
     transport = TcpTransport(sock, send_timeout_s=HANDSHAKE_S)
     whom, began_s = f"who listens at {path}", time.monotonic()

@@ -30,7 +30,7 @@ from sealift.release.files import read_secret_line, read_whole
 from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
-from sealift.travel.peers import ACCELERATOR, expect_data_owner
+from sealift.travel.peers import accelerator_names, expect_data_owner
 
 File = str | Path
 
@@ -127,7 +127,7 @@ def device_endpoint(
     load_bundle(Path(code), agreement.agreement.code)
     return Endpoint(
         role=Role.ACCELERATOR,
-        name=ACCELERATOR,
+        name=accelerator_names()[0],
         agreement=agreement.digest,
         attester=attester or _development_attester(agreement, identity),
     )

@@ -59,7 +59,7 @@ from sealift.session.session import Session
 from sealift.session.session import connect as open_session
 from sealift.train.modelform import Fields, form_of
 from sealift.train.settings import parse_address
-from sealift.travel.peers import expect_accelerator
+from sealift.travel.peers import accelerator_names, expect_accelerator
 
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 60.0
@@ -283,7 +283,10 @@ def meet(
         identity=identity,
     )
     session = open_session(
-        transport, endpoint, expect_accelerator(policy.agreement), timeout_s
+        transport,
+        endpoint,
+        expect_accelerator(policy.agreement, accelerator_names()[0]),
+        timeout_s,
     )
     try:
         _appraised(session, policy)

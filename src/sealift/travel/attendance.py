@@ -42,8 +42,8 @@ from sealift.travel.meetbroker import meet_broker
 from sealift.travel.messages import Finished, Granted, receive_message
 from sealift.travel.ownside import OwnSide
 from sealift.travel.peers import (
-    ACCELERATOR,
     ORCHESTRATOR,
+    accelerator_names,
     expect_accelerator,
     expect_orchestrator,
 )
@@ -230,8 +230,9 @@ class Attendance:
         held = check_lease(
             signed, self._held, holder=self._endpoint.name, terms=self._terms(signed)
         )
-        circuit = self._relay.open(ACCELERATOR)
-        policy = expect_accelerator(self._agreement, signed.lease.accelerator)
+        (name,) = accelerator_names()
+        circuit = self._relay.open(name)
+        policy = expect_accelerator(self._agreement, name, signed.lease.accelerator)
         with (
             self._own.visit(signed.lease.accelerator, circuit) as standing,
             connect(circuit, self._endpoint, policy) as session,

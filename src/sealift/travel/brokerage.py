@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -34,8 +35,8 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.peers import (
-    ACCELERATOR,
     ORCHESTRATOR,
+    accelerator_names,
     expect_at_broker,
     expect_broker,
     expect_data_owner,
@@ -63,6 +64,7 @@ class Brokerage:
         broker: Decides, logs and seals.
         sink: Where events go.
         heads: What this owner remembers of every log; None remembers nothing.
+        accelerators: Their names.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Brokerage:
         broker: Broker,
         sink: Sink = discard,
         heads: HeadStore | None = None,
+        accelerators: Sequence[str] = accelerator_names(),
     ) -> None:
         self._relay = relay
         self._endpoint = endpoint
@@ -83,7 +86,9 @@ class Brokerage:
         self._heads = heads
         self._places = threading.BoundedSemaphore(MAX_SESSIONS)
         self._workers = Workers("broker session")
-        self._known = {*registry_of(agreement).keys, ACCELERATOR, ORCHESTRATOR}
+        self._accelerators = frozenset(accelerators)
+        parties = registry_of(agreement).keys
+        self._known = {*parties, *accelerators, ORCHESTRATOR}
         self._taken: Counter[str] = Counter()
         self._taking = threading.Lock()
         self._dismissed = False
@@ -179,8 +184,8 @@ class Brokerage:
             self._leave_place(self._share(circuit.peer_name))
 
     def _expect(self, peer_name: str) -> PeerPolicy:
-        if peer_name == ACCELERATOR:
-            return expect_at_broker(self._agreement)
+        if peer_name in self._accelerators:
+            return expect_at_broker(self._agreement, peer_name)
         owner = peer_name.removeprefix(f"{Role.BROKER}-")
         if owner != peer_name:
             return expect_broker(self._agreement, owner)

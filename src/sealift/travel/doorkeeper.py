@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError
@@ -19,14 +20,14 @@ from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import accept
 from sealift.travel.peers import (
-    ACCELERATOR,
+    accelerator_names,
     expect_accelerator,
     expect_data_owner,
     registry_of,
 )
 from sealift.travel.roster import Roster
 
-MAX_GREETED: Final = 24  # at one time under the accelerator's name: anybody has that
+MAX_GREETED: Final = 24  # at one time under an accelerator's name: anybody has that
 MAX_GREETED_EACH: Final = 8  # under a party's, which it proved
 
 
@@ -40,6 +41,7 @@ class Doorkeeper:
         roster: Gets every established session.
         vouch: Told the circuit of an accelerator whose evidence was accepted.
         sink: Where events go.
+        accelerators: Their names.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Doorkeeper:
         roster: Roster,
         vouch: Callable[[bytes], None],
         sink: Sink,
+        accelerators: Sequence[str] = accelerator_names(),
     ) -> None:
         self._relay = relay
         self._endpoint = endpoint
@@ -59,7 +62,8 @@ class Doorkeeper:
         self._vouch = vouch
         self._sink = sink
         self._most = dict.fromkeys(registry_of(agreement).keys, MAX_GREETED_EACH)
-        self._most[ACCELERATOR] = MAX_GREETED
+        self._accelerators = frozenset(accelerators)
+        self._most |= dict.fromkeys(accelerators, MAX_GREETED)
         self._greeted: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._thread = threading.Thread(
@@ -75,7 +79,7 @@ class Doorkeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        for arrival in count(1):
             try:
                 circuit = self._relay.accept(None)
             except PeerError:
@@ -83,7 +87,9 @@ class Doorkeeper:
             if not self._take_place(circuit.peer_name):
                 circuit.close()
                 continue
-            threading.Thread(target=self._greet, args=(circuit,), daemon=True).start()
+            threading.Thread(
+                target=self._greet, args=(circuit, arrival), daemon=True
+            ).start()
 
     def _take_place(self, name: str) -> bool:
         """Nobody's circuits cost another name its places; strange names have none."""
@@ -92,24 +98,28 @@ class Doorkeeper:
             self._greeted[name] += free
             return free
 
-    def _greet(self, circuit: Circuit) -> None:
+    def _greet(self, circuit: Circuit, arrival: int) -> None:
         try:
-            self._admit(circuit)
+            self._admit(circuit, arrival)
         finally:
             with self._lock:
                 self._greeted[circuit.peer_name] -= 1
 
-    def _admit(self, circuit: Circuit) -> None:
-        is_accelerator = circuit.peer_name == ACCELERATOR
-        expect = expect_accelerator if is_accelerator else expect_data_owner
+    def _admit(self, circuit: Circuit, arrival: int) -> None:
+        name = circuit.peer_name
+        is_accelerator = name in self._accelerators
         try:
-            session = accept(circuit, self._endpoint, expect(self._agreement))
+            policy = (
+                expect_accelerator(self._agreement, name)
+                if is_accelerator
+                else expect_data_owner(self._agreement)
+            )
+            session = accept(circuit, self._endpoint, policy)
         except SealiftError as error:
-            name = circuit.peer_name
             emit(self._sink, "role.refused", name=name, line=str(error))
             return
         if is_accelerator:
             self._vouch(circuit.id)
-        self._roster.enter(session)
+        self._roster.enter(session, arrival)
         peer = session.peer
         emit(self._sink, "role.arrived", role=peer.role.value, name=peer.name)

@@ -40,7 +40,7 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.peers import ACCELERATOR
+from sealift.travel.peers import accelerator_names
 from sealift.travel.roster import Roster
 from sealift.travel.rules import check_cargo
 from sealift.travel.schedule import plan_job
@@ -103,6 +103,7 @@ class Orchestrator:
         job: Name of the job.
         clock: Monotonic seconds.
         sink: Where progress goes.
+        accelerator: Its name.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Orchestrator:
         job: str,
         clock: Clock,
         sink: Sink,
+        accelerator: str = accelerator_names()[0],
     ) -> None:
         self._agreement = agreement
         self._settings = settings
@@ -122,6 +124,7 @@ class Orchestrator:
         self._job = job
         self._clock = clock
         self._sink = sink
+        self._name = accelerator
         self._tally = Tally()
         self._granting = Granting(
             agreement, settings, roster=roster, signer=signer, job=job, sink=sink
@@ -246,7 +249,7 @@ class Orchestrator:
         return summary
 
     def _accelerator(self, timeout_s: float = 0.0) -> Session:
-        return self._roster.wait_for(Role.ACCELERATOR, ACCELERATOR, timeout_s)
+        return self._roster.wait_for(Role.ACCELERATOR, self._name, timeout_s)
 
 
 def _say_causes(tally: Tally) -> str:
@@ -282,7 +285,7 @@ def dismiss_roles(
     finished = Finished(outcome, agreement.digest)
     expected = [(Role.HOLDER, holder) for holder in agreement.agreement.holders]
     if wait_s:
-        expected.append((Role.ACCELERATOR, ACCELERATOR))
+        expected += [(Role.ACCELERATOR, name) for name in accelerator_names()]
     until, told = time.monotonic() + wait_s, []
     for role, name in expected:
         with suppress(SealiftError):

@@ -16,13 +16,17 @@ from sealift.session.relay.envelope import Registry
 from sealift.travel.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
-ACCELERATOR = "accelerator"
 TELLER = "tell-"  # and the name of the party that comes to say something
 
 
 def relay_name(role: Role, party: str = "") -> str:
-    """The name of a process on the relay: ``holder-north``, ``accelerator``."""
+    """The name of a process on the relay: ``holder-north``, ``accelerator-0``."""
     return f"{role.value}-{party}" if party else role.value
+
+
+def accelerator_names(count: int = 1) -> tuple[str, ...]:
+    """The names of a job's accelerators, in sessions and on the relay."""
+    return tuple(relay_name(Role.ACCELERATOR, str(n)) for n in range(count))
 
 
 def teller_name(party: str) -> str:
@@ -45,7 +49,7 @@ def registry_of(agreement: VerifiedAgreement) -> Registry:
 
 def say_role(role: str, name: str) -> str:
     """A role for people: ``holder north``, ``the accelerator``."""
-    return f"{role} {name}" if name != role else f"the {role}"
+    return f"the {role}" if name in (role, f"{role}-0") else f"{role} {name}"
 
 
 def expect_orchestrator(agreement: VerifiedAgreement) -> PeerPolicy:
@@ -65,21 +69,27 @@ def expect_holder(agreement: VerifiedAgreement, lease: Lease) -> PeerPolicy:
 
 
 def expect_accelerator(
-    agreement: VerifiedAgreement, instance: PublicKey | None = None
+    agreement: VerifiedAgreement, name: str, instance: PublicKey | None = None
 ) -> PeerPolicy:
-    """An accelerator whose evidence the agreement accepts, of one instance key."""
+    """The accelerator of that name, with evidence that the agreement accepts.
+
+    Args:
+        agreement: Verified and equipped.
+        name: Also of its place at the relay: nobody takes another's by a handshake.
+        instance: The instance key that it must have, if it is known.
+    """
     return PeerPolicy(
         roles=frozenset({Role.ACCELERATOR}),
         require_evidence=True,
         appraiser=agreement.appraiser(),
-        names=frozenset({ACCELERATOR}),
+        names=frozenset({name}),
         instance=instance,
     )
 
 
-def expect_at_broker(agreement: VerifiedAgreement) -> PeerPolicy:
+def expect_at_broker(agreement: VerifiedAgreement, name: str) -> PeerPolicy:
     """An accelerator at a broker: a host with a TPM comes to be enrolled first."""
-    policy = expect_accelerator(agreement)
+    policy = expect_accelerator(agreement, name)
     if policy.appraiser is None or policy.appraiser.references.tpm is None:
         return policy
     return replace(policy, require_evidence=False, enrolling=True)

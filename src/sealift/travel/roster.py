@@ -15,7 +15,7 @@ Key = tuple[Role, str]
 
 
 class Roster:
-    """Sessions by (role, name); a newcomer with the same key replaces the old session.
+    """Sessions by (role, name); who came last under a key replaces the session before.
 
     Args:
         clock: Monotonic seconds.
@@ -24,15 +24,24 @@ class Roster:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._sessions: dict[Key, Session] = {}
+        self._arrivals: dict[Key, int] = {}
         self._changed = threading.Condition()
 
-    def enter(self, session: Session) -> None:
-        """A peer arrived, or came back."""
+    def enter(self, session: Session, arrival: int = 0) -> None:
+        """A peer arrived, or came back.
+
+        Args:
+            session: With it.
+            arrival: Number of its circuit: a handshake that took longer than that of a
+                later one replaces nobody.
+        """
         key = (session.peer.role, session.peer.name)
         with self._changed:
-            former = self._sessions.get(key)
-            self._sessions[key] = session
-            self._changed.notify_all()
+            late = key in self._sessions and arrival < self._arrivals[key]
+            former = session if late else self._sessions.get(key)
+            if not late:
+                self._sessions[key], self._arrivals[key] = session, arrival
+                self._changed.notify_all()
         if former is not None:
             former.close()
 

@@ -35,7 +35,7 @@ def test_both_sides_agree_on_everything(cast: Cast) -> None:
     here, there = run_handshake(cast.initiator(), cast.responder())
     assert here.th2 == there.th2
     assert here.suite == there.suite == Suite.AES_256_GCM
-    assert here.peer.name == "accelerator"
+    assert here.peer.name == "accelerator-0"
     assert here.peer.result is not None
     assert here.peer.result.level is Level.DEVELOPMENT
     assert here.peer.hpke == there.hpke.public

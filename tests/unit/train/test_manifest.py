@@ -29,7 +29,7 @@ def endpoint(consortium: Consortium) -> Endpoint:
     agreement = consortium.agreement
     return Endpoint(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         agreement=agreement.digest,
         attester=DevelopmentAttester(
             consortium.attester,

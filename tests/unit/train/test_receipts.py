@@ -22,7 +22,7 @@ def endpoint(consortium: Consortium, role: Role = Role.ACCELERATOR) -> Endpoint:
     )
     return Endpoint(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         agreement=agreement.digest,
         attester=attester,
     )
@@ -62,7 +62,9 @@ def test_another_key_is_not_bound() -> None:
 def test_without_attester_there_is_no_proof() -> None:
     consortium = make_consortium()
     bare = Endpoint(
-        role=Role.ACCELERATOR, name="accelerator", agreement=consortium.agreement.digest
+        role=Role.ACCELERATOR,
+        name="accelerator-0",
+        agreement=consortium.agreement.digest,
     )
     with pytest.raises(UsageError):
         prove_instance(bare, consortium.verified())

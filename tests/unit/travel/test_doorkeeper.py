@@ -15,13 +15,13 @@ NOBODY: Any = None
 AGREEMENT = make_consortium().verified()
 
 
-@pytest.mark.parametrize("stranger", ["stranger", "tell-stranger", "accelerator"])
+@pytest.mark.parametrize("stranger", ["stranger", "tell-stranger", "accelerator-0"])
 def test_strangers_cost_no_party_its_place_at_the_door(stranger: str) -> None:
     door = Doorkeeper(
         NOBODY, NOBODY, AGREEMENT, roster=NOBODY, vouch=NOBODY, sink=NOBODY
     )
     taken = [door._take_place(stranger) for _ in range(MAX_GREETED + 9)]
-    assert sum(taken) == (MAX_GREETED if stranger == "accelerator" else 0)
+    assert sum(taken) == (MAX_GREETED if stranger == "accelerator-0" else 0)
     for party in registry_of(AGREEMENT).keys:
         assert [door._take_place(party) for _ in range(MAX_GREETED_EACH)]
         assert not door._take_place(party)

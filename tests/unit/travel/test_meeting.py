@@ -44,7 +44,7 @@ class Place:
             name = relay_name or f"holder-{owner}"
             with self.relay.local_client(name) as link:
                 try:
-                    circuit = link.open("accelerator")
+                    circuit = link.open("accelerator-0")
                     with self.world._connect(circuit, owner) as session:
                         session.receive(WAIT_S)
                 except SealiftError:
@@ -75,7 +75,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with (
         VisitWorld(tmp_path) as world,
         Relay.listen() as relay,
-        relay.local_client("accelerator") as link,
+        relay.local_client("accelerator-0") as link,
     ):
         heard: list[SignedStatement] = []
         meeting = Meeting(
@@ -146,7 +146,7 @@ def test_a_name_on_the_relay_is_no_proof(place: Place) -> None:
 def test_the_newest_circuit_of_a_holder_counts(place: Place) -> None:
     """A holder that was started again is not kept waiting behind its former self."""
     with place.relay.local_client("holder-ada") as link:
-        former = link.open("accelerator")
+        former = link.open("accelerator-0")
         time.sleep(0.1)
     place.come("ada")
     time.sleep(0.2)
@@ -165,7 +165,7 @@ def tell(place: Place, owner: str, name: str) -> SignedStatement:
     said = sign_statement("leave", agreement.agreement, identity, NOW_S)
     with (
         place.relay.local_client(name) as link,
-        place.world._connect(link.open("accelerator"), owner) as session,
+        place.world._connect(link.open("accelerator-0"), owner) as session,
     ):
         send_message(session, Said(said))
         assert receive_message(session, Said, timeout_s=WAIT_S).statement == said
@@ -186,7 +186,7 @@ def test_a_stranger_is_not(place: Place) -> None:
         stranger,
         place.relay.local_client("tell-ada") as link,
         pytest.raises(SealiftError),
-        stranger._connect(link.open("accelerator"), "ada") as session,
+        stranger._connect(link.open("accelerator-0"), "ada") as session,
     ):
         session.receive(WAIT_S)
     assert place.heard == []

@@ -25,6 +25,7 @@ from sealift.travel.messages import (
     send_message,
 )
 from sealift.travel.peers import (
+    accelerator_names,
     expect_accelerator,
     expect_broker,
     expect_data_owner,
@@ -104,6 +105,15 @@ def somebody(name: str) -> Any:
     return session
 
 
+def test_whose_handshake_took_longer_than_a_later_one_replaces_nobody() -> None:
+    roster = Roster(clock=FakeClock())
+    first, second = somebody("ada"), somebody("ada")
+    roster.enter(second, 2)
+    roster.enter(first, 1)
+    assert (first.closed, second.closed) == (True, False)
+    assert roster.find(Role.HOLDER, "ada") is second
+
+
 def test_a_newcomer_replaces_the_session_before() -> None:
     roster = Roster(clock=FakeClock())
     first, second = somebody("ada"), somebody("ada")
@@ -143,7 +153,8 @@ def test_each_role_meets_only_whom_the_agreement_names() -> None:
     assert expect_orchestrator(agreement).names == {"cleo"}
     assert expect_broker(agreement, "ada").identities == {"ada": keys["ada"]}
     assert expect_data_owner(agreement).identities == keys
-    accelerator = expect_accelerator(agreement, keys["ada"])
+    accelerator = expect_accelerator(agreement, "accelerator-1", keys["ada"])
+    assert accelerator.names == {"accelerator-1"}
     assert accelerator.require_evidence
     assert accelerator.instance == keys["ada"]
     assert accelerator.appraiser.accept == agreement.accept
@@ -151,4 +162,4 @@ def test_each_role_meets_only_whom_the_agreement_names() -> None:
 
 def test_names_on_the_relay() -> None:
     assert relay_name(Role.HOLDER, "ada") == "holder-ada"
-    assert relay_name(Role.ACCELERATOR) == "accelerator"
+    assert accelerator_names(2) == ("accelerator-0", "accelerator-1")

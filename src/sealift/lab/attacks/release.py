@@ -166,7 +166,7 @@ def _decide(
     result = verified.appraiser().appraise(own.attester.collect(bound), bound)
     peer = VerifiedPeer(
         role=Role.ACCELERATOR,
-        name="accelerator",
+        name="accelerator-0",
         identity=None,
         instance=own.instance.public_key,
         hpke=HpkePrivateKey.generate().public,

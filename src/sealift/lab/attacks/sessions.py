@@ -51,7 +51,7 @@ def _met(stage: Stage, signer: Signer) -> str:
         require_identity=True,
         identities={ADA: stage.identities[ADA].public_key},
     )
-    expected = expect_accelerator(stage.agreement)
+    expected = expect_accelerator(stage.agreement, "accelerator-0")
     caller = threading.Thread(
         target=lambda: refusal(lambda: connect(theirs, own, expected)), daemon=True
     )

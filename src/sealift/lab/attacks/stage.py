@@ -261,7 +261,7 @@ class Office:
             change: What the agreement says otherwise.
         """
         shown = self.host_endpoint(attester or self.host.attester)
-        policy = expect_at_broker(self.agreement)
+        policy = expect_at_broker(self.agreement, "accelerator-0")
         if change is not None:
             assert policy.appraiser is not None
             policy = replace(policy, appraiser=change(policy.appraiser))

@@ -81,7 +81,7 @@ class _Cast:
         attester = DevelopmentAttester(attester_key, role=Role.ACCELERATOR)
         self._accelerator = Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=agreement,
             attester=attester,
         )

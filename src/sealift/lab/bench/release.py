@@ -146,7 +146,13 @@ class ReleaseCast:
         signed = agree(self.broker, create_identity("operator"), made, **terms)
         folder.mkdir()
         address = self.relay.ask("start")["address"]
-        self.broker.ask("join", address=address, signed=signed, folder=str(folder))
+        self.broker.ask(
+            "join",
+            address=address,
+            signed=signed,
+            folder=str(folder),
+            clients=len(self.clients),
+        )
         for number, client in enumerate(self.clients):
             name = f"accelerator-{number}"
             client.tell("join", address=address, signed=signed, name=name)

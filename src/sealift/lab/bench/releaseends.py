@@ -33,7 +33,7 @@ from sealift.release.collect import collect_release
 from sealift.release.equip import equip
 from sealift.release.lease import ask_standing, prove_lease
 from sealift.release.stores import keep_keys, opened_broker
-from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
@@ -43,8 +43,7 @@ from sealift.train.leasekeeping import LeaseKeeper
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.leasewatch import LeaseWatch
 from sealift.travel.peers import (
-    ACCELERATOR,
-    expect_at_broker,
+    accelerator_names,
     expect_broker,
     relay_name,
 )
@@ -75,18 +74,6 @@ class RelayEnd(End):
         self._relay.close()
 
 
-class _Crowded(Brokerage):
-    """Many accelerators at once need a name each on the relay, which only routes."""
-
-    def _expect(self, peer_name: str) -> PeerPolicy:
-        if peer_name.startswith(ACCELERATOR):
-            return expect_at_broker(self._agreement)
-        return super()._expect(peer_name)
-
-    def _share(self, peer_name: str) -> str:
-        return peer_name
-
-
 class BrokerEnd(OwnerEnd):
     """The owner's broker, and its holder where rows flow."""
 
@@ -104,8 +91,8 @@ class BrokerEnd(OwnerEnd):
         )
         return self.introduced(resource)
 
-    def join(self, address: list[Any], signed: str, folder: str) -> None:
-        """Dial the relay and begin to serve."""
+    def join(self, address: list[Any], signed: str, folder: str, clients: int) -> None:
+        """Dial the relay and begin to serve so many accelerators."""
         verified = self.agreement = equip(
             agreed(signed), clock=now_s, enroller=self.identity.public_key
         )
@@ -116,7 +103,13 @@ class BrokerEnd(OwnerEnd):
         )
         self._address = str(address[0]), int(address[1])
         link = self._open.enter_context(RelayClient.dial(self._address, BROKER))
-        door = _Crowded(link, self.endpoint(Role.BROKER), verified, broker=broker)
+        door = Brokerage(
+            link,
+            self.endpoint(Role.BROKER),
+            verified,
+            broker=broker,
+            accelerators=accelerator_names(clients),
+        )
 
         def serve() -> None:
             with suppress(PeerError):  # the link is closed at the end
@@ -203,7 +196,7 @@ class ClientEnd(End):
             attester = self._attester = FallibleAttester(self._key, bundle)
         self._endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name=ACCELERATOR,
+            name=name,
             agreement=self._agreement.digest,
             attester=attester,
         )

@@ -32,7 +32,7 @@ from sealift.travel.hostsetup import VisitAccount
 from sealift.travel.lease import Lease, SignedLease
 from sealift.travel.load import CargoLoader, Loaded
 from sealift.travel.messages import OfferVisit, Receipted, send_message
-from sealift.travel.peers import ACCELERATOR, expect_holder
+from sealift.travel.peers import accelerator_names, expect_holder
 from sealift.travel.phases import PhaseTimer
 from sealift.travel.pool import CPUPool
 from sealift.travel.scrub import scrub
@@ -77,7 +77,7 @@ class AcceleratorEnd:
         self._key = SecretKey(unpack(key))
         self._endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name=ACCELERATOR,
+            name=accelerator_names()[0],
             agreement=self._agreement.digest,
             attester=DevelopmentAttester(
                 self._attester,
@@ -89,7 +89,9 @@ class AcceleratorEnd:
         self._writer = ReceiptWriter(
             self._endpoint.instance, proof, tuple, TravelSettings(), "none"
         )
-        self._client = RelayClient.dial((str(relay[0]), int(relay[1])), ACCELERATOR)
+        self._client = RelayClient.dial(
+            (str(relay[0]), int(relay[1])), accelerator_names()[0]
+        )
         self._direct_host = DirectHost(
             local=LocalListener(), tcp=self._direct, tcp_address=direct
         )

@@ -39,7 +39,7 @@ from sealift.session.session import connect
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.holder import HeldResource, Provisioning
 from sealift.travel.lease import SignedLease
-from sealift.travel.peers import ACCELERATOR, expect_accelerator, relay_name
+from sealift.travel.peers import accelerator_names, expect_accelerator, relay_name
 
 NAME = "holder"
 RESOURCE = "holder-train"
@@ -134,7 +134,9 @@ class HolderEnd:
             agreement=self._agreement.digest,
             identity=self._identity,
         )
-        policy = expect_accelerator(self._agreement, signed.lease.accelerator)
+        policy = expect_accelerator(
+            self._agreement, accelerator_names()[0], signed.lease.accelerator
+        )
         paths: list[str] = []
         self._source.read_s = 0.0
         started = time.perf_counter()
@@ -152,7 +154,9 @@ class HolderEnd:
                 [str(event.fields["path"])] if event.kind == "visit.path" else []
             ),
         )
-        with connect(self._relay.open(ACCELERATOR), endpoint, policy) as session:
+        with connect(
+            self._relay.open(accelerator_names()[0]), endpoint, policy
+        ) as session:
             provisioning.provision(session)
         spent_s = time.perf_counter() - started
         return {"seconds": spent_s, "read_s": self._source.read_s, "path": paths[0]}

@@ -68,7 +68,7 @@ class OpenBroker:
         """
         here, there = memory_pair()
         self.refused = ""
-        wanted = policy or expect_at_broker(self.agreement)
+        wanted = policy or expect_at_broker(self.agreement, "accelerator-0")
         server = threading.Thread(target=self._serve, args=(there, wanted), daemon=True)
         server.start()
         expected = expect_broker(self.agreement, self.identity.name)

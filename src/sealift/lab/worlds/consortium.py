@@ -184,7 +184,7 @@ class Consortium:
         """A fresh accelerator's process: a new instance key, development evidence."""
         endpoint = Endpoint(
             role=Role.ACCELERATOR,
-            name="accelerator",
+            name="accelerator-0",
             agreement=self.agreement.digest,
             attester=self.development(),
         )

@@ -262,7 +262,9 @@ class VisitWorld:
     def connect(self, line: Transport, owner: str) -> Session:
         """The holder's end."""
         endpoint = self.consortium.endpoint(Role.HOLDER, owner)
-        return connect(line, endpoint, expect_accelerator(self.agreement))
+        return connect(
+            line, endpoint, expect_accelerator(self.agreement, "accelerator-0")
+        )
 
     def provision(self, session: Session, signed: SignedLease) -> SignedReceipt:
         """What an honest holder does in a session."""
