@@ -257,7 +257,12 @@ class Desk:
             self._end(stream)
             with suppress(SealiftError):
                 self._model.drop(stream.number)
-            self._refuse(question, _not_taken())
+            ended = PeerError(
+                "the generation was ended",
+                why="its tokens were not taken in time, or not wanted",
+                code="tokens-not-taken",
+            )
+            self._refuse(question, ended)
             return
         try:
             found = self._model.next(stream.number, question.rows)
@@ -289,7 +294,12 @@ class Desk:
 
     def _give_up(self, late: list[Question]) -> None:
         for each in late:
-            self._refuse(each, _too_late())
+            refusal = PeerError(
+                "the server did not come to it in time",
+                fix="Ask again when it has less to do, or raise serving.request_s",
+                code="request-timeout",
+            )
+            self._refuse(each, refusal)
 
     def _finish(self, question: Question) -> None:
         self._forget(question)
@@ -309,19 +319,3 @@ class Desk:
 def stopping() -> PeerError:
     """The refusal of a server that is going away."""
     return PeerError("the server is stopping", code="server-stopping")
-
-
-def _too_late() -> PeerError:
-    return PeerError(
-        "the server did not come to it in time",
-        fix="Ask again when it has less to do, or raise serving.request_s",
-        code="request-timeout",
-    )
-
-
-def _not_taken() -> PeerError:
-    return PeerError(
-        "the generation was ended",
-        why="its tokens were not taken in time, or not wanted",
-        code="tokens-not-taken",
-    )

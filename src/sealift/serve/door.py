@@ -136,7 +136,8 @@ class Door:
             transport.max_received_bytes = SHORT_FRAME_BYTES
             address = transport.peer_host
             if not self._take_place(address):  # before it costs a thread
-                _turn_away(transport, _too_many())
+                full = PeerError("too many clients are here", code="too-many-clients")
+                _turn_away(transport, full)
                 continue
             try:
                 threading.Thread(
@@ -158,7 +159,8 @@ class Door:
             elif self._open:
                 self._serve(FirstFrame(transport, frame), address)
             else:
-                _turn_away(transport, _loading())
+                loading = PeerError("the model is not there yet", code="server-loading")
+                _turn_away(transport, loading)
         except SealiftError as error:
             self._tally.refused(error.code)
             emit(self._sink, "client.refused", rule=error.code)
@@ -187,11 +189,3 @@ def _turn_away(transport: TcpTransport, error: SealiftError) -> None:
     with suppress(PeerError):
         transport.send(pack_abort(error))
     transport.close()
-
-
-def _loading() -> PeerError:
-    return PeerError("the model is not there yet", code="server-loading")
-
-
-def _too_many() -> PeerError:
-    return PeerError("too many clients are here", code="too-many-clients")

@@ -108,7 +108,8 @@ class KeptLease:
 
     def _look(self) -> float | None:
         if self._silent_s > self._lease.lease_s:
-            self._lose(_silent(self._lease))
+            why = f"its broker was silent for {self._lease.lease_s:g} s"
+            self._lose(PolicyError(why, code=SILENT))
             return None
         try:
             good = self._prove()
@@ -233,22 +234,12 @@ class LeaseKeeper:
                 self._leave(owner, ended(owner, rule, error))
             else:
                 self._closed = True
-                self._end(lease_lost(owner, error))
-
-
-def _silent(lease: KeyLease) -> PolicyError:
-    return PolicyError(f"its broker was silent for {lease.lease_s:g} s", code=SILENT)
+                lost = f"the lease of the keys of {owner} was lost"
+                self._end(PolicyError(lost, why=str(error), code="lease-lost"))
 
 
 def ended(owner: str, rule: str, error: SealiftError) -> PolicyError:
     """Why an owner's rows are not worked on any more."""
     return PolicyError(
         f"the keys of {owner} have ended", why=str(error), fix=error.fix, code=rule
-    )
-
-
-def lease_lost(owner: str, error: SealiftError) -> PolicyError:
-    """What the work ends with."""
-    return PolicyError(
-        f"the lease of the keys of {owner} was lost", why=str(error), code="lease-lost"
     )

@@ -97,7 +97,12 @@ class LeaseWatch:
         with self._changed:
             while not self._is_good():
                 if self._ended() or self._clock() >= deadline_s:
-                    raise self._lost()
+                    raise StaleError(
+                        "the accelerator lost its lease, so it gets no more rows",
+                        why=self._rule
+                        or "our own broker tells of no lease that it holds",
+                        code="lease-revoked",
+                    )
                 self._changed.wait(RETRY_S)
 
     def _is_good(self) -> bool:
@@ -157,10 +162,3 @@ class LeaseWatch:
         """A bug of ours: without a watch no rows go out."""
         self._say("watch-broken")
         self._stop_all()
-
-    def _lost(self) -> StaleError:
-        return StaleError(
-            "the accelerator lost its lease, so it gets no more rows",
-            why=self._rule or "our own broker tells of no lease that it holds",
-            code="lease-revoked",
-        )
