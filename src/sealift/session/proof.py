@@ -132,9 +132,7 @@ def _verify_identity(
     if params.identity is None or proof.identity is None:
         if policy.require_identity:
             raise PolicyError(
-                f"{params.name} shows no identity key",
-                fix="Start it with the identity that the agreement names",
-                code="identity-missing",
+                f"{params.name} shows no identity key", code="identity-missing"
             )
         return
     params.identity.verify(Label.IDENTITY_PROOF, message, proof.identity)
@@ -144,7 +142,6 @@ def _verify_identity(
     if params.identity != expected:
         raise PolicyError(
             f"{params.name} does not have the identity key that the agreement names",
-            fix="Compare the party's card with the agreement",
             code="identity-differs",
         )
 
@@ -169,7 +166,6 @@ def _verify_evidence(
         raise PolicyError(
             f"{params.name} shows evidence that nobody asked for",
             why="no accepted level is set here, and no kind is accepted by default",
-            fix="Take accept from the agreement",
             code="evidence-refused",
         )
     result = policy.appraiser.appraise(proof.evidence, bound, earlier)

@@ -136,7 +136,7 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
         ) from None
     except ValueError as error:  # a number of more digits than Python writes
         raise MalformedError(
-            f"{name} does not fit", why=str(error), code="bad-field"
+            f"{name} does not fit", why=error, code="bad-field"
         ) from None
 
 
