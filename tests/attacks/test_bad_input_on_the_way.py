@@ -196,7 +196,7 @@ READERS = {
     "release/collect": {"BrokerAnswer"},
     "release/shares": {"BrokerAnswer"},
     # above
-    "link/handover": {"Consent", "Proposal"},
+    "feed/handover": {"Consent", "Proposal"},
     "travel/load": {"Present", "Leaves", "PathTaken", "Cargo"},
     "travel/holder": {"Ready", "Receipted", "VisitPhase"},
     # test_t2_no_read, test_visit_machine: what comes among the frames
@@ -225,7 +225,7 @@ def test_every_reader_of_messages_is_known() -> None:
     for path in SOURCE.rglob("*.py"):
         module = path.relative_to(SOURCE).with_suffix("").as_posix()
         text = path.read_text()
-        if "_message(" in text and not module.startswith("demo/"):
+        if "_message(" in text and not module.startswith("lab/"):
             kinds = set(kinds_read(module, ast.parse(text)))
             found |= {module: kinds} if kinds else {}
     assert found == READERS
