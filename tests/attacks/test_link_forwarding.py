@@ -24,7 +24,9 @@ class Forwarder:
 
     def __init__(self):
         self.key = SecretKey.generate()
-        engine = HostDevice(threads=1, backend=TwiceReadingBackend(self.write))
+        engine = HostDevice(
+            threads=1, make_cipher=TwiceReadingBackend(self.write).cipher
+        )
         self.world = LinkWorld(engine=engine, home_key=lambda header: self.key)
 
     def write(self):

@@ -8,7 +8,6 @@ import pytest
 
 from sealift.channel.device.host import HostDevice, HostMemory
 from sealift.channel.link.mode import LinkMode
-from sealift.channel.record.cpu import CpuBackend
 from sealift.crypto.aead import Aead
 from sealift.errors import AuthenticationError
 from sealift.lab.bench.linkshapes import Shape
@@ -36,11 +35,6 @@ class Trusting:
         return length
 
 
-class TrustingBackend(CpuBackend):
-    def cipher(self, suite, key):
-        return Trusting(suite, key)
-
-
 def flip_in_the_second_record(count, frame):
     if count == 2:
         spoiled = bytearray(frame)
@@ -59,7 +53,7 @@ def found_after_flip(mode, engine):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_device_that_checks_no_tag_takes_the_flip(mode):
-    found, content = found_after_flip(mode, HostDevice(backend=TrustingBackend()))
+    found, content = found_after_flip(mode, HostDevice(make_cipher=Trusting))
     assert found.total_bytes == len(PLAINTEXT)
     assert content[: len(PLAINTEXT)] not in (PLAINTEXT, bytes(len(PLAINTEXT)))
 

@@ -14,9 +14,9 @@ from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
 from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
-from sealift.channel.record.cpu import CpuBackend
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.memfd import MemfdTransport
+from sealift.crypto.aead import Aead
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, PeerError, SealiftError, UsageError
 from tests.sim.homestream import HomeStream
@@ -26,14 +26,14 @@ AHEAD = LinkMode.SEAL_AHEAD
 BATCHES = [os.urandom(2 * RECORD_BYTES + n) for n in (0, 1, 0, 7)]
 
 
-class Recording(CpuBackend):
+class Recording:
     """Notes every key and nonce that something was sealed under."""
 
     def __init__(self):
         self.used = []
 
     def cipher(self, suite, key):
-        inner, used, name = super().cipher(suite, key), self.used, key.reveal(TOKEN)
+        inner, used, name = Aead(suite, key), self.used, key.reveal(TOKEN)
 
         class Noting:
             def seal_into(self, nonce, plaintext, associated_data, out):
@@ -54,7 +54,7 @@ def repeats(used):
 
 def test_what_is_sealed_again_after_a_discard_has_new_nonces():
     backend = Recording()
-    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend))
+    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend.cipher))
     seal_some(sealer)
     sealer.rewind(1)
     seal_some(sealer)
@@ -65,7 +65,7 @@ def test_what_is_sealed_again_after_a_discard_has_new_nonces():
 def test_a_sealer_that_rewinds_its_sequence_too_is_caught():
     # The mutant: what rewinding both counters would do.
     backend = Recording()
-    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend))
+    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend.cipher))
     seal_some(sealer)
     sealer.rewind(1)
     sealer._sequence = 1
@@ -77,9 +77,9 @@ def test_a_restart_never_goes_on_where_it_was():
     # The base key is stored (a checkpoint, a session export); the stream's key is not.
     backend, base = Recording(), SecretKey.generate()
     for _ in range(3):
-        seal_some(LinkSealer(base, options=StreamOptions(backend)))
+        seal_some(LinkSealer(base, options=StreamOptions(backend.cipher)))
     assert repeats(backend.used) == 0
-    fixed = StreamOptions(backend, random_bytes=bytes)
+    fixed = StreamOptions(backend.cipher, random_bytes=bytes)
     for _ in range(2):  # the control: without fresh randomness it would
         seal_some(LinkSealer(base, options=fixed))
     assert repeats(backend.used) == 3
@@ -88,7 +88,7 @@ def test_a_restart_never_goes_on_where_it_was():
 def nonces_of_live_and_forwarded_transfers():
     backend, stream = Recording(), HomeStream()
     world = LinkWorld(home_key=stream.home_key)
-    world.sender.sealer._keys._backend = backend
+    world.sender.sealer._keys._make_cipher = backend.cipher
     for _ in range(2):
         world.cross(lambda: world.sender.send(bytes(2 * RECORD_BYTES)))
         stream.forward(world, last=3)

@@ -9,8 +9,7 @@ from torch import nn
 from sealift.channel.device.device import RecordPlace
 from sealift.channel.device.host import HostDevice
 from sealift.channel.device.verdict import Gate, check_deferrable
-from sealift.channel.record.cpu import CpuBackend
-from sealift.crypto.aead import Suite
+from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.data.loader.deferral import StepGate
 from sealift.errors import AuthenticationError, UsageError
@@ -28,7 +27,7 @@ class Batch:
         key = SecretKey.generate()
         plaintext = torch.rand(ROWS, FEATURES).numpy().tobytes()
         sealed = bytearray(BATCH_BYTES + 16)
-        CpuBackend().cipher(SUITE, key).seal_into(bytes(12), plaintext, b"", sealed)
+        Aead(SUITE, key).seal_into(bytes(12), plaintext, b"", sealed)
         sealed[7] ^= flip
         uploaded = self.engine.allocate(len(sealed))
         self.engine.upload(sealed, uploaded).wait()

@@ -74,7 +74,7 @@ def test_a_writer_exactly_between_two_reads(private, wrong):
     def write_between():
         shared[7] ^= 0xFF
 
-    options = StreamOptions(TwiceReadingBackend(write_between))
+    options = StreamOptions(TwiceReadingBackend(write_between).cipher)
     opener = RecordOpener(KEY, sealer.header_bytes, options=options)
     out = bytearray(64)
     opener.open_at(Place(0, 0, final=True), memoryview(shared), out, private=private)

@@ -8,8 +8,7 @@ import pytest
 
 from sealift.channel.device.device import RecordPlace
 from sealift.channel.device.host import HostDevice
-from sealift.channel.record.cpu import CpuBackend
-from sealift.crypto.aead import Suite
+from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
 from tests.sim.device_engines import ENGINES, ON_A_GPU
@@ -51,7 +50,7 @@ class Batch:
             plain_at += -(-length // 32) * 32 + 32
         self.sealed, self.plain_bytes = bytearray(sealed_at), plain_at
         self.plain = bytearray(plain_at)
-        cipher = CpuBackend().cipher(suite, self.key)
+        cipher = Aead(suite, self.key)
         for place, plaintext in zip(self.places, self.plaintexts, strict=True):
             end = place.sealed_offset + place.plaintext_bytes + TAG
             room = memoryview(self.sealed)[place.sealed_offset : end]

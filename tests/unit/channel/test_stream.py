@@ -7,11 +7,10 @@ import threading
 
 import pytest
 
-from sealift.channel.record.cpu import CpuBackend
 from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.record.stream import StreamOpener, StreamSealer
-from sealift.crypto.aead import Suite
+from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, StaleError, UsageError
 
@@ -164,11 +163,11 @@ def test_a_closed_stream_refuses():
             attempt()
 
 
-class ClosedMeanwhile(CpuBackend):
+class ClosedMeanwhile:
     """Calls ``close`` after the tag verified, before the plaintext is handed over."""
 
     def cipher(self, suite, key):
-        self.inner = super().cipher(suite, key)
+        self.inner = Aead(suite, key)
         return self
 
     def open_into(self, *arguments):
@@ -183,7 +182,7 @@ def test_a_stream_closed_by_another_thread_releases_no_scrubbed_bytes():
     backend = ClosedMeanwhile()
     sealer = StreamSealer(KEY, total_bytes=None)
     opener = StreamOpener(
-        KEY, sealer.header_bytes, options=StreamOptions(backend=backend)
+        KEY, sealer.header_bytes, options=StreamOptions(make_cipher=backend.cipher)
     )
     backend.close = opener.close
     with pytest.raises(UsageError) as refusal:

@@ -16,8 +16,7 @@ from typing import Final
 from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.verdicts import CudaVerdicts
 from sealift.channel.device.device import RecordPlace
-from sealift.channel.record.cpu import CpuBackend
-from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UnavailableError
 
@@ -61,7 +60,7 @@ def self_test(engine: CudaEngine, *, lengths: Sequence[int] = (*EDGES, *LARGE)) 
 def make_case(suite: Suite, lengths: Sequence[int]) -> Case:
     """Records of these lengths under a fresh key, some at odd addresses."""
     key, plain, sealed = SecretKey.generate(), bytearray(), bytearray()
-    cipher, places = CpuBackend().cipher(suite, key), []
+    cipher, places = Aead(suite, key), []
     for number, nbytes in enumerate(lengths):
         _pad(plain, odd=number % 5 == 4)
         _pad(sealed, odd=number % 7 == 6)

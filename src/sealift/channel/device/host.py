@@ -30,10 +30,9 @@ from sealift.channel.device.device import (
     device_out_of_memory,
 )
 from sealift.channel.device.hostwork import Work
-from sealift.channel.record.backend import AeadBackend, RecordCipher
-from sealift.channel.record.cpu import CpuBackend
 from sealift.channel.record.quarantine import scrub
-from sealift.crypto.aead import TAG_BYTES, Suite
+from sealift.channel.record.record import MakeCipher
+from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Buffer
@@ -88,11 +87,11 @@ class HostMemory:
 class HostKey:
     """A cipher made ready; the library below keeps its own copy of the key."""
 
-    def __init__(self, suite: Suite, cipher: RecordCipher) -> None:
+    def __init__(self, suite: Suite, cipher: Aead) -> None:
         self.suite = suite
-        self._cipher: RecordCipher | None = cipher
+        self._cipher: Aead | None = cipher
 
-    def cipher(self) -> RecordCipher:
+    def cipher(self) -> Aead:
         """The cipher.
 
         Raises:
@@ -114,7 +113,7 @@ class HostDevice:
         threads: Records opened or sealed at once; the cores of this process if None.
         cores: Where those threads run, in turn; wherever they may if None.
         memory_bytes: What may be allocated altogether, None for no limit.
-        backend: Who computes the AEAD.
+        make_cipher: Who computes the AEAD.
     """
 
     name = "host"
@@ -125,7 +124,7 @@ class HostDevice:
         threads: int | None = None,
         cores: Sequence[int] | None = None,
         memory_bytes: int | None = None,
-        backend: AeadBackend | None = None,
+        make_cipher: MakeCipher = Aead,
     ) -> None:
         self._threads = min(threads or len(os.sched_getaffinity(0)), MAX_THREADS)
         self._pool = ThreadPoolExecutor(
@@ -133,7 +132,7 @@ class HostDevice:
             thread_name_prefix="sealift-device",
             initializer=_pin_in_turn(cores) if cores else None,
         )
-        self._backend = backend or CpuBackend()
+        self._make_cipher = make_cipher
         self._free_bytes = memory_bytes
         self._memories: set[HostMemory] = set()
         self._running: set[Future[None]] = set()
@@ -150,7 +149,7 @@ class HostDevice:
 
     def suites(self) -> tuple[Suite, ...]:
         """What the processor computes."""
-        return self._backend.suites()
+        return tuple(Suite)
 
     def allocate(self, nbytes: int) -> HostMemory:
         """Zeroed memory whose pages all exist: a first touch costs more than a copy."""
@@ -184,7 +183,7 @@ class HostDevice:
                 f"engine {self.name} does not compute {suite.name}",
                 code="no-such-suite",
             )
-        return HostKey(suite, self._backend.cipher(suite, key))
+        return HostKey(suite, self._make_cipher(suite, key))
 
     def upload(self, host: Buffer, to: DeviceMemory, offset: int = 0) -> Work:
         """Copy from the host."""
@@ -320,7 +319,7 @@ _DONE: Final = Work()
 
 
 def _open_alone(
-    cipher: RecordCipher, source: memoryview, target: memoryview, place: RecordPlace
+    cipher: Aead, source: memoryview, target: memoryview, place: RecordPlace
 ) -> Work:
     """One record is not worth a thread; a cipher that fails has scrubbed its output."""
     nonce, associated_data, start, to, length = place

@@ -15,12 +15,10 @@ import secrets
 import struct
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from sealift.channel.record.backend import AeadBackend, RecordCipher
 from sealift.channel.record.commitment import description_id
-from sealift.channel.record.cpu import CpuBackend
 from sealift.channel.record.header import (
     DEFAULT_RECORD_BYTES,
     DESCRIBED,
@@ -33,7 +31,7 @@ from sealift.channel.record.header import (
 from sealift.channel.record.header import (
     StreamHeader as StreamHeader,
 )
-from sealift.crypto.aead import NONCE_BYTES, Suite
+from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import sha256, verify_equal
 from sealift.crypto.kdf import Label, derive, derive_bytes
 from sealift.crypto.keys import KEY_BYTES, SecretKey
@@ -44,18 +42,21 @@ _COMMITTED_BYTES: Final = HEADER_BYTES - 32  # all but the commitment itself
 _INDEX: Final = struct.Struct(">QB")
 
 
+MakeCipher = Callable[[Suite, SecretKey], Aead]
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
     """What tests, vectors and other engines set; everybody else takes the defaults.
 
     Attributes:
-        backend: Who computes the AEAD.
+        make_cipher: Who computes the AEAD.
         segment_bytes: Plaintext per AEAD key. It is part of the format: 64 GiB.
         random_bytes: Where stream id and salt come from. A salt used twice with one
             base key is a stream key used twice.
     """
 
-    backend: AeadBackend = field(default_factory=CpuBackend)
+    make_cipher: MakeCipher = Aead
     segment_bytes: int = SEGMENT_BYTES
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
 
@@ -148,17 +149,17 @@ class RecordKeys:
     ) -> None:
         raw = header.encode()
         self._secret = derive(base_key, Label.STREAM, raw)
-        self._backend = options.backend
+        self._make_cipher = options.make_cipher
         self._suite = header.suite
         self._record_bytes = header.record_bytes
         self._segment_bytes = options.segment_bytes
         self._prefix = sha256(raw)
         self._context_hash = sha256(context)
-        self._segment: tuple[int, RecordCipher, int] | None = None
+        self._segment: tuple[int, Aead, int] | None = None
         self._forked = False
         _LIVE.add(self)
 
-    def cipher(self, index: int) -> RecordCipher:
+    def cipher(self, index: int) -> Aead:
         """The cipher under the segment key of record ``index``."""
         return self._segment_of(index)[1]
 
@@ -173,7 +174,7 @@ class RecordKeys:
 
     def crossing(
         self, index: int, sequence: int, final: bool
-    ) -> tuple[RecordCipher, bytes, bytes]:
+    ) -> tuple[Aead, bytes, bytes]:
         """Cipher, nonce and associated data of one record, looked up once."""
         _, cipher, mask = self._segment_of(index)
         nonce = (mask ^ sequence).to_bytes(NONCE_BYTES, "big")
@@ -221,16 +222,16 @@ class RecordKeys:
         self._forked = True
         self.wipe()
 
-    def _segment_of(self, index: int) -> tuple[int, RecordCipher, int]:
+    def _segment_of(self, index: int) -> tuple[int, Aead, int]:
         number = self.segment_number(index)
         segment = self._segment  # another thread may wipe meanwhile
         if segment is None or segment[0] != number:
             segment = self._segment = self._derive_segment(number)
         return segment
 
-    def _derive_segment(self, number: int) -> tuple[int, RecordCipher, int]:
+    def _derive_segment(self, number: int) -> tuple[int, Aead, int]:
         key, mask = self.segment_secret(number)
-        return number, self._backend.cipher(self._suite, key), mask
+        return number, self._make_cipher(self._suite, key), mask
 
     def _check_alive(self) -> None:
         if self._forked:

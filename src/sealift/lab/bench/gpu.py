@@ -15,8 +15,7 @@ from sealift.channel.cuda.engine import CudaEngine
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.device.device import RecordPlace
-from sealift.channel.record.cpu import CpuBackend
-from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Suite
+from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError
 from sealift.lab.bench.report import BenchReport, interleaved, start_report
@@ -163,7 +162,7 @@ def _host_memory(engine: CudaEngine, nbytes: int) -> memoryview:
 def _seal_into(
     host: memoryview, suite: Suite, secret: SecretKey, places: Sequence[RecordPlace]
 ) -> None:
-    cipher = CpuBackend().cipher(suite, secret)
+    cipher = Aead(suite, secret)
     text = bytes(range(256)) * (places[0].plaintext_bytes // 256 + 1)
     for place in places:
         end = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
