@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sealift.channel.record.rawfile import RawSealedFile
-from sealift.channel.transport.localsocket import LocalListener
+from sealift.channel.transport.unixsocket import LocalListener
 from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
 from sealift.session.direct.dial import PathDialler

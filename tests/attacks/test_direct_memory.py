@@ -9,7 +9,7 @@ import pytest
 
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.record import StreamOptions
-from sealift.channel.transport.localsocket import LocalListener, dial_local
+from sealift.channel.transport.unixsocket import LocalListener, dial_local
 from sealift.crypto.aead import Aead
 from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
 from sealift.travel.frame import Placement

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.transport.localsocket import dial_local
 from sealift.channel.transport.transport import SlotTransport
+from sealift.channel.transport.unixsocket import dial_local
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

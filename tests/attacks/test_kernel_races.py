@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.cuda import geometry
+from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.batches import refusal
 from sealift.channel.cuda.plan import BatchShape, Plan
 from sealift.crypto.aead import Suite

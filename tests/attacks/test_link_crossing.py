@@ -11,7 +11,8 @@ import struct
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import opening, staged
+from sealift.channel.link import receive as opening
+from sealift.channel.link import staged
 from sealift.channel.link.crossing import Ends
 from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.crypto.keys import SecretKey

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sealift.channel.device.host import HostDevice, HostMemory
-from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.announcement import LinkMode
 from sealift.crypto.aead import Aead
 from sealift.errors import AuthenticationError
 from sealift.lab.bench.linkshapes import Shape

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
+from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.memfd import MemfdTransport

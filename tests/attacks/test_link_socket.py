@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sealift.channel.transport import pathsocket
-from sealift.channel.transport.pathsocket import PathListener, dial_path, peer_process
+from sealift.channel.transport import unixsocket as pathsocket
+from sealift.channel.transport.unixsocket import PathListener, dial_path, peer_process
 from sealift.errors import RefusedError, UnavailableError
 from sealift.feed import handover
 from tests.sim.linked import LinkedParties, Other, both

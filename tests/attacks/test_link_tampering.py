@@ -12,8 +12,8 @@ import os
 import pytest
 
 from sealift.channel.link.ahead import SealAhead
+from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import LinkMode
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
 from sealift.lab.bench.linkshapes import (

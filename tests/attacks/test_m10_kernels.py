@@ -13,7 +13,7 @@ import os
 
 import pytest
 
-from sealift.channel.cuda import geometry
+from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.plan import BatchShape
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey

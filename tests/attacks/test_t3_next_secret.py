@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.channel.record.opener import RecordOpener
-from sealift.channel.record.stream import StreamOpener
+from sealift.channel.record.opener import RecordOpener, StreamOpener
 from sealift.crypto.hash import sha256
 from sealift.crypto.kdf import Label, derive
 from sealift.crypto.keys import TOKEN, SecretKey

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sealift.channel.cuda.geometry import MAX_PLAINTEXT_BYTES
+from sealift.channel.cuda.plan import MAX_PLAINTEXT_BYTES
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from tests.sim import kernel_batches

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sealift.channel.record.stream import StreamOpener, StreamSealer
+from sealift.channel.record.opener import StreamOpener, StreamSealer
 from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey

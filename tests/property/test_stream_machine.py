@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
-from sealift.channel.record.stream import StreamOpener, StreamSealer
+from sealift.channel.record.opener import StreamOpener, StreamSealer
+from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.confidential import Crossings, GpuProtection
-from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
+from sealift.channel.cuda.driver import Argument, CudaError, GpuFacts, Grid
 from sealift.channel.cuda.engine import CudaEngine
-from sealift.channel.cuda.faults import CudaError
-from sealift.channel.cuda.kernels import CudaKernels
 from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.cuda.plan import Kernels
 from tests.sim.cuda_standin import StandInDriver, StandInGpu

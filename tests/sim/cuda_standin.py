@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from sealift.channel.cuda.driver import Argument, GpuFacts, Grid, Residence
-from sealift.channel.cuda.faults import CudaError
+from sealift.channel.cuda.driver import Argument, CudaError, GpuFacts, Grid, Residence
 
 PinnedKind = Literal["true", "refused", "ordinary", "synchronous", "stale"]
 NAME = "stand-in of the tests: host memory, no GPU"

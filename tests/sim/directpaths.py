@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.tcp import TcpListener
+from sealift.channel.transport.unixsocket import LocalListener
 from sealift.events import Event
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.exchange import Kind

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sealift.channel.cuda import geometry
+from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.driver import GpuFacts
 from sealift.channel.cuda.plan import BatchShape
 from sealift.crypto.aead import Suite

@@ -7,8 +7,12 @@ import json
 import re
 from dataclasses import dataclass
 
-from sealift.channel.cuda.compilers import Compiler, installed_compilers
-from sealift.channel.cuda.kernels import compile_module, source_digest
+from sealift.channel.cuda.compilers import (
+    Compiler,
+    compile_module,
+    installed_compilers,
+    source_digest,
+)
 from sealift.crypto.hash import sha256
 from tests.sim.gcc_kernels import ROOT, built_once
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from sealift.channel.cuda.driver import Argument, GpuFacts, Grid
-from sealift.channel.cuda.hostbuffer import view_at
+from sealift.channel.cuda.pinned import view_at
 from sealift.channel.cuda.plan import (
     BatchShape,
     Launch,

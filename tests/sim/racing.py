@@ -16,8 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from sealift.channel.record.opener import Place, RecordOpener
-from sealift.channel.record.stream import StreamSealer
+from sealift.channel.record.opener import Place, RecordOpener, StreamSealer
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.tcp import TcpListener
+from sealift.channel.transport.unixsocket import LocalListener
 from sealift.errors import UnavailableError
 from sealift.events import Sink
 from sealift.session.direct.dial import PathDialler

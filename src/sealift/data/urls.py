@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from aiohttp import ClientPayloadError, ClientResponse
 
-from sealift.channel.record.bytesource import ByteSource, FileSource
+from sealift.channel.record.rawfile import ByteSource, FileSource
 from sealift.errors import UnavailableError, UsageError
 
 _VERSION_KEYS: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified")

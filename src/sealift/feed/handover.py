@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.channel.link.announcement import parse_mode
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
-from sealift.channel.link.mode import parse_mode
 from sealift.channel.record.header import check_record_bytes
 from sealift.channel.transport.memfd import MemfdTransport
-from sealift.channel.transport.pathsocket import peer_process
 from sealift.channel.transport.ring import CONTROL_BYTES, SLOT_HEAD_BYTES
 from sealift.channel.transport.tcp import LENGTH_BYTES, TcpTransport
+from sealift.channel.transport.unixsocket import peer_process
 from sealift.codec import encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label

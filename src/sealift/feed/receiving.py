@@ -19,11 +19,11 @@ import numpy as np
 from sealift.attest.evidence import Attester
 from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.host import HostMemory
-from sealift.channel.link.mode import parse_mode
+from sealift.channel.link.announcement import parse_mode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.record.life import dead_stream
-from sealift.channel.transport.pathsocket import PathListener
 from sealift.channel.transport.tcp import TcpTransport
+from sealift.channel.transport.unixsocket import PathListener
 from sealift.crypto.identity import Identity
 from sealift.errors import MalformedError, PeerError
 from sealift.feed.form import (

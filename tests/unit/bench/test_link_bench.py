@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sealift.channel.link.mode import DEFAULT_MODE
+from sealift.channel.link.announcement import DEFAULT_MODE
 from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError

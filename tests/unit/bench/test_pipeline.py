@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sealift.channel.record.stream import StreamSealer
+from sealift.channel.record.opener import StreamSealer
 from sealift.channel.transport.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (

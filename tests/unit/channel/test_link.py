@@ -7,9 +7,13 @@ import os
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.announcement import (
+    Announcement,
+    LinkMode,
+    TransferKind,
+    parse_mode,
+)
 from sealift.channel.link.keys import LinkKeys
-from sealift.channel.link.mode import LinkMode, parse_mode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite

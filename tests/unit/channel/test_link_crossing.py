@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import hello
+from sealift.channel.link import announcement as hello
 from sealift.channel.link.announcement import Announcement, TransferKind
 from sealift.channel.link.crossing import (
     FORWARDED_EXTRA_BYTES,

@@ -8,12 +8,11 @@ import threading
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link import homerecords
+from sealift.channel.link import crossing as homerecords
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
-from sealift.channel.link.announcement import Announcement, TransferKind
-from sealift.channel.link.homerecords import HomeOpener
+from sealift.channel.link.announcement import Announcement, LinkMode, TransferKind
+from sealift.channel.link.crossing import HomeOpener
 from sealift.channel.link.keys import LinkKeys, LinkOpener
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.sealer import StreamSealer

@@ -8,10 +8,9 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sealift.channel.record.opener import Place, RecordOpener
+from sealift.channel.record.opener import Place, RecordOpener, StreamSealer
 from sealift.channel.record.quarantine import Slot
 from sealift.channel.record.record import StreamOptions
-from sealift.channel.record.stream import StreamSealer
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError, UsageError
 

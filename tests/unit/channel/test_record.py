@@ -15,14 +15,13 @@ from sealift.channel.record.header import (
     StreamHeader,
     count_records,
 )
-from sealift.channel.record.opener import RecordOpener
+from sealift.channel.record.opener import RecordOpener, StreamOpener, StreamSealer
 from sealift.channel.record.record import (
     RecordKeys,
     StreamOptions,
     make_header,
     verify_header_key,
 )
-from sealift.channel.record.stream import StreamOpener, StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, UsageError

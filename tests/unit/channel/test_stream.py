@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from sealift.channel.record.opener import StreamOpener, StreamSealer
 from sealift.channel.record.record import StreamOptions
-from sealift.channel.record.stream import StreamOpener, StreamSealer
+from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
 from sealift.crypto.aead import Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError, StaleError, UsageError

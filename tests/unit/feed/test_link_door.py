@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sealift.channel.device.host import HostDevice
-from sealift.channel.transport.pathsocket import PathListener
+from sealift.channel.transport.unixsocket import PathListener
 from sealift.errors import PeerError, UnavailableError, UsageError
 from tests.sim.device_engines import ENGINES, ON_A_GPU
 from tests.sim.linked import FORM, LinkedParties, Other, linked

@@ -17,9 +17,14 @@ from sealift.channel.cuda.driver import Grid
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Launch, Plan, Word32
 from sealift.channel.cuda.streams import Awaited, HoldsUp, Ticket, on_device
-from sealift.channel.cuda.tablering import Table
-from sealift.channel.cuda.tables import plain_hull, sealed_hull, shape_of, table_of
-from sealift.channel.cuda.verdicts import CudaVerdicts
+from sealift.channel.cuda.tables import (
+    CudaVerdicts,
+    Table,
+    plain_hull,
+    sealed_hull,
+    shape_of,
+    table_of,
+)
 from sealift.channel.device.device import RecordPlace
 from sealift.errors import SealiftError
 

@@ -14,11 +14,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sealift.channel.cuda.door import driver_bindings
-from sealift.channel.cuda.driver import Argument, GpuFacts, Grid, Residence
-from sealift.channel.cuda.faults import (
+from sealift.channel.cuda.driver import (
     NEEDED_DRIVER,
     NOT_READY,
+    Argument,
     CudaError,
+    GpuFacts,
+    Grid,
+    Residence,
     too_old,
 )
 from sealift.errors import UnavailableError

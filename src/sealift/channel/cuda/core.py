@@ -8,13 +8,12 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from sealift.channel.cuda.confidential import Crossings
-from sealift.channel.cuda.driver import Driver
-from sealift.channel.cuda.faults import CudaError, told
+from sealift.channel.cuda.driver import CudaError, Driver, told
 from sealift.channel.cuda.memory import CudaMemory
 from sealift.channel.cuda.plan import Kernels, Plan, to_arguments
 from sealift.channel.cuda.staging import Ring, host_block
 from sealift.channel.cuda.streams import EventPool, Lane
-from sealift.channel.cuda.tablering import TableRing
+from sealift.channel.cuda.tables import TableRing
 from sealift.channel.device.device import device_lost
 from sealift.errors import IntegrityError, SealiftError
 

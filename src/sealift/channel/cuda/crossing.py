@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from sealift.channel.cuda.confidential import SMALL_BYTES
 from sealift.channel.cuda.core import Core, Upward
-from sealift.channel.cuda.hostbuffer import writable_address
 from sealift.channel.cuda.memory import CudaMemory, check_range, own_memory
-from sealift.channel.cuda.pinned import PinnedBlock
+from sealift.channel.cuda.pinned import PinnedBlock, writable_address
 from sealift.channel.cuda.streams import HoldsUp, Joined, Step, Ticket
 from sealift.channel.device.device import Part
 

@@ -20,13 +20,12 @@ from sealift.channel.cuda.confidential import Crossings
 from sealift.channel.cuda.core import Core
 from sealift.channel.cuda.crossing import is_small, send, send_packed
 from sealift.channel.cuda.devicekey import CudaKey, expand_key, own_key
-from sealift.channel.cuda.driver import Driver, GpuFacts
-from sealift.channel.cuda.faults import told
+from sealift.channel.cuda.driver import Driver, GpuFacts, told
 from sealift.channel.cuda.memory import CudaMemory, array_range, check_range, own_memory
 from sealift.channel.cuda.pinned import PinnedBlock
 from sealift.channel.cuda.plan import Kernels
 from sealift.channel.cuda.streams import Joined, Ticket, on_device
-from sealift.channel.cuda.verdicts import CudaVerdicts
+from sealift.channel.cuda.tables import CudaVerdicts
 from sealift.channel.device.device import (
     DeviceKey,
     DeviceMemory,

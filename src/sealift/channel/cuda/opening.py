@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sealift.channel.cuda.bindings import open_driver
+from sealift.channel.cuda.compilers import CudaKernels
 from sealift.channel.cuda.confidential import (
     GpuProtection,
     choose_crossings,
     read_protection,
 )
-from sealift.channel.cuda.driver import Driver
+from sealift.channel.cuda.driver import Driver, told
 from sealift.channel.cuda.engine import SLOTS, CudaEngine
-from sealift.channel.cuda.faults import told
-from sealift.channel.cuda.kernels import CudaKernels
 from sealift.channel.cuda.pinned import prove_pinned
 from sealift.channel.cuda.plan import Kernels
 from sealift.channel.cuda.selftest import self_test

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.channel.cuda.engine import CudaEngine
-from sealift.channel.cuda.verdicts import CudaVerdicts
+from sealift.channel.cuda.tables import CudaVerdicts
 from sealift.channel.device.device import RecordPlace
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey

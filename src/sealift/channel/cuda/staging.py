@@ -10,8 +10,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from sealift.channel.cuda.driver import Driver
-from sealift.channel.cuda.hostbuffer import copy_in, copy_out, view_at, writable_address
-from sealift.channel.cuda.pinned import PinnedBlock
+from sealift.channel.cuda.pinned import (
+    PinnedBlock,
+    copy_in,
+    copy_out,
+    view_at,
+    writable_address,
+)
 from sealift.channel.record.quarantine import scrub
 
 

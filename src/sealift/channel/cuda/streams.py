@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from sealift.channel.cuda.driver import Driver
-from sealift.channel.cuda.faults import CudaError
+from sealift.channel.cuda.driver import CudaError, Driver
 from sealift.channel.device.device import device_lost
 from sealift.errors import SealiftError
 

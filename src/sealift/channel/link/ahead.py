@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sealift.channel.link.announcement import Announcement
+from sealift.channel.link.announcement import Announcement, LinkMode
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import LinkSender
 from sealift.channel.record.quarantine import scrub
 from sealift.errors import UsageError

@@ -10,12 +10,15 @@ bytes of their own header.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, Self
+from enum import IntEnum, StrEnum
+from typing import Final, Protocol, Self
 
+from sealift.channel.device.device import DeviceKey, DeviceMemory, RecordPlace
 from sealift.channel.record.header import HEADER_BYTES
-from sealift.errors import MalformedError
+from sealift.errors import MalformedError, PolicyError, UsageError
+from sealift.ids import Buffer
 
 MAX_TRANSFER_BYTES: Final = 1 << 40
 _MAGIC: Final = b"SLT\x01"
@@ -102,3 +105,103 @@ def _malformed(field: str) -> MalformedError:
         field=field,
         code="bad-announcement",
     )
+
+
+class UnitOpener(Protocol):
+    """Says where the next unit stands, which the sender sealed (``LinkOpener``)."""
+
+    def expect(
+        self, frame: memoryview, sealed_offset: int, plain_offset: int, unit_bytes: int
+    ) -> tuple[DeviceKey, RecordPlace]:
+        """Key and place, or an error if it cannot be the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A transfer that was announced, and where it goes."""
+
+    announcement: Announcement
+    into: DeviceMemory
+    offset: int
+    sink: Callable[[int, int], None] | None
+
+    def units(self) -> Iterator[tuple[int, int]]:
+        """Start (in device memory) and length of every unit."""
+        total, unit = self.announcement.total_bytes, self.announcement.unit_bytes
+        for start in range(0, total, unit):
+            yield self.offset + start, min(unit, total - start)
+
+    def verified(self, start: int, length: int) -> None:
+        """Tell whoever waits."""
+        if self.sink is not None:
+            self.sink(start, length)
+
+
+def by_key(
+    found: Sequence[tuple[DeviceKey, RecordPlace]],
+) -> list[list[tuple[DeviceKey, RecordPlace]]]:
+    """Units opened by one call: all that follow one another under one key."""
+    batches: list[list[tuple[DeviceKey, RecordPlace]]] = []
+    for each in found:
+        if batches and batches[-1][0][0] is each[0]:
+            batches[-1].append(each)
+        else:
+            batches.append([each])
+    return batches
+
+
+class LinkMode(StrEnum):
+    """How a transfer is laid out; the value is what people type."""
+
+    DIRECT_OVERLAP = "direct+parallel-auth+overlap"
+    SEAL_AHEAD = "seal-ahead"
+
+
+DEFAULT_MODE: Final = LinkMode.DIRECT_OVERLAP
+
+
+def parse_mode(name: str) -> LinkMode:
+    """The mode of that name.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    try:
+        return LinkMode(name)
+    except ValueError:
+        known = ", ".join(LinkMode)
+        raise UsageError(
+            f"there is no link mode {name!r}",
+            fix=f"There are: {known}",
+            code="no-such-mode",
+        ) from None
+
+
+VERSION: Final = 2
+_HELLO_MAGIC: Final = b"SEALLNK" + bytes([VERSION])
+
+
+def encode_hello(header_bytes: bytes) -> bytes:
+    """The first frame of an end."""
+    return _HELLO_MAGIC + header_bytes
+
+
+def parse_hello(frame: Buffer) -> bytes:
+    """The header in it.
+
+    Raises:
+        PolicyError: code ``link-version``.
+    """
+    raw = bytes(frame)
+    if not raw.startswith(_HELLO_MAGIC):
+        raise PolicyError(
+            "the other end speaks another version of the link",
+            why=f"this is version {VERSION}",
+            code="link-version",
+        )
+    return raw[len(_HELLO_MAGIC) :]
+
+
+def link_context(mode: LinkMode, context: bytes) -> bytes:
+    """What both ends' associated data names: version and mode are part of it."""
+    return b"link %d %s\0" % (VERSION, mode.value.encode()) + context

@@ -16,7 +16,6 @@ from typing import Final, NoReturn
 
 from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
 from sealift.channel.device.keys import DeviceKeys
-from sealift.channel.record.frame import PREFIX_BYTES
 from sealift.channel.record.header import MAX_RECORD_BYTES, StreamHeader
 from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
@@ -25,6 +24,7 @@ from sealift.channel.record.record import (
     make_header,
     verify_header_key,
 )
+from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, StaleError

@@ -15,19 +15,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from sealift.channel.link.announcement import Announcement, TransferKind
+from sealift.channel.link.announcement import (
+    DEFAULT_MODE,
+    Announcement,
+    LinkMode,
+    TransferKind,
+    encode_hello,
+    link_context,
+    parse_hello,
+)
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, fill_frame
-from sealift.channel.link.hello import encode_hello, link_context, parse_hello
 from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
-from sealift.channel.link.mode import DEFAULT_MODE, LinkMode
 from sealift.channel.record.header import (
     DEFAULT_RECORD_BYTES,
     StreamHeader,
     check_record_bytes,
 )
 from sealift.channel.record.life import Life
+from sealift.channel.record.opener import StreamOpener
 from sealift.channel.record.record import forked_stream
-from sealift.channel.record.stream import StreamOpener
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.errors import MalformedError, UsageError

@@ -27,10 +27,9 @@ from sealift.channel.device.device import (
     RecordPlace,
     Verdicts,
 )
-from sealift.channel.link.arriving import Arriving, UnitOpener, by_key
-from sealift.channel.link.crossing import ends_of
-from sealift.channel.link.homerecords import HomeOpener
-from sealift.channel.record.frame import PREFIX_BYTES
+from sealift.channel.link.announcement import Arriving, UnitOpener, by_key
+from sealift.channel.link.crossing import HomeOpener, ends_of
+from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.channel.transport.memfd import MemfdTransport
 
 MAX_BATCH_RECORDS: Final = 16

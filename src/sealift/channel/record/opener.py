@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.life import Life
 from sealift.channel.record.quarantine import Slot, scrub
 from sealift.channel.record.record import (
     DEFAULT_OPTIONS,
@@ -21,9 +22,11 @@ from sealift.channel.record.record import (
     StreamOptions,
     verify_header_key,
 )
+from sealift.channel.record.sealer import StreamSealer as StreamSealer
+from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix, TagRoot, Trailer
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.keys import SecretKey
-from sealift.errors import MalformedError, UsageError
+from sealift.errors import MalformedError, StaleError, UsageError
 from sealift.ids import Buffer
 
 
@@ -158,3 +161,156 @@ class RecordOpener:
         private = memoryview(self._sealed_copy)[: len(view)]
         private[:] = view
         return private
+
+
+class StreamOpener:
+    """Opens the records of one stream in order.
+
+    Args:
+        base_key: The key that the header must commit to; not kept.
+        header_bytes: The 120 bytes of the header, as received.
+        context: What the sealer was given.
+        trailer: Whether the stream ends with one; a session's do not.
+
+    Raises:
+        MalformedError: if the header does not parse.
+        AuthenticationError: if the header belongs to another key.
+    """
+
+    def __init__(
+        self,
+        base_key: SecretKey,
+        header_bytes: Buffer,
+        *,
+        context: bytes = b"",
+        trailer: bool = True,
+        options: StreamOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self._records = RecordOpener(
+            base_key, header_bytes, context=context, options=options
+        )
+        self.header = self._records.header
+        self._messages = self.header.carries_messages
+        self._root = TagRoot(self._records.keys, self.header) if trailer else None
+        self._life = Life()
+        self._index = 0
+        self._last_sequence = -1
+        self._finished = False
+
+    @property
+    def next_index(self) -> int:
+        """Index of the record that is opened next."""
+        return self._index
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final record was opened."""
+        return self._finished
+
+    def open(self, record: Buffer, seq: int | None = None) -> bytes:
+        """Open the next record of a stream of known length.
+
+        Raises:
+            AuthenticationError: if it is not exactly the next record.
+            StaleError: if ``seq`` did not grow.
+            MalformedError: if its length is wrong, or the stream ended before.
+        """
+        out = bytearray(max(0, len(record) - TAG_BYTES))
+        self.open_into(record, out, seq=seq)
+        return bytes(out)
+
+    def open_into(
+        self,
+        record: Buffer,
+        out: bytearray | memoryview,
+        *,
+        seq: int | None = None,
+    ) -> int:
+        """Open the next record into ``out``; return the plaintext bytes."""
+        if self._messages:
+            raise UsageError("messages are opened as frames: open_frame")
+        with self._life:
+            sequence = self._last_sequence + 1 if seq is None else seq
+            final = self.header.is_final(self._index)
+            place = self._next_place(sequence, final=final)
+            written = self._records.open_at(place, record, out)
+            self._accept(place, written)
+            return written
+
+    def open_frame(self, frame: Buffer, *, private: bool = False) -> bytes:
+        """Open the next frame: a prefix and a record, as ``seal_frame`` made it.
+
+        Raises:
+            AuthenticationError: if it is not exactly the next record.
+            StaleError: if it was opened before.
+            MalformedError: if its lengths are wrong, or the stream ended before.
+        """
+        with self._life:
+            longest = max(0, len(frame) - PREFIX_BYTES - TAG_BYTES)
+            slot = self._records.own_slot(longest)
+            return bytes(self._open_frame(slot, frame, private=private))
+
+    def finish(self, trailer: Buffer) -> None:
+        """Verify the trailer; the stream is whole.
+
+        Raises:
+            MalformedError: if records are missing, or the trailer does not parse.
+            AuthenticationError: if it is not the trailer of these records.
+        """
+        with self._life:
+            self._check_finished()
+            if self._root is None:
+                raise UsageError("this stream ends without a trailer")
+            self._root.verify(Trailer.parse(trailer))
+        self.close()
+
+    def verify_finished(self) -> None:
+        """Check that the final record was opened (streams without a trailer).
+
+        Raises:
+            MalformedError: if the stream was cut.
+        """
+        with self._life:
+            self._check_finished()
+
+    def close(self) -> None:
+        """Scrub the opener's memory and forget the keys."""
+        self._life.dead = True
+        self._records.close()
+
+    def _open_frame(self, slot: Slot, frame: Buffer, *, private: bool) -> memoryview:
+        view = memoryview(frame)
+        prefix = FramePrefix.parse(bytes(view[:PREFIX_BYTES]), len(view))
+        place = self._next_place(prefix.sequence, final=prefix.final)
+        # bytes cannot change; a view of them does not show that to the opener.
+        private = private or isinstance(frame, bytes)
+        record = view[PREFIX_BYTES:]
+        released = self._records.open_in(slot, place, record, private=private)
+        self._accept(place, len(released))
+        return released
+
+    def _check_finished(self) -> None:
+        if not self._finished:
+            raise MalformedError(
+                "the sealed stream was cut",
+                why=f"it ended after {self._index} records, before the final one",
+                code="stream-cut",
+            )
+
+    def _next_place(self, sequence: int, *, final: bool) -> Place:
+        if self._finished:
+            raise MalformedError(
+                "a record after the final one", code="record-after-end"
+            )
+        if sequence <= self._last_sequence:
+            raise StaleError("a record was replayed", code="replayed-record")
+        if not self._messages and final != self.header.is_final(self._index):
+            raise MalformedError("the final bit is at the wrong record")
+        return Place(self._index, sequence, final)
+
+    def _accept(self, place: Place, plaintext_bytes: int) -> None:
+        if self._root is not None:
+            self._root.add(self._records.last_tag, plaintext_bytes)
+        self._last_sequence = place.sequence
+        self._index += 1
+        self._finished = place.final

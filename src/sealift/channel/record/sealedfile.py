@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sealift.channel.record.bytesource import ByteSource
 from sealift.channel.record.commitment import (
     CommitmentBuilder,
     ContentCommitment,
@@ -28,10 +27,10 @@ from sealift.channel.record.header import (
 from sealift.channel.record.opener import Place, RecordOpener
 from sealift.channel.record.outputfile import OutputFile, open_output
 from sealift.channel.record.quarantine import Slot
+from sealift.channel.record.rawfile import ByteSource
 from sealift.channel.record.rawfile import RawSealedFile as RawSealedFile
 from sealift.channel.record.record import RecordKeys
-from sealift.channel.record.regroup import regroup
-from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.record.sealer import StreamSealer, regroup
 from sealift.channel.record.trailer import TagRoot, Trailer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey

@@ -9,7 +9,8 @@ Source: spec/record.md.
 
 from __future__ import annotations
 
-from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
+from collections.abc import Iterable, Iterator
+
 from sealift.channel.record.header import DEFAULT_RECORD_BYTES, sealed_bytes
 from sealift.channel.record.life import Life
 from sealift.channel.record.quarantine import scrub
@@ -19,7 +20,7 @@ from sealift.channel.record.record import (
     StreamOptions,
     make_header,
 )
-from sealift.channel.record.trailer import TagRoot
+from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix, TagRoot
 from sealift.crypto.aead import TAG_BYTES, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
@@ -222,3 +223,28 @@ class StreamSealer:
         if self._root is None:
             raise UsageError("this stream ends without a trailer")
         return self._root
+
+
+def regroup(chunks: Iterable[Buffer], record_bytes: int) -> Iterator[memoryview]:
+    """Cut pieces of any size into pieces of ``record_bytes``; the last may be shorter.
+
+    A yielded view is valid until the next one is asked for.
+    """
+    room = memoryview(bytearray(record_bytes))
+    filled = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while len(view) > 0:
+            if filled == 0 and len(view) >= record_bytes:
+                yield view[:record_bytes]
+                view = view[record_bytes:]
+                continue
+            taken = min(record_bytes - filled, len(view))
+            room[filled : filled + taken] = view[:taken]
+            filled, view = filled + taken, view[taken:]
+            if filled == record_bytes:
+                yield room
+                filled = 0
+    if filled:
+        yield room[:filled]
+    scrub(room)

@@ -10,15 +10,16 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from sealift.channel.record.header import StreamHeader
+from sealift.channel.record.header import MAX_RECORD_BYTES, StreamHeader
 from sealift.channel.record.record import RecordKeys
+from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import KeyedHasher, verify_equal
 from sealift.errors import MalformedError
 from sealift.ids import Buffer
 
 TRAILER_MAGIC: Final = b"SEALEND\x01"
 TRAILER_BYTES: Final = 56
-_LAYOUT: Final = struct.Struct(">8sQQ32s")
+_TRAILER: Final = struct.Struct(">8sQQ32s")
 _COUNTS: Final = struct.Struct(">QQ")
 
 
@@ -32,7 +33,7 @@ class Trailer:
 
     def encode(self) -> bytes:
         """The 56 bytes."""
-        return _LAYOUT.pack(
+        return _TRAILER.pack(
             TRAILER_MAGIC, self.record_count, self.total_bytes, self.root
         )
 
@@ -44,10 +45,10 @@ class Trailer:
             MalformedError: if the bytes are not a trailer of version 1.
         """
         if len(raw) != TRAILER_BYTES:
-            raise _malformed("length", why=f"{len(raw)} bytes, not {TRAILER_BYTES}")
-        magic, record_count, total_bytes, root = _LAYOUT.unpack(raw)
+            raise _bad_trailer("length", why=f"{len(raw)} bytes, not {TRAILER_BYTES}")
+        magic, record_count, total_bytes, root = _TRAILER.unpack(raw)
         if magic != TRAILER_MAGIC:
-            raise _malformed("magic", why="the stream was cut or is another format")
+            raise _bad_trailer("magic", why="the stream was cut or is another format")
         return cls(record_count, total_bytes, root)
 
 
@@ -81,10 +82,50 @@ class TagRoot:
         verify_equal(self.trailer().encode(), received.encode())
 
 
-def _malformed(field: str, *, why: str) -> MalformedError:
+def _bad_trailer(field: str, *, why: str) -> MalformedError:
     return MalformedError(
         "sealed stream trailer is malformed",
         field=field,
         why=why,
         code="bad-stream-trailer",
     )
+
+
+PREFIX_BYTES: Final = 16
+MAX_FRAME_BYTES: Final = PREFIX_BYTES + MAX_RECORD_BYTES + TAG_BYTES
+_PREFIX: Final = struct.Struct(">IIQ")
+_FINAL: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class FramePrefix:
+    """What precedes a record on a transport."""
+
+    record_bytes: int
+    sequence: int
+    final: bool
+
+    def encode(self) -> bytes:
+        """The 16 bytes."""
+        flags = _FINAL if self.final else 0
+        return _PREFIX.pack(self.record_bytes, flags, self.sequence)
+
+    @classmethod
+    def parse(cls, prefix: Buffer, frame_bytes: int) -> Self:
+        """Read the prefix of a frame that has ``frame_bytes`` bytes altogether.
+
+        Raises:
+            MalformedError: if the frame is too short or not as long as it says.
+        """
+        if frame_bytes < PREFIX_BYTES + TAG_BYTES:
+            raise _bad_prefix(f"{frame_bytes} bytes are too few")
+        length, flags, sequence = _PREFIX.unpack(prefix)
+        if length != frame_bytes - PREFIX_BYTES:
+            raise _bad_prefix(f"says {length} bytes, has {frame_bytes - PREFIX_BYTES}")
+        if flags & ~_FINAL:
+            raise _bad_prefix("bits are set that mean nothing")
+        return cls(length, sequence, bool(flags & _FINAL))
+
+
+def _bad_prefix(why: str) -> MalformedError:
+    return MalformedError("sealed frame is malformed", why=why, code="bad-frame")

@@ -20,7 +20,6 @@ import threading
 from contextlib import ExitStack
 from typing import Final, Self
 
-from sealift.channel.transport.localsocket import check_peer_user
 from sealift.channel.transport.memfdoffer import (
     MAX_RING_BYTES,
     MemoryShape,
@@ -42,6 +41,7 @@ from sealift.channel.transport.transport import (
     check_frame_bytes,
     peer_closed,
 )
+from sealift.channel.transport.unixsocket import check_peer_user
 from sealift.errors import UsageError
 from sealift.ids import Buffer
 

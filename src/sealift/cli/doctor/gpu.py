@@ -13,8 +13,7 @@ from typing import Any, Final
 from sealift.channel.cuda.bindings import open_driver
 from sealift.channel.cuda.compilers import installed_compilers
 from sealift.channel.cuda.confidential import GpuProtection, read_protection
-from sealift.channel.cuda.driver import Driver
-from sealift.channel.cuda.faults import told
+from sealift.channel.cuda.driver import Driver, told
 from sealift.channel.cuda.pinned import PinnedBlock, PinnedTruth, prove_pinned
 from sealift.channel.cuda.staging import HostBlock, host_block
 from sealift.channel.select import shows_gpu

@@ -16,7 +16,7 @@ from functools import partial
 from statistics import median, quantiles
 from typing import Final
 
-from sealift.channel.link.mode import DEFAULT_MODE
+from sealift.channel.link.announcement import DEFAULT_MODE
 from sealift.channel.link.send import suggested_record_bytes
 from sealift.lab.bench import linkinference, linktraining
 from sealift.lab.bench.linkarms import (

@@ -19,8 +19,8 @@ from secrets import token_bytes
 from typing import Final
 
 from sealift.channel.link.ahead import SealAhead, SealedBatch
+from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.send import suggested_record_bytes
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite

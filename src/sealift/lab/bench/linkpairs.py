@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sealift.channel.link.mode import DEFAULT_MODE
+from sealift.channel.link.announcement import DEFAULT_MODE
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.lab.bench.linkarms import DEFAULT_SLOTS, LinkArm, arms_over

@@ -13,8 +13,13 @@ from typing import Any, Final
 
 from sealift.channel.device.device import DeviceEngine
 from sealift.channel.device.host import HostDevice
-from sealift.channel.link.announcement import Announcement, TransferKind
-from sealift.channel.link.arriving import Arriving, by_key
+from sealift.channel.link.announcement import (
+    Announcement,
+    Arriving,
+    LinkMode,
+    TransferKind,
+    by_key,
+)
 from sealift.channel.link.keys import (
     FRAME_EXTRA_BYTES,
     LinkKeys,
@@ -22,12 +27,11 @@ from sealift.channel.link.keys import (
     LinkSealer,
     wrong_length,
 )
-from sealift.channel.link.mode import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.link.staged import AnyOpener
-from sealift.channel.record.frame import PREFIX_BYTES, FramePrefix
 from sealift.channel.record.quarantine import scrub
+from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey

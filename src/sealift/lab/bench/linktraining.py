@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sealift.channel.device.host import HostDevice, HostMemory
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
-from sealift.channel.link.mode import LinkMode
+from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.transport.memfd import MemfdTransport

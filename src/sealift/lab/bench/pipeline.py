@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sealift.channel.record.frame import PREFIX_BYTES
 from sealift.channel.record.header import StreamHeader, sealed_bytes
+from sealift.channel.record.opener import StreamOpener
 from sealift.channel.record.quarantine import Slot
-from sealift.channel.record.regroup import regroup
-from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.record.stream import StreamOpener
+from sealift.channel.record.sealer import StreamSealer, regroup
+from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sealift.channel.transport.localsocket import dial_local
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport, connect_socket
 from sealift.channel.transport.transport import SlotTransport
+from sealift.channel.transport.unixsocket import dial_local
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.direct.exchange import (

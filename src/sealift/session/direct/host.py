@@ -16,10 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpListener, TcpTransport, peer_host
 from sealift.channel.transport.transport import Deadline, SlotTransport
+from sealift.channel.transport.unixsocket import LocalListener
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard, emit

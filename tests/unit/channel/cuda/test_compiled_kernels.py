@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sealift.channel.cuda import geometry, kernels
+from sealift.channel.cuda import compilers as kernels
+from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.compilers import (
     Compiled,
     NvccCompiler,

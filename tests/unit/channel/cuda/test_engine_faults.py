@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import sealift
-from sealift.channel.cuda.driver import GpuFacts
-from sealift.channel.cuda.faults import CudaError
+from sealift.channel.cuda.driver import CudaError, GpuFacts
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, UnavailableError, UsageError
@@ -208,19 +207,19 @@ class Mutant:
 
 
 def accept_all(_records, count, *rest):
-    from sealift.channel.cuda.hostbuffer import view_at
+    from sealift.channel.cuda.pinned import view_at
 
     view_at(rest[-2], count)[:] = b"\1" * count
 
 
 def flip_plaintext(*numbers):
-    from sealift.channel.cuda.hostbuffer import view_at
+    from sealift.channel.cuda.pinned import view_at
 
     view_at(numbers[6], 1000)[999] ^= 1
 
 
 def flip_sealed(*numbers):
-    from sealift.channel.cuda.hostbuffer import view_at
+    from sealift.channel.cuda.pinned import view_at
 
     view_at(numbers[5], 1000)[999] ^= 1
 

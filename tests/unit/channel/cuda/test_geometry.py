@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from sealift.channel.cuda import geometry
+from sealift.channel.cuda import plan as geometry
 from sealift.channel.cuda.driver import GpuFacts
 from sealift.channel.cuda.plan import RECORD_BYTES, BatchShape, Word32
 from sealift.channel.device.device import MAX_ASSOCIATED_BYTES
