@@ -16,7 +16,6 @@ import pytest
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
@@ -29,6 +28,7 @@ from sealift.errors import (
     SealiftError,
 )
 from sealift.ids import Buffer, Digest, Role
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.signed import SignedAgreement, add_signature, save_signed
 from sealift.serve import client as client_module
 from sealift.serve.client import connect as connect_client

@@ -17,7 +17,7 @@ import pytest
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
-from sealift.channel.transport.memory import Fault
+from sealift.lab.worlds.memorytransport import Fault
 from sealift.travel.frame import Frame, Placement, placement
 from sealift.travel.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from sealift.channel.record.opener import StreamOpener, StreamSealer
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
 from sealift.lab.bench.pipeline import receive_stream, send_stream
+from sealift.lab.worlds.memorytransport import memory_pair
 from tests.sim.memfdpair import memfd_pair
 
 KEY = SecretKey.from_bytes(b"k" * 32)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sealift.channel.transport.memory import memory_pair
 from sealift.ids import VisitId
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session
 from sealift.travel.hosting import Hosting

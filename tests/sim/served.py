@@ -13,13 +13,13 @@ import numpy as np
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester
 from sealift.attest.level import Level
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.sign import SigningKey
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, SealiftError
 from sealift.ids import Buffer, Digest, Role
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import (
     Agreement,
     Party,

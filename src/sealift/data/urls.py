@@ -5,6 +5,11 @@ Paths and ``file://`` are read by ``pread``; everything else through fsspec (ext
 can change (rule H3). What a server says is not believed: records are verified. Over HTTP
 an answer is read as far as was asked and no further (``boundedhttp``); what a package of
 another scheme keeps in memory of an answer that is too long is that package's.
+
+An HTTP answer that is read as far as its request asked for, and no further.
+
+fsspec reads whole answers into memory, and a server may send without end. Loaded when
+the first URL of that kind is opened: aiohttp comes with the extra ``urls``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from sealift.channel.record.opener import StreamSealer
-from sealift.channel.transport.memory import Fault, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
     AuthenticationError,
@@ -18,6 +17,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.lab.bench.pipeline import Quarantine, receive_stream, send_stream
+from sealift.lab.worlds.memorytransport import Fault, memory_pair
 from tests.sim.memfdpair import memfd_pair
 
 KEY = SecretKey.from_bytes(b"k" * 32)

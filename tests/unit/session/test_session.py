@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sealift.attest import Level
-from sealift.channel.transport.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.aead import Suite
 from sealift.crypto.kdf import Label
 from sealift.errors import (
@@ -19,6 +18,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest
+from sealift.lab.worlds.memorytransport import Fault, MemoryTransport, memory_pair
 from sealift.session import session as session_module
 from sealift.session.frames import MAX_MESSAGE_BYTES, FrameKind, MessageType, pack
 from sealift.session.session import Incoming, Session, accept, connect

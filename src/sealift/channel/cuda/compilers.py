@@ -2,6 +2,12 @@
 
 Neither needs a GPU or a driver.
 Source: NVRTC's and nvcc's manuals.
+
+The kernels as the engine wants them: sources found, compiled once, kept.
+
+Compiled at first use in each process for the GPU at hand by NVRTC (a wheel; no toolkit
+needed) or, where that is missing, by nvcc. Nothing compiled is kept on a disk: whoever can
+write to a cache of the same user would write what opens the records.
 """
 
 from __future__ import annotations

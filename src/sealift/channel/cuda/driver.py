@@ -3,6 +3,11 @@
 Addresses are integers; streams, events, kernels and graphs are the driver's own objects.
 Every call may raise ``CudaError``. The real one is ``bindings.CudaDriver``; tests have
 one that runs the same kernels, compiled by gcc, on host memory.
+
+What a failed CUDA call means to the person who reads the line.
+
+A fault is the driver's number and name; ``to_error`` gives the class, the code and what
+to do. The numbers are those of ``CUresult`` (CUDA driver API reference, data types).
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Both are told to other libraries by ``__cuda_array_interface__`` (version 3), so that a
 tensor can be made over them without a copy. What is borrowed is never given back here.
+
+Which ranges of a memory are being read and written, so that calls keep their order.
+
+Work on different ranges overlaps; work on the same bytes waits. A ring of slots in one
+memory therefore needs nobody to say what waits for what.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Under confidential computing, memory that was asked for as pinned may not be, an
 that should return at once return when they are done; programs that trusted the request
 read stale bytes. So the driver is asked where the memory lies, bytes are sent there and
 back, and it is measured whether calls return before what they ask for is done.
+
+Addresses of host memory, and copies into it that leave the interpreter free.
 """
 
 from __future__ import annotations

@@ -2,6 +2,14 @@
 
 Whoever wrote a kernel knows its grid and its arguments; the engine knows where things
 lie. A plan names addresses, the engine fills them in.
+
+Launch shapes of the kernels: pure functions of lengths.
+
+A record is cut into *segments* of whole tiles; a block of 128 threads hashes and ciphers
+one segment, and a second kernel combines the parts of a record's hash. Small batches get
+small segments, so that every multiprocessor has work; large ones get large segments,
+because each costs two more multiplications a thread.
+Numbers here are those of ``kernels/abi.cuh``; tests compare the two.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Struct ``sealift_record`` of the kernels: offsets, lengths and the nonce of one record, 48
 bytes, little endian; the associated data of all follow, each on a multiple of 16 bytes.
+
+The few tables that batches use in turn, on the host and on the GPU.
+
+The verdicts of one batch: asked for once, answered the same for ever.
 """
 
 from __future__ import annotations

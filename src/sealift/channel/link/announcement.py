@@ -5,6 +5,19 @@ place before anything is opened because of it. Big-endian:
 magic (4), kind (u8), 3 zero bytes, number (u64), total_bytes (u64), unit_bytes (u64),
 first_index (u64); a transfer of records that were sealed at home continues with the 120
 bytes of their own header.
+
+A transfer that was announced: which units come, where they go, what opens them.
+
+What each end of a link says first: the link's version, and its stream's header.
+
+It crosses in the clear, so that ends of two versions can say so; the version is in the
+context of both streams as well, so nobody between them can make one of it another.
+
+The two ways in which transfers cross: as they are sent, or sealed before they are asked for.
+
+In both every record has its own tag, nobody but owner and device can read what crosses,
+and records are opened while the next ones come. Weaker ways exist to be measured, in
+``bench``.
 """
 
 from __future__ import annotations

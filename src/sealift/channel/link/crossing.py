@@ -6,6 +6,12 @@ place in this transfer as associated data. So a frame that was recorded says not
 anywhere else: not later in its transfer, not in another one, not on another link.
 It binds the record as far as the record's tag does: whoever has the owner's key can make
 other content with the same tag (rule C5).
+
+Records that their owner sealed at home, opened on a device (rule C6).
+
+They cross unopened. The announcement, fresh and sealed for this link, names their stream
+and how many follow; each must be exactly the next record of that stream, so nothing of
+another file or place gets in, and bound to this crossing by its sender (``crossing.py``).
 """
 
 from __future__ import annotations

@@ -4,6 +4,13 @@ Strict by default: nobody is shown a record before its tag verified, and nothing
 to the sender before all did. When one fails, the memory is overwritten whole and the link
 is dead; whatever else goes wrong before a verdict is reported as a failed one (rule M3).
 Whoever works on records earlier holds them behind a gate (``verdict.py``).
+
+How a device opens the units of a transfer: where they lie, or after copying them over.
+
+On the host's stand-in a unit that the sender sealed is opened where it lies in the memory
+that the two ends share; one that its owner sealed at home is copied first, since whoever
+forwards it could change it meanwhile (rule H3). Other engines have memory of their own:
+units are copied over and opened there, as many at once as have come (``staged.py``).
 """
 
 from __future__ import annotations

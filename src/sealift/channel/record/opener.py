@@ -7,6 +7,17 @@ cannot change, and memory for which the caller says ``private=True`` (its own re
 buffer, or a private memfd mapped by the two ends alone).
 Not here: order and completeness of a stream (``stream.py``).
 One opener serves one thread at a time.
+
+Open a stream of records in order (and the other half, ``StreamSealer``, by name).
+
+Guarantees: any change, drop, repetition, reordering or splice of records is an error at
+the record where it happens, and what was opened before is an exact prefix of what was
+sealed; the end is known by the final bit, truncation by its absence. Two counters (rule
+H4): the nonce sequence is explicit in flight, grows and may have gaps; the record index
+is dense and the opener demands exactly the next one. After one error an opener is dead
+for ever.
+Not here: transports, files.
+Source: spec/record.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 Guarantees: the file has exactly the length that its header says, and every byte handed
 out was copied to private memory (rule H3: never a mapping; ``bytesource``).
+
+Where the bytes of a sealed file are read from: a file here, or anything like one.
+
+A source is read at any offset, into memory of the reader, from several threads at once.
+It vouches for nothing: what it says is checked by whoever opens the records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The trailer of a sealed stream: counts and a root over header and all tags; 56 bytes.
+"""What ends a sealed stream, and what precedes each of its records in flight.
 
-The root binds only those without the stream's key (rule C5): whoever holds it can change
-content and keep every tag. Content is bound by ``commitment.py``.
+The trailer: counts and a root over header and all tags; 56 bytes. The root binds only those
+without the stream's key (rule C5): whoever holds it can change content and keep every tag.
+Content is bound by ``commitment.py``. The prefix: length, final bit and sequence.
 """
 
 from __future__ import annotations

@@ -5,6 +5,16 @@ nothing is left behind by a process that was killed, and a peer cannot be sent t
 socket of somebody else. Both ends check the other's user id (peer credentials) before a
 byte crosses. That keeps other users out, not other processes of this user: who of them
 is there is the caller's to prove.
+
+Unix sockets at a path, between two processes that were told of it.
+
+Whoever listens makes the file, for its own user alone unless it is told another one; it
+removes the file again, and one that a killed process left. Both ends check the user at
+the other end (peer credentials) before a byte crosses, and can say which process is there:
+the number is the kernel's, so a process in between has another.
+Other users may be able to write the folder: nothing here changes a file that somebody put
+where the socket was (no symbolic link is followed). What listens is recognised without a
+connection to it, which it would take for the one that it waits for.
 """
 
 from __future__ import annotations

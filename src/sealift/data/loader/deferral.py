@@ -3,6 +3,14 @@
 Rule M3: floats only, in batches that all have one shape, and no optimizer step, no copy
 to the host, nothing outward before the verdict. An optimizer that takes such batches is
 guarded; without one no batch is handed out.
+
+No optimizer step before the verdict of the batches its gradients came from.
+
+The pure gate is ``channel/verdict.py``; here it is hung into torch. On a failed verdict
+the gradients are overwritten and dropped, and the step raises instead of stepping.
+Not here: what a forward pass keeps (running averages, activations). It is of a batch that
+never verified, so such a model goes back to a checkpoint; nothing of it passes the gate.
+Nor what leaves without asking: ``loss.item()``, sends during the backward pass.
 """
 
 from __future__ import annotations

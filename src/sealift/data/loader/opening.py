@@ -2,6 +2,8 @@
 
 An ``Extent`` says which bytes of which shard go where in the arena. Whoever opens them
 verifies every record before it says that it is done.
+
+Several verdicts that are one: all are waited for, and if one failed, all did.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 Guarantees: a window is handed out when every record in it verified (strict, rule M3);
 after an error, and at ``close``, nothing is left of any window.
+
+Private memory for windows of opened rows: a few slots of one size.
+
+Anonymous memory that is left out of core dumps; a forked child sees zeroes or nothing.
+Shared with opening processes it is a memory file without a name whose size cannot
+change (rule H3), mapped by this process and by those that it started.
 """
 
 from __future__ import annotations

@@ -7,6 +7,11 @@ record is opened once per epoch, and once more where two ranks share it.
 Guarantees: the order depends on layout, seed, epoch, window and ranks alone, neither on
 the number of workers nor on numpy's version (it uses PCG64's raw stream, which numpy
 keeps, and sorting); any position is reached without computing what comes before it.
+
+Where a loader stands, as a small dict of strings and numbers.
+
+It says how many rows of which epoch were handed out, and what the order depends on;
+neither workers nor batch size are part of that. Nothing in it is secret.
 """
 
 from __future__ import annotations

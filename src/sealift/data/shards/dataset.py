@@ -7,6 +7,8 @@ Guarantees: no row is returned unless its record's tag verified, and, with a car
 the record is the content that was committed to (rule C5).
 Not promised: use in other processes. Data keys neither pickle nor survive a fork, so a
 ``DataLoader`` over it has ``num_workers=0``; ``SealedDataLoader`` has workers.
+
+An owner's data keys, for its own training at home: vault and identity to keys.
 """
 
 from __future__ import annotations

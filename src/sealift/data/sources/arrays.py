@@ -2,6 +2,11 @@
 
 Arrays are in C order; the first axis is the row. Streams: only the block at hand is in
 memory.
+
+The .npy form of an array: one header, then its numbers. Used for .npy and .npz.
+
+Nothing is unpickled: object arrays are refused by their header, before anything else
+is read.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.reference import ReferenceValues
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.lab.bench.report import BenchReport, interleaved, start_report
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.identity import Identity
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Role
 from sealift.lab.worlds.consortium import Consortium
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.brokerserver import Broker
 from sealift.release.equip import equip
 from sealift.release.signed import VerifiedAgreement

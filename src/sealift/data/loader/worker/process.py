@@ -4,6 +4,12 @@ Keys go over an unnamed socket pair that the process inherits: never through a f
 argument or the environment. Rows come back in a memory file that it inherits as well.
 Guarantees: a process that is gone is an error that says so; none outlives the loader,
 also where the loader was killed.
+
+What a loader and its opening processes say to each other.
+
+Frames over an unnamed socket pair: a u32 length and bytes. First the assignment
+(canonical JSON) and, in a frame of their own, the data keys; then requests, which are
+extents, each answered by an empty frame, or by the error that opening raised.
 """
 
 from __future__ import annotations
