@@ -13,7 +13,7 @@ from typing import Any
 
 from sealift.channel.record import RecordKeys, StreamOptions, make_header
 from sealift.channel.record.commitment import CommitmentBuilder, key_commitment
-from sealift.channel.record.stream import StreamSealer
+from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from sealift.attest.tpm.client import DeviceLink
-from sealift.channel.record.bytesource import FileSource
+from sealift.channel.record.rawfile import FileSource
 from sealift.cli import join
 from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena

@@ -14,7 +14,6 @@ import pytest
 
 from sealift.attest import Evidence
 from sealift.attest.development import DevelopmentAttester
-from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (
     PeerError,
@@ -24,6 +23,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest, Role
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.brokerserver import Broker
 from sealift.release.collect import collect_release, request_head

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.ids import Role
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.brokerserver import Broker
 from sealift.release.collect import (
     collect_release,

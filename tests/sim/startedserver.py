@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from sealift.attest.evidence import Attester
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.tcp import TcpListener
 from sealift.channel.transport.transport import Transport
 from sealift.errors import SealiftError
 from sealift.events import discard
 from sealift.ids import Role
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.serve.client import Client, meet
 from sealift.serve.door import Door, DoorLimits
 from sealift.serve.server import Server

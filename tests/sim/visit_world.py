@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Self
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.channel.transport.memory import Fault, MemoryTransport, memory_pair
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.events import Event
 from sealift.ids import Role, VisitId
+from sealift.lab.worlds.memorytransport import Fault, MemoryTransport, memory_pair
 from sealift.release.agreement import Resource
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint

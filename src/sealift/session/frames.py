@@ -14,7 +14,8 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from sealift.channel.record.stream import StreamOpener, StreamSealer
+from sealift.channel.record.opener import StreamOpener
+from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey

@@ -6,12 +6,12 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sealift.channel.transport.memory import memory_pair
 from sealift.crypto.certificate import read_certificate
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer, SigningKey
 from sealift.ids import Buffer, Role
 from sealift.lab.attacks.stage import ADA, Stage, refusal
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.session.endpoint import PeerPolicy
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry, prover

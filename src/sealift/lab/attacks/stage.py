@@ -19,12 +19,12 @@ from sealift.attest.evidence import Attester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.channel.transport.memory import memory_pair
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import SealiftError
 from sealift.lab.worlds.brokers import open_broker
 from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_resource
+from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.lab.worlds.softwarehost import software_host
 from sealift.lab.worlds.visits import ROW_BYTES, VisitWorld
 from sealift.release.agreement import References, ReleaseRule, Resource

@@ -11,9 +11,9 @@ from secrets import token_bytes
 from typing import Any
 
 from sealift.attest.development import DevelopmentAttester
-from sealift.channel.transport.localsocket import LocalListener
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.channel.transport.transport import SlotTransport
+from sealift.channel.transport.unixsocket import LocalListener
 from sealift.codec import decode
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.crypto.sign import SigningKey
