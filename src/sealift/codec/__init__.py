@@ -9,8 +9,8 @@ or missing fields, wrong types, integers beyond 2^53 - 1, anything too large or 
 """
 
 from sealift.codec.parsing import MAX_BYTES, MAX_DEPTH, parse, parse_foreign, parse_toml
-from sealift.codec.reading import decode, from_plain
-from sealift.codec.writing import MAX_INTEGER, encode, to_plain
+from sealift.codec.reading import decode, from_plain, parse_named
+from sealift.codec.writing import MAX_INTEGER, encode, encode_named, to_plain
 
 __all__ = [
     "MAX_BYTES",
@@ -18,9 +18,11 @@ __all__ = [
     "MAX_INTEGER",
     "decode",
     "encode",
+    "encode_named",
     "from_plain",
     "parse",
     "parse_foreign",
+    "parse_named",
     "parse_toml",
     "to_plain",
 ]

@@ -49,6 +49,20 @@ def decode(
     return value
 
 
+def parse_named(
+    raw: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
+) -> tuple[str, Any]:
+    """Name and plain body of a message that ``encode_named`` made.
+
+    Raises:
+        MalformedError: ``bad-message``, if it is not in such an envelope.
+    """
+    plain = parse(raw, max_bytes=max_bytes, max_depth=max_depth)
+    if not isinstance(plain, dict) or set(plain) != {"type", "body"}:
+        raise MalformedError("not a message", code="bad-message")
+    return str(plain["type"]), plain["body"]
+
+
 def from_plain(kind: Any, plain: Any, path: str = "") -> Any:
     """Build ``kind`` from plain JSON values, strictly.
 

@@ -52,6 +52,11 @@ def encode(value: object) -> bytes:
         raise MalformedError("value has no canonical form", why=error) from None
 
 
+def encode_named(name: str, message: object) -> bytes:
+    """Canonical bytes of a message behind its name: the one envelope of messages."""
+    return encode({"type": name, "body": message})
+
+
 def to_plain(value: Any) -> Any:
     """Dataclasses, bytes and text scalars turned into plain JSON values.
 

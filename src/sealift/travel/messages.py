@@ -8,12 +8,11 @@ any other is refused. ``Failed`` may stand in for every answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, overload
 
-from sealift.codec import encode, from_plain, parse
+from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest, Handle, VisitId
 from sealift.release.agreement import Purpose
@@ -325,13 +324,9 @@ def message_name(kind: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
 
 
-_KIND_FOR_NAME: Final[Mapping[str, type]] = {message_name(kind): kind for kind in ANY}
-
-
 def send_message(session: Session, message: object) -> None:
     """Send one message."""
-    name = message_name(type(message))
-    session.send(encode({"type": name, "body": message}))
+    session.send(encode_named(message_name(type(message)), message))
 
 
 @overload
@@ -374,15 +369,13 @@ def parse_message(raw: bytes, kinds: tuple[type, ...]) -> object:
     Raises:
         MalformedError: if it is none of them.
     """
-    plain = parse(raw, max_bytes=MAX_MESSAGE_BYTES)
-    if not isinstance(plain, dict) or set(plain) != {"type", "body"}:
-        raise MalformedError("not a message", code="bad-message")
-    kind = _KIND_FOR_NAME.get(str(plain["type"]))
-    if kind not in kinds:
-        expected = ", ".join(message_name(k) for k in kinds)
-        raise MalformedError(
-            f"unexpected message {str(plain['type'])[:40]!r}",
-            why=f"expected {expected}",
-            code="bad-message",
-        )
-    return from_plain(kind, plain["body"], "body")
+    name, body = parse_named(raw, max_bytes=MAX_MESSAGE_BYTES)
+    for kind in kinds:
+        if message_name(kind) == name:
+            return from_plain(kind, body, "body")
+    expected = ", ".join(message_name(kind) for kind in kinds)
+    raise MalformedError(
+        f"unexpected message {name[:40]!r}",
+        why=f"expected {expected}",
+        code="bad-message",
+    )

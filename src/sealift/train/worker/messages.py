@@ -6,13 +6,11 @@ recipe that has taken it over, so its reader names a limit and the kinds it expe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sealift.codec import encode, from_plain, parse
+from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError
-from sealift.train.faults import Fault
 from sealift.train.states import TrainingState
 from sealift.train.tasks import SliceTask
 
@@ -178,13 +176,6 @@ class ServeAnswer:
     rows: int
 
 
-_KINDS: Final[tuple[type, ...]] = (
-    StartWorker, KillWorker, Waiting, WorkerEnded, Assignment, Handed, Importing,
-    GoOn, Done, Fault, ServeOrder, ServeStep, ServeAnswer,
-)  # fmt: skip
-_KIND_FOR_NAME: Final[Mapping[str, type]] = {kind.__name__: kind for kind in _KINDS}
-
-
 def size_of(state: TrainingState) -> StateSize:
     """How long a state is."""
     return StateSize(state.step, len(state.tensors), len(state.tree))
@@ -192,7 +183,7 @@ def size_of(state: TrainingState) -> StateSize:
 
 def to_bytes(message: object) -> bytes:
     """Canonical bytes of a message behind its name."""
-    return encode({"type": type(message).__name__, "body": message})
+    return encode_named(type(message).__name__, message)
 
 
 def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_ANSWER_BYTES) -> object:
@@ -201,10 +192,8 @@ def from_bytes(raw: bytes, *kinds: type, max_bytes: int = MAX_ANSWER_BYTES) -> o
     Raises:
         MalformedError: if it is none of them.
     """
-    plain = parse(raw, max_bytes=max_bytes, max_depth=MAX_DEPTH)
-    if not isinstance(plain, dict) or set(plain) != {"type", "body"}:
-        raise MalformedError("not a message", code="bad-message")
-    kind = _KIND_FOR_NAME.get(str(plain["type"]))
-    if kind is None or kind not in kinds:
-        raise MalformedError("another message than expected", code="bad-message")
-    return from_plain(kind, plain["body"], "body")
+    name, body = parse_named(raw, max_bytes=max_bytes, max_depth=MAX_DEPTH)
+    for kind in kinds:
+        if kind.__name__ == name:
+            return from_plain(kind, body, "body")
+    raise MalformedError("another message than expected", code="bad-message")
