@@ -11,10 +11,11 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.errors import JobError
-from sealift.lab.bench import travel, travel_bucket, travel_limit
-from sealift.lab.bench.certificate import make_certificate
-from sealift.lab.bench.travel_table import RECORDED
-from sealift.lab.bench.travel_wire import Child
+from sealift.lab.bench import travel, travellink
+from sealift.lab.bench.harness import Peer
+from sealift.lab.bench.shipping import make_certificate
+from sealift.lab.bench.travelcast import RECORD_BYTES
+from sealift.lab.bench.traveltable import RECORDED
 
 pytestmark = pytest.mark.distributed
 
@@ -34,8 +35,8 @@ TINY = travel.Sizes(
 def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(travel_limit.shutil, "which", lambda name: None)
-    monkeypatch.setattr(travel_limit.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(travellink.shutil, "which", lambda name: None)
+    monkeypatch.setattr(travellink.os, "geteuid", lambda: 0)
     monkeypatch.setattr(travel, "QUICK", TINY)
     monkeypatch.setattr(travel, "measure_overlap", lambda report, quick: None)
     target = tmp_path / "travel.json"
@@ -55,7 +56,7 @@ def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
 
 @pytest.mark.long
 @pytest.mark.skipif(
-    bool(travel_limit.unlimited()),
+    bool(travellink.unlimited()),
     reason="this machine lacks a link that can be capped",
 )
 def test_every_cap_beside_the_papers_numbers() -> None:
@@ -83,7 +84,7 @@ def test_only_travel_is_measured_in_full(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_process_that_ends_ends_the_measurement() -> None:
-    child = Child((), "sealift.lab.bench.no_such_module")
+    child = Peer.start("no_such_module:End")
     with pytest.raises(JobError):
         child.ask("make")
     child.close()
@@ -122,10 +123,10 @@ def _meets(client: ssl.SSLContext, certificate: Path) -> bool:
 
 def test_a_bucket_lets_nobody_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(travel_bucket.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(travellink.time, "monotonic", lambda: now[0])
     slept: list[float] = []
-    monkeypatch.setattr(travel_bucket.time, "sleep", slept.append)
-    bucket = travel_bucket.TokenBucket()
+    monkeypatch.setattr(travellink.time, "sleep", slept.append)
+    bucket = travellink.TokenBucket()
     bucket.take(1000)
     bucket.set_rate(1000.0)
     bucket.take(500)
@@ -139,5 +140,5 @@ def test_a_bucket_lets_nobody_be_faster(monkeypatch: pytest.MonkeyPatch) -> None
 def test_small_cargoes_are_whole_records(sizes: travel.Sizes) -> None:
     """A record crosses whole, so part of one would cost as much as all of it."""
     for small in (*sizes.small.values(), *sizes.small_models.values()):
-        assert all(mib * MIB % travel.RECORD_BYTES == 0 for mib in small)
+        assert all(mib * MIB % RECORD_BYTES == 0 for mib in small)
         assert all(mib * MIB <= sizes.cargo_bytes for mib in small)

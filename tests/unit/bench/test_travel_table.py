@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.lab.bench.travel_overlap import read_overlap
-from sealift.lab.bench.travel_table import (
+from sealift.lab.bench.traveloverlap import read_overlap
+from sealift.lab.bench.traveltable import (
     CARGO_BYTES,
     PAPER_TRAIN_S,
     RECORDED,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.bench.travel_world import make_overlap_world
+from sealift.lab.bench.travelworld import OverlapWorld
 from sealift.release.signed import load_verified
 
 
 @pytest.mark.long
 @pytest.mark.distributed
 def test_everybody_signed_the_agreement_of_the_overlap_world(tmp_path: Path) -> None:
-    world = make_overlap_world(tmp_path / "world", rows=32, visits=2)
+    world = OverlapWorld(tmp_path / "world", rows=32, visits=2)
 
     verified = load_verified(world.path / "agreement.json")
 

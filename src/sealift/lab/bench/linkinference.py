@@ -25,7 +25,6 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schema.schema import Schema
 from sealift.errors import UnavailableError
-from sealift.lab.bench.certificate import make_certificate
 from sealift.lab.bench.harness import Peer
 from sealift.lab.bench.linkmodels import NAMES, form_for
 from sealift.lab.bench.linkserver import (
@@ -35,6 +34,7 @@ from sealift.lab.bench.linkserver import (
     open_sealed,
 )
 from sealift.lab.bench.report import Row, interleaved
+from sealift.lab.bench.shipping import make_certificate
 from sealift.serve.packets import (
     Answered,
     Ask,

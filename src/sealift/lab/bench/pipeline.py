@@ -23,6 +23,8 @@ from sealift.ids import Buffer
 
 Sink = Callable[[memoryview], None]
 DEFAULT_SLOTS = 2
+MODEL_RECORD_BYTES = 1 << 20
+MODEL_TIMEOUT_S = 3600.0
 
 
 class Quarantine:
@@ -135,3 +137,21 @@ def receive_stream(
     finally:
         opener.close()
     return header
+
+
+def send_model(transport: SlotTransport, model: memoryview, key: SecretKey) -> None:
+    """A model as one sealed stream."""
+    sealer = StreamSealer(key, total_bytes=len(model), record_bytes=MODEL_RECORD_BYTES)
+    send_stream(transport, (model,), sealer)
+
+
+def receive_model(transport: SlotTransport, model: memoryview, key: SecretKey) -> None:
+    """The model at the other end, opened and copied to its place."""
+    filled = 0
+
+    def place(record: memoryview) -> None:
+        nonlocal filled
+        model[filled : filled + len(record)] = record
+        filled += len(record)
+
+    receive_stream(transport, key, place, timeout_s=MODEL_TIMEOUT_S)

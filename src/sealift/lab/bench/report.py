@@ -14,15 +14,17 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TypeVar
 
 from sealift.errors import UnavailableError
 
 Row = dict[str, str | int | float | bool]
 Arm = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -103,13 +105,13 @@ class Spent:
 
 
 def interleaved(
-    arms: Mapping[str, Arm],
+    arms: Mapping[Name, Arm],
     repeats: int,
     *,
     warm_up: int = 1,
     budget_s: float = 0.0,
     most: int = sys.maxsize,
-) -> dict[str, Spent]:
+) -> dict[Name, Spent]:
     """Every arm, one repeat of each in turn; the first ones warm up and do not count.
 
     Args:

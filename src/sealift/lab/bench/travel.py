@@ -11,22 +11,28 @@ ours as recorded ones.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Final
 
-from sealift.lab.bench import travel_table as table
-from sealift.lab.bench.report import BenchReport, Row, start_report
-from sealift.lab.bench.travel_cast import Cast
-from sealift.lab.bench.travel_limit import Link, capped_link, unlimited
-from sealift.lab.bench.travel_overlap import measure_digest, measure_overlap
-from sealift.lab.bench.travel_wire import Answer
+from sealift.lab.bench import traveltable as table
+from sealift.lab.bench.harness import Answer
+from sealift.lab.bench.report import (
+    Arm,
+    BenchReport,
+    Row,
+    interleaved,
+    start_report,
+)
+from sealift.lab.bench.travelcast import Cast
+from sealift.lab.bench.travellink import Link, capped_link, unlimited
+from sealift.lab.bench.traveloverlap import measure_digest, measure_overlap
 
 HAS_FULL: Final = True
-RECORD_BYTES: Final = 2 << 20
 MODEL_BYTES: Final = 124_439_808 * 4  # GPT-2 small in fp32, the paper's model
 MIB: Final = 1 << 20
 PHASES: Final = ("offer", "lease", "handshake", "load", "read", "scrub", "return")
@@ -92,18 +98,15 @@ def measure(sizes: Sizes) -> BenchReport:
     with tempfile.TemporaryDirectory(prefix="sealift-bench-") as folder:
         here = _same_host(report, sizes, Path(folder) / "here")
         why_not = unlimited()
-        _say_link(report, why_not)
+        if why_not:
+            modelled = f"caps by a token bucket in this process: {why_not}"
+            report.modelled.append(modelled)
+        else:
+            report.real.append("caps by veth and tc-tbf between two namespaces")
         with capped_link(why_not) as link:
             _remote(report, sizes, Path(folder) / "there", link, here)
     report.rows.append(measure_digest(sizes.model_bytes))
     return report
-
-
-def _say_link(report: BenchReport, why_not: str) -> None:
-    if why_not:
-        report.modelled.append(f"caps by a token bucket in this process: {why_not}")
-    else:
-        report.real.append("caps by veth and tc-tbf between two namespaces")
 
 
 @dataclass(slots=True)
@@ -115,47 +118,39 @@ class SameHost:
 
 
 def _same_host(report: BenchReport, sizes: Sizes, folder: Path) -> SameHost:
-    folder.mkdir()
-    size = sizes.cargo_bytes
-    visits: list[Answer] = []
-    plain: list[float] = []
-    shipped: list[float] = []
-    with Cast(folder, size, RECORD_BYTES) as cast:
-        for repeat in range(sizes.repeats + 1):
-            visit = cast.travel(size, ("memfd",))
-            copy_s = float(cast.plain(size)["seconds"])
-            ship_s = cast.ship(size)
-            if repeat:  # the first one warms up
-                visits.append(visit)
-                plain.append(copy_s)
-                shipped.append(ship_s)
-    medians = _phase_medians(visits)
+    size, visits = sizes.cargo_bytes, list[Answer]()
+    with Cast(folder, size, Link()) as cast:
+        arms: dict[str, Arm] = {
+            "travel": lambda: visits.append(cast.travel(size, "memfd")),
+            "plain": lambda: cast.plain(size),
+            "ship": lambda: cast.ship(size),
+        }
+        spent = interleaved(arms, sizes.repeats)
+    del visits[0]  # it warmed up
+    medians = {
+        f"{name}_s": round(median(each[f"{name}_s"] for each in visits), 5)
+        for name in PHASES
+    }
+    medians["travel_s"] = median(each["seconds"] for each in visits)
     report.rows.append({"where": "same host", "mib": size // MIB, **medians})
-    load_s, copy_s = medians["load_s"], statistics.median(plain)
+    load_s, copy_s = medians["load_s"], spent["plain"].median
     report.ratios["rate_vs_plain_copy"] = copy_s / load_s
     report.rows.append(
         {
             "where": "same host",
             "load_gb_per_s": round(size / load_s / 1e9, 2),
-            "plain_copy_gb_per_s": round(size / copy_s / 1e9, 2),
+            "plain_copy_gb_per_s": spent["plain"].gb_per_s(size),
             "plain_copy_s": round(copy_s, 4),
         }
     )
-    return SameHost(medians["travel_s"], statistics.median(shipped))
-
-
-def _phase_medians(visits: Sequence[Answer]) -> dict[str, float]:
-    names = [f"{name}_s" for name in PHASES]
-    found = {n: round(statistics.median(v[n] for v in visits), 5) for n in names}
-    return {**found, "travel_s": statistics.median(v["seconds"] for v in visits)}
+    return SameHost(medians["travel_s"], spent["ship"].median)
 
 
 def _remote(
     report: BenchReport, sizes: Sizes, folder: Path, link: Link, here: SameHost
 ) -> None:
-    folder.mkdir()
     worst = 0.0
-    with Cast(folder, sizes.cargo_bytes, RECORD_BYTES, link) as cast:
+    with Cast(folder, sizes.cargo_bytes, link) as cast:
         for recorded in sizes.recorded:
             cap = recorded.cap
             link.cap(cap)
@@ -170,42 +165,31 @@ def _remote(
 
 
 def _measure_cap(cast: Cast, sizes: Sizes, cap: int) -> dict[str, table.Timed]:
-    """Seconds of the whole cargo by arm, at one cap."""
-    small = _sizes(sizes.small, cap, sizes.cargo_bytes)
-    arms: dict[str, tuple[list[int], Callable[[int], float]]] = {
-        "travel": (small, lambda n: _travel(cast, n)),
-        "ship": (small, cast.ship),
-        "model": (
-            _sizes(sizes.small_models, cap, sizes.model_bytes),
-            cast.ship_model,
-        ),
+    """Seconds of the whole cargo by arm, at one cap: measured, or scaled from smaller ones.
+
+    Behind a cap nothing warms up: it gives the same seconds anyway.
+    """
+    cargo, model = sizes.cargo_bytes, sizes.model_bytes
+    kinds: dict[str, tuple[Mapping[int, tuple[int, int]], int, Callable[[int], float]]]
+    kinds = {
+        "travel": (sizes.small, cargo, lambda n: cast.travel(n, "tcp")["seconds"]),
+        "ship": (sizes.small, cargo, cast.ship),
+        "model": (sizes.small_models, model, cast.ship_model),
     }
-    points: dict[str, dict[int, list[float]]] = {name: {} for name in arms}
-    for repeat in range(_repeats(sizes, cap)):
-        for name, (measured, arm) in arms.items():
-            for size in measured:
-                spent_s = arm(size)
-                if repeat or cap:
-                    points[name].setdefault(size, []).append(spent_s)
-    wholes = {"model": sizes.model_bytes}
+    arms = {
+        (name, size): partial(arm, size)
+        for name, (small, whole, arm) in kinds.items()
+        for size in ([mib * MIB for mib in small[cap]] if cap in small else [whole])
+    }
+    repeats = sizes.capped_repeats if cap else max(2, sizes.repeats // 3)
+    spent = interleaved(arms, repeats, warm_up=0 if cap else 1)
     return {
-        name: table.whole_cargo(found, wholes.get(name, sizes.cargo_bytes))
-        for name, found in points.items()
+        name: table.whole_cargo(
+            {size: each.seconds for (arm, size), each in spent.items() if arm == name},
+            whole,
+        )
+        for name, (_, whole, _) in kinds.items()
     }
-
-
-def _sizes(small: Mapping[int, tuple[int, int]], cap: int, whole: int) -> list[int]:
-    """The sizes that are measured at a cap."""
-    return [mib * MIB for mib in small[cap]] if cap in small else [whole]
-
-
-def _repeats(sizes: Sizes, cap: int) -> int:
-    """Of an open link, the first one more: it warms up."""
-    return sizes.capped_repeats if cap else 1 + max(2, sizes.repeats // 3)
-
-
-def _travel(cast: Cast, cargo_bytes: int) -> float:
-    return float(cast.travel(cargo_bytes, ("tcp",))["seconds"])
 
 
 def _row(

@@ -10,25 +10,18 @@ Runs of both are interleaved; shares are the worst of all runs, times are median
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from sealift.lab.bench.report import BenchReport, Row
-from sealift.lab.bench.travel_table import Span, exposed_share, idle_share
-from sealift.lab.bench.travel_world import (
-    HOST,
-    LAB,
-    OWNERS,
-    ROW_BYTES,
-    OverlapWorld,
-    make_overlap_world,
-)
+from sealift.lab.bench.traveltable import Span, exposed_share, idle_share
+from sealift.lab.bench.travelworld import ROW_BYTES, OverlapWorld
 from sealift.train.eventlines import RoleEvent
 from sealift.train.household import Ended, Household
 from sealift.train.statedigest import Settled
@@ -59,7 +52,7 @@ def measure_overlap(report: BenchReport, *, quick: bool = False) -> None:
     rows, visits = (QUICK_ROWS, QUICK_VISITS) if quick else (ROWS, VISITS)
     runs: dict[int, list[Overlap]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory(prefix="sealift-bench-") as folder:
-        world = make_overlap_world(Path(folder) / "world", rows, visits)
+        world = OverlapWorld(Path(folder) / "world", rows, visits)
         for repeat in range(QUICK_REPEATS if quick else REPEATS):
             for buffers, found in runs.items():
                 found.append(_run(world, buffers, repeat))
@@ -81,31 +74,22 @@ def measure_digest(model_bytes: int) -> Row:
 
 
 def _run(world: OverlapWorld, buffers: int, repeat: int) -> Overlap:
-    job = world.write_job(buffers, repeat)
+    roles = world.roles(world.job(buffers, repeat))
     told: list[RoleEvent] = []
     with Household(world.path) as house:
-        words = ["orchestrator", job, *world.key_words(LAB), "--events", "-"]
-        house.start("orchestrator", "sealift", words)
+        house.start("orchestrator", "sealift", roles.pop("orchestrator"))
         for each in house.listen(SILENCE_S):
             if isinstance(each, RoleEvent) and each.process == "orchestrator":
                 told.append(each)
                 if each.kind == "orchestrator.listening":
-                    _start_others(house, world, job, int(each.fields["port"]))
+                    dial = ["--orchestrator", f"127.0.0.1:{each.fields['port']}"]
+                    for name, words in roles.items():
+                        house.start(name, "sealift", [*words, *dial])
             elif isinstance(each, Ended):
                 house.require_success(each.process)
                 if each.process == "orchestrator":
                     break
     return read_overlap(told)
-
-
-def _start_others(house: Household, world: OverlapWorld, job: Path, port: int) -> None:
-    dial = ["--orchestrator", f"127.0.0.1:{port}"]
-    accelerator = ["accelerator", job, *world.key_words(HOST), *dial, "--events", "-"]
-    house.start("accelerator", "sealift", accelerator)
-    for owner in OWNERS:
-        (world.path / owner / "receipts").mkdir(exist_ok=True)
-        words = ["join", job, *world.key_words(owner), *world.owner_words(owner)]
-        house.start(owner, "sealift", [*words, *dial, "--events", "-"])
 
 
 def read_overlap(told: Iterable[RoleEvent]) -> Overlap:
@@ -135,7 +119,7 @@ def _load_s(fields: Mapping[str, object]) -> float:
 
 
 def _train_s(runs: Sequence[Overlap]) -> float:
-    return statistics.median(s.ended - s.began for run in runs for s in run.spans)
+    return median(s.ended - s.began for run in runs for s in run.spans)
 
 
 def _exposed(runs: Sequence[Overlap]) -> float:
@@ -143,7 +127,7 @@ def _exposed(runs: Sequence[Overlap]) -> float:
 
 
 def _row(buffers: int, runs: Sequence[Overlap], rows: int) -> Row:
-    load_s = statistics.median(each for run in runs for each in run.load_s)
+    load_s = median(each for run in runs for each in run.load_s)
     return {
         "buffers": buffers,
         "mib": rows * ROW_BYTES >> 20,

@@ -1,32 +1,54 @@
-"""What travelling is compared with: ship the data over TLS, or ship the model.
+"""What travelling is compared with: the data set is shipped over TLS.
 
-Both baselines get the best of what they can have: one process receives and copies into
+The baseline gets the best of what it can have: one process receives and copies into
 the accelerator's buffer, where in a deployment the orchestrator would pass it on; the
 data set lies in plaintext at its holder; TLS is the library's own, with its default
 cipher (AES-256-GCM). Times are those of the end that starts, from connecting to the
-other end's last word.
+other end's last word. Certificates are made by the openssl program: nothing else trusts
+them.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Final
 
-from sealift.channel.record.sealer import StreamSealer
-from sealift.channel.transport.tcp import TcpTransport, connect_socket
-from sealift.crypto.keys import SecretKey
-from sealift.lab.bench.certificate import make_certificate
-from sealift.lab.bench.pipeline import receive_stream, send_stream
+from sealift.channel.transport.tcp import connect_socket
+from sealift.errors import UnavailableError
 
 CHUNK_BYTES: Final = 1 << 20
 HOST: Final = "orchestrator.invalid"
 DONE: Final = b"done"
 PRIVATE: Final = b"-----BEGIN PRIVATE KEY"
 _TIMEOUT_S: Final = 3600.0
+
+
+def make_certificate(folder: Path, host: str = "localhost") -> Path:
+    """A file with a self-signed certificate for ``host``, of a day, and its key.
+
+    Raises:
+        UnavailableError: if there is no such program.
+    """
+    path, key = folder / "tls.pem", folder / "tls.key"
+    words = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+        "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={host}",
+        "-addext", f"subjectAltName=DNS:{host}",
+        "-keyout", str(key), "-out", str(path), "-days", "1",
+    ]  # fmt: skip
+    try:
+        subprocess.run(words, check=True, capture_output=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UnavailableError(
+            "no certificate for the TLS arm", why=str(error)[:200]
+        ) from None
+    path.write_bytes(path.read_bytes() + key.read_bytes())
+    return path
 
 
 class ShippingDock:
@@ -89,24 +111,6 @@ def ship(
             left -= count
         _receive(sock, memoryview(bytearray(len(DONE))))
     return time.perf_counter() - started
-
-
-def send_model(transport: TcpTransport, model: memoryview, key: SecretKey) -> None:
-    """A model as one sealed stream."""
-    sealer = StreamSealer(key, total_bytes=len(model), record_bytes=CHUNK_BYTES)
-    send_stream(transport, (model,), sealer)
-
-
-def receive_model(transport: TcpTransport, model: memoryview, key: SecretKey) -> None:
-    """The model at the other end, opened and copied to its place."""
-    filled = 0
-
-    def place(record: memoryview) -> None:
-        nonlocal filled
-        model[filled : filled + len(record)] = record
-        filled += len(record)
-
-    receive_stream(transport, key, place, timeout_s=_TIMEOUT_S)
 
 
 def _receive(sock: ssl.SSLSocket, room: memoryview) -> None:
