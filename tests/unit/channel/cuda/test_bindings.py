@@ -70,7 +70,7 @@ driver.close()
 WHOLE = """
 import sys
 from sealift.channel.cuda.confidential import GpuProtection
-from sealift.channel.cuda.engine import open_cuda
+from sealift.channel.cuda.opening import open_cuda
 from sealift.channel.cuda.selftest import EDGES, self_test
 from tests.sim.cuda_engines import GccKernels
 for confidential in (False, True):
@@ -85,7 +85,7 @@ for confidential in (False, True):
 
 FULL = """
 from sealift.errors import SealiftError
-from sealift.channel.cuda.engine import open_cuda
+from sealift.channel.cuda.opening import open_cuda
 try:
     open_cuda()
 except SealiftError as error:
