@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sealift.channel.device import host as hostwork
+from sealift.channel.device import hostwork
 from sealift.channel.device.device import RecordPlace
 from sealift.channel.device.host import HostDevice
 from sealift.crypto.aead import Aead, Suite
