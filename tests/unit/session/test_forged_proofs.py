@@ -42,7 +42,7 @@ def test_a_responder_cannot_claim_a_party_either(cast: Cast) -> None:
     cast.of_accelerator = replace(
         cast.of_accelerator,
         require_identity=True,
-        identities={"accelerator": lab.public_key},
+        identities={"accelerator-0": lab.public_key},
     )
     run_handshake(cast.initiator(), cast.responder(identity=lab))
     claimed = Claimed(lab.public_key)
