@@ -25,8 +25,7 @@ from sealift.attest.tpm.imalist import parse_list
 from sealift.attest.tpm.references import TpmReferences
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
-from sealift.lab.demo.secondact import run_second_act
-from sealift.lab.demo.travelrun import NO_STOPS
+from sealift.lab.demo.rehearsal import run_second_act
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.guest.agentport import AgentPort
 from sealift.lab.guest.guest import Guest
@@ -222,9 +221,7 @@ def test_rows_stop_in_the_midst_of_a_cargo(guest: Guest, tmp_path: Path) -> None
     """All roles as processes; until the bad act, which is the control, rows flow."""
     world = second_act(make_world(tmp_path / "world", host=lambda: as_it_is(guest)))
     with AgentPort(guest) as port:
-        found = run_second_act(
-            world, port.place, guest.misbehave, clock=time.monotonic, stops=NO_STOPS
-        )
+        found = run_second_act(world, port.place, guest.misbehave, clock=time.monotonic)
     assert "ima-entry-unlisted" in found.rules.values()
     assert found.held, found
     assert found.scrubbed_bytes > 0

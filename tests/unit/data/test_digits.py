@@ -11,7 +11,7 @@ import pytest
 from sealift.data.schema.document import load_schema
 from sealift.data.sources.table import open_table
 from sealift.errors import UnavailableError, UsageError
-from sealift.lab.demo.tasks.digittables import CLASSES_OF, digits_parts, write_digits
+from sealift.lab.demo.tasks.digits import CLASSES_OF, digits_parts, write_digits
 
 pytest.importorskip("sklearn")
 

@@ -12,7 +12,7 @@ import pytest
 from sealift.data.schema.document import load_schema
 from sealift.data.sources.table import open_table
 from sealift.errors import UnavailableError
-from sealift.lab.demo.tasks.texttables import (
+from sealift.lab.demo.tasks.text import (
     PACKAGES_OF,
     ROWS_OF,
     WINDOW,

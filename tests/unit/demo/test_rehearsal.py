@@ -10,8 +10,8 @@ import pytest
 from sealift.attest.level import Level
 from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.ids import Digest
+from sealift.lab.demo.rehearsal import BOUND_S, Revocation, Watched
 from sealift.lab.demo.report.page import render
-from sealift.lab.demo.secondact import BOUND_S, Revocation, Watched
 from sealift.lab.demo.words import rehearses, say_banner, say_loudly
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.folder import OWNERS
@@ -29,7 +29,6 @@ HOST = TpmReferences(
     ima=ImaReferences(allow={'/bin/"quoted" é': (Digest(b"f" * 32),)}),
 )
 REVOKED = Revocation(
-    act="exec",
     path="/tmp/unlisted",
     rules={"north": "ima-entry-unlisted", "east": HEARTBEAT_MISSING},
     last_byte_s=0.5,

@@ -11,16 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from sealift.attest.level import Level
 from sealift.lab.demo.outcome import Outcome, Verdict
 from sealift.lab.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.lab.demo.report.markup import Markup, element, join
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Sample
-from sealift.lab.demo.words import LEVEL_IN_WORDS
+from sealift.lab.demo.words import level_words
 from sealift.lab.demo.world import ONE_BUFFER, Travel
-from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import REPLAY
 from sealift.train.totals import Statistic
 from tests.sim.browser import CHROMIUM
@@ -61,13 +60,10 @@ def outcome(
         weights="sha256:ab",
         progress=progress,
         verdict=Verdict(failures=["logs: <none>"]),
+        world=World(folder),
         world_s=1.0,
         roles_up_s=2.0,
         seconds=3.0,
-        began_s=0.0,
-        folder=folder,
-        report=folder / "report.html",
-        model=folder / "model.safetensors",
     )
 
 
@@ -209,13 +205,14 @@ def test_the_sandbox_is_named_as_it_was(tmp_path: Path) -> None:
     assert "in a sandbox (namespaces+landlock+seccomp)" in render(shown)
 
 
-def test_every_level_is_explained(tmp_path: Path) -> None:
-    for level in Level:
+def test_its_level_is_explained(tmp_path: Path) -> None:
+    for level in ("development", "development (rehearsing attested-host)"):
         shown = outcome(tmp_path)
-        shown.level = level.value
+        shown.level = level
         page = render(shown)
-        assert escape(LEVEL_IN_WORDS[level.value].not_out) in page
-        assert ("a rehearsal" in page) is (level is Level.DEVELOPMENT)
+        assert escape(level_words(level).not_out) in page
+        assert escape(level_words(level).banner) in page
+        assert "a rehearsal" in page
 
 
 def test_what_the_model_writes_is_escaped(tmp_path: Path) -> None:
@@ -247,8 +244,8 @@ def test_a_local_run_has_no_visits_to_show(tmp_path: Path) -> None:
 @pytest.mark.chromium
 def test_a_browser_shows_it_without_network(tmp_path: Path) -> None:
     shown = outcome(tmp_path)
-    shown.report.write_text(render(shown), encoding="utf-8")
-    log = browse(shown.report, tmp_path)
+    shown.world.report.write_text(render(shown), encoding="utf-8")
+    log = browse(shown.world.report, tmp_path)
     assert "Three owners, one model" in log.stdout
     assert "CONSOLE" not in log.stderr
 
@@ -258,8 +255,8 @@ def test_the_browsers_complaints_are_seen(tmp_path: Path) -> None:
     """Control: what the policy forbids leaves a line in the browser's log."""
     shown = outcome(tmp_path)
     page = render(shown).replace("</main>", "<script>1</script></main>")
-    shown.report.write_text(page, encoding="utf-8")
-    assert "CONSOLE" in browse(shown.report, tmp_path).stderr
+    shown.world.report.write_text(page, encoding="utf-8")
+    assert "CONSOLE" in browse(shown.world.report, tmp_path).stderr
 
 
 def browse(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:

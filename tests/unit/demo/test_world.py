@@ -8,7 +8,7 @@ import pytest
 
 from sealift.errors import UnavailableError, UsageError
 from sealift.lab.demo.world import make_world
-from sealift.lab.worlds.claimed import MARK, claimed, remove_secrets
+from sealift.lab.worlds.folder import MARK, claimed, remove_secrets
 
 
 def test_one_demo_at_a_time(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sealift.errors import IntegrityError
-from sealift.lab.demo.hostterms import HEARTBEAT_S
-from sealift.lab.demo.rehearsedhost import RehearsedHost
-from sealift.lab.demo.secondact import BOUND_S, Revocation, run_second_act
-from sealift.lab.demo.travelrun import NO_STOPS
+from sealift.lab.demo.rehearsal import (
+    BOUND_S,
+    HEARTBEAT_S,
+    RehearsedHost,
+    Revocation,
+    run_second_act,
+)
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.holders import PACE_S
 
@@ -41,9 +44,7 @@ def measure_revocation(say: Callable[[str], None] = print) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, RehearsedHost(say) as host:
         world = second_act(make_world(Path(folder) / "world", host=host.references))
         ready_s = time.monotonic() - began_s
-        found = run_second_act(
-            world, host.place, host.misbehave, clock=time.monotonic, stops=NO_STOPS
-        )
+        found = run_second_act(world, host.place, host.misbehave, clock=time.monotonic)
     require_revoked(found)
     return {
         "revocation_s": found.last_byte_s,

@@ -7,14 +7,9 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sealift.attest.level import Level, say_level
-from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.errors import IntegrityError, UsageError
-
-if TYPE_CHECKING:
-    from sealift.lab.demo.outcome import Outcome
 
 
 def add_parser(subparsers: Any) -> None:
@@ -27,11 +22,6 @@ def add_parser(subparsers: Any) -> None:
         "attack, trains, verifies everything that the parties keep, and writes a report.",
     )
     parser.set_defaults(run=run)
-    _add_run_arguments(parser)
-    _add_output_arguments(parser)
-
-
-def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         choices=("digits", "text"),
@@ -48,11 +38,6 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 1, the rows are gone before the next owner is met)",
     )
     parser.add_argument(
-        "--mixed",
-        action="store_true",
-        help="draw batches across the rows of all owners",
-    )
-    parser.add_argument(
         "--rehearse",
         choices=("attested-host",),
         help="a guest with measured boot, IMA and a software TPM attests, and "
@@ -64,9 +49,6 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default="travel",
         help="local: one process, no attacks, the reference for travel's weights",
     )
-
-
-def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         type=Path,
@@ -75,26 +57,41 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         help="gets report, model and what the parties keep (default: sealift-demo, "
         "replaced if an earlier demo made it)",
     )
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="leave the parties' keys, passphrases and sealed data there as well",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="end with one line of JSON on stdout"
-    )
+    for option, text in (
+        ("--mixed", "draw batches across the rows of all owners"),
+        (
+            "--keep",
+            "leave the parties' keys, passphrases and sealed data there as well",
+        ),
+        ("--json", "end with one line of JSON on stdout"),
+    ):
+        parser.add_argument(option, action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; the exit code.
+    """Run the demo, on a screen or as lines; the exit code.
 
     Raises:
         IntegrityError: if anything did not verify.
     """
-    from sealift.lab.demo.summary import print_summary
+    from rich.console import Console
 
-    outcome = _play(args)
-    print_summary(outcome, _console_for(args))
+    from sealift.lab.demo.show import run_demo
+    from sealift.lab.demo.summary import print_summary
+    from sealift.lab.demo.tasks import TASKS
+    from sealift.lab.demo.views import open_view
+
+    if args.rehearse and args.plan == "local":
+        raise UsageError(
+            "the plan local shows no evidence, so nothing can be rehearsed",
+            fix="Leave out --plan or --rehearse",
+        )
+    view = open_view(TASKS[args.task], args.rehearse)
+    outcome = run_demo(args, view, clock=time.monotonic)
+    # The summary is the result, unless a program reads stdout.
+    stream = sys.stderr if args.json else sys.stdout
+    wide = None if stream.isatty() else 110
+    print_summary(outcome, Console(file=stream, width=wide, highlight=False))
     if args.json:
         print(json.dumps(outcome.to_plain()))
     if outcome.verdict.failures:
@@ -105,53 +102,3 @@ def run(args: argparse.Namespace) -> int:
             code="demo-unverified",
         )
     return 0
-
-
-def _play(args: argparse.Namespace) -> Outcome:
-    """The whole demo, on a screen or as lines; torch and rich are imported here."""
-    from rich.console import Console
-
-    from sealift.lab.demo.lines import Lines
-    from sealift.lab.demo.screen import Screen
-    from sealift.lab.demo.show import Wishes, run_demo
-    from sealift.lab.demo.tasks.catalogue import TASKS
-    from sealift.lab.demo.travelrun import Stops
-    from sealift.lab.demo.world import Travel
-
-    if args.rehearse and args.plan == "local":
-        raise UsageError(
-            "the plan local shows no evidence, so nothing can be rehearsed",
-            fix="Leave out --plan or --rehearse",
-        )
-    talk, task = Console(stderr=True), TASKS[args.task]
-    level = say_level(
-        Level.DEVELOPMENT, Level(args.rehearse) if args.rehearse else None
-    )
-    view = (
-        Screen(talk, level)
-        if talk.is_terminal
-        else Lines(sys.stderr, task.headline, level)
-    )
-    wishes = Wishes(
-        folder=args.output.resolve(),
-        plan=args.plan,
-        task=task,
-        travel=Travel(args.buffers, args.mixed),
-        rehearse=bool(args.rehearse),
-        keep=args.keep,
-    )
-    stops = Stops(
-        on_second_signal=on_second_signal,
-        postponed=stop_postponed,
-        environment=followed(),
-    )
-    return run_demo(wishes, view, clock=time.monotonic, stops=stops)
-
-
-def _console_for(args: argparse.Namespace) -> Any:
-    """The summary is the result, unless a program reads stdout."""
-    from rich.console import Console
-
-    stream = sys.stderr if args.json else sys.stdout
-    wide = None if stream.isatty() else 110
-    return Console(file=stream, width=wide, highlight=False)

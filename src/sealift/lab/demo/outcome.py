@@ -1,25 +1,36 @@
-"""How a demo ended: what the summary prints, `--json` tells and the report draws."""
+"""How a demo ended, and what of it verifies: by its owner, from what the parties kept.
+
+Nothing here believes the processes that ran: the parties' files are verified with the
+agreement alone, as a court would.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from sealift.crypto.identity import load_identity
+from sealift.errors import IntegrityError, SealiftError
 from sealift.lab.demo.progress import AttackSeen, Progress
-from sealift.lab.demo.secondact import Revocation
+from sealift.lab.demo.rehearsal import Revocation
+from sealift.lab.demo.roles import Run
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
-from sealift.lab.demo.world import Travel
+from sealift.lab.demo.world import Plan, Travel
+from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.release.agreement import Agreement
 from sealift.release.audit import Entry
-from sealift.release.receipt import Receipt
+from sealift.release.equip import equip
+from sealift.release.files import write_whole
+from sealift.release.heads import find_head
+from sealift.release.logcheck import read_entries, verify_log
+from sealift.release.receipt import Receipt, load_receipt, verify_receipt
+from sealift.release.signed import VerifiedAgreement, load_verified
 
 if TYPE_CHECKING:
     from sealift.train.manifest import RunManifest
 
-Plan = Literal["travel", "local"]
 REHEARSAL_BAR_S: Final = 75.0
 REFUSAL_OF: Final[Mapping[str, str]] = {
     REPLAY: "frame-order",
@@ -98,13 +109,10 @@ class Outcome:
     weights: str
     progress: Progress
     verdict: Verdict
+    world: World
     world_s: float
     roles_up_s: float
     seconds: float
-    began_s: float
-    folder: Path
-    report: Path
-    model: Path
     sample: Sample | None = None
     revocation: Revocation | None = None
 
@@ -131,7 +139,7 @@ class Outcome:
 
     def to_plain(self) -> dict[str, Any]:
         """The one line of ``--json``; null where the plan has no such thing."""
-        travel, verdict = self.plan == "travel", self.verdict
+        travel, verdict, stopped = self.plan == "travel", self.verdict, self.revocation
         return {
             "seconds": round(self.seconds, 2),
             "accuracy_joint": self.together[ACCURACY],
@@ -142,14 +150,105 @@ class Outcome:
             "scrub_verified": verdict.scrub_verified if travel else None,
             "receipts": len(verdict.receipts),
             "level": self.level,
-            "revocation_s": _rounded(self.revocation),
-            "revocation_rules": self.revocation.rules if self.revocation else None,
+            "revocation_s": round(stopped.last_byte_s, 3) if stopped else None,
+            "revocation_rules": stopped.rules if stopped else None,
             "task": self.task.name,
-            "report": str(self.report),
+            "report": str(self.world.report),
             "roles_up_s": round(self.roles_up_s, 2),
             "weights": self.weights,
         }
 
 
-def _rounded(revocation: Revocation | None) -> float | None:
-    return None if revocation is None else round(revocation.last_byte_s, 3)
+def check_run(world: World, run: Run, *, now: Callable[[], float]) -> Verdict:
+    """Check everything that the parties keep of a run; failures are collected.
+
+    Args:
+        world: Made by ``make_world``.
+        run: What was told of it.
+        now: Seconds since 1970, to judge certificates at.
+    """
+    verified = equip(load_verified(world.agreement), clock=now)
+    verdict = Verdict(agreement=verified.agreement)
+    checks: dict[str, Callable[[], None]] = {
+        "attacks": lambda: _check_attacks(run.progress),
+        "logs": lambda: _check_logs(world, verified, verdict),
+        "receipts": lambda: _check_receipts(world, verified, verdict, run),
+        "model": lambda: _check_model(world, verified, verdict, run),
+    }
+    for name, check in checks.items():
+        try:
+            check()
+        except SealiftError as error:
+            verdict.failures.append(f"{name}: {error}")
+    return verdict
+
+
+def _check_attacks(progress: Progress) -> None:
+    found = {attack.name: attack.reason for attack in progress.attacks}
+    for name, expected in REFUSAL_OF.items():
+        if found.get(name) != expected:
+            raise IntegrityError(
+                f"the attack {name} was not refused as it must be",
+                why=f"expected {expected}, found {found.get(name) or 'nothing'}",
+                code="attack-succeeded",
+            )
+
+
+def _check_logs(world: World, verified: VerifiedAgreement, verdict: Verdict) -> None:
+    """Each owner's log continues the heads that the other owners kept."""
+    for owner in OWNERS:
+        path, key = world.home(owner).log, verified.party(owner).sign
+        others = tuple(name for name in OWNERS if name != owner)
+        heads = [find_head(world.home(other).heads, key) for other in others]
+        report = [verify_log(path, head) for head in heads][-1]
+        if report.owner != key:
+            raise IntegrityError(f"{owner}'s log has another key", code="other-log")
+        log = CheckedLog(
+            owner=owner,
+            size=report.size,
+            releases=report.releases,
+            refusals=report.refusals,
+            root=report.root.to_text(),
+            kept_by=others,
+            entries=tuple(read_entries(path)),
+        )
+        verdict.logs.append(log)
+    verdict.log_verified = True
+
+
+def _check_receipts(
+    world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
+) -> None:
+    for owner in OWNERS:
+        for path in sorted(world.home(owner).receipts.iterdir()):
+            verdict.receipts.append(verify_receipt(load_receipt(path), verified))
+    kept = {receipt.visit.to_text() for receipt in verdict.receipts}
+    if kept != {visit.visit for visit in run.progress.verified}:
+        raise IntegrityError(
+            "receipts and visits differ",
+            why=f"{len(kept)} receipts, {len(run.progress.verified)} visits",
+            code="receipts-missing",
+        )
+    verdict.receipts_verified = True
+    # verify_receipt refuses a receipt whose scrub left anything.
+    verdict.scrub_verified = all(receipt.scrub.verified for receipt in verdict.receipts)
+
+
+def _check_model(
+    world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
+) -> None:
+    """Opened by its owner, with the passphrase that only a demo leaves beside the key."""
+    from sealift.train.handover import open_output  # torch
+    from sealift.train.output import MODEL_NAME
+
+    home = world.home(MODEL_OWNER)
+    identity = load_identity(home.key, home.passphrase.read_text("utf-8").strip())
+    opened = open_output(world.run, identity, verified)
+    if opened.weights.to_text() != run.result["weights"]:
+        raise IntegrityError(
+            "the orchestrator told other weights", code="weights-differ"
+        )
+    write_whole(world.model, opened.content)
+    verdict.parameters, verdict.manifest = opened.parameters, opened.manifest
+    verdict.model_bytes = (world.run / MODEL_NAME).stat().st_size
+    verdict.model_verified = True

@@ -25,6 +25,11 @@ class Span:
     began_s: float
     ended_s: float
 
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.ended_s - self.began_s
+
 
 @dataclass(slots=True, kw_only=True)
 class VisitSeen:

@@ -1,78 +1,177 @@
-"""The command lines of the demo's processes: what eight people would type."""
+"""The demo's processes: what eight people would type, followed until the job has ended."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from sealift.cli.signals import followed, on_second_signal, stop_postponed
+from sealift.errors import JobError
+from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds import holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
-from sealift.train.household import Household
+from sealift.release.signed import load_verified
+from sealift.train.eventlines import RoleEvent, RoleResult
+from sealift.train.household import Ended, Household, Told
+from sealift.train.settings import read_job
+from sealift.travel.schedule import count_stops
 from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
+from sealift.travel.sizing import plan_here
 
+SILENCE_S: Final = 60.0
+ALONE_S: Final = 600.0  # a local run tells nothing until it has ended
+GRACE_S: Final = 1.0  # all end when the orchestrator does; who ends first is a race
 HOSTILE: Final = {"south": "hostile"}  # attacks first, then behaves
 SLOW: Final = dict.fromkeys(OWNERS, "slow")
-NORMAL: Final = "sealift"
+_EVENTS: Final = ("--events", "-")
+Watch = Callable[[Progress, RoleEvent], None]
 
 
-def start_orchestrator(house: Household, world: World) -> None:
-    """Listens on a free port and tells which."""
-    arguments = ["orchestrator", world.job, *_key(world.home(OPERATOR)), *_EVENTS]
-    house.start("orchestrator", NORMAL, arguments)
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        progress: Everything that was told.
+        result: The summary of whoever ran the job.
+    """
+
+    progress: Progress
+    result: Mapping[str, Any]
 
 
-def start_others(
-    house: Household,
-    world: World,
-    port: int,
-    *,
-    unusual: Mapping[str, str] = MappingProxyType({}),
-    agent: str = "",
-) -> None:
-    """Everybody who dials; the accelerator first, since torch takes its time.
+def run_travel(world: World, watch: Watch, *, agent: str = "") -> Run:
+    """Start every role, watch until the job has ended, end every role.
 
     Args:
-        house: Starts them.
         world: Made by ``make_world``.
-        port: Of the orchestrator.
-        unusual: How a holder is up to something (``worlds.holders``), by owner.
+        watch: Called in this thread with every event, after it was taken note of.
+        agent: What attests for the accelerator's host; empty for a software key.
+
+    Raises:
+        SealiftError: if a process failed; its line and exit code.
+    """
+    progress = Progress(count_visits(world))
+    result: Mapping[str, Any] = {}
+    with started(world, HOSTILE, agent) as (house, told):
+        for each in told:
+            if isinstance(each, RoleEvent):
+                progress.take(each)
+                watch(progress, each)
+            elif isinstance(each, RoleResult):
+                result = each.content if each.process == "orchestrator" else result
+            elif each.process == "orchestrator":
+                break
+            elif not house.ends_within("orchestrator", GRACE_S):
+                house.require_success(each.process)
+        # Accelerator and holders end by themselves once the job has; brokers serve on.
+        for name in ("orchestrator", "accelerator", *map(_holder, OWNERS)):
+            house.require_success(name)
+    if not result:
+        raise JobError("the orchestrator gave no result", code="role-ended")
+    return Run(progress, result)
+
+
+def run_local(world: World) -> Run:
+    """``sealift train`` with the plan ``local``, and everybody's keys.
+
+    Raises:
+        SealiftError: what it said last, with its exit code.
+    """
+    words: list[str | Path] = ["train", world.job, "--json"]
+    for home in map(world.home, OWNERS):
+        words += [*_key(home), "--vault", home.vault, "--sealed", home.sealed]
+    result: Mapping[str, Any] = {}
+    with _household(world) as house:
+        with stop_postponed():
+            house.start("train", "sealift", words)
+        for each in house.listen(ALONE_S):
+            if isinstance(each, RoleResult):
+                result = each.content
+            elif isinstance(each, Ended):
+                house.require_success(each.process)
+                break
+    shutil.copyfile(world.run / "model.safetensors", world.model)
+    return Run(Progress(count_visits(world)), result)
+
+
+@contextmanager
+def started(
+    world: World, behaviour: Mapping[str, str], agent: str
+) -> Iterator[tuple[Household, Iterator[Told]]]:
+    """All roles of a job, started one after another, and what they tell.
+
+    Args:
+        world: Made by ``make_world``.
+        behaviour: What holders are up to (``worlds.holders``), by owner.
         agent: What attests for the accelerator's host; empty for a software key.
     """
-    dial = ["--orchestrator", f"127.0.0.1:{port}"]
-    accelerator = ["accelerator", world.job, *_key(world.home(HOST)), *dial, *_EVENTS]
-    accelerator += ["--agent", agent] if agent else []
+    with _household(world) as house:
+        with stop_postponed():
+            words = ["orchestrator", world.job, *_key(world.home(OPERATOR)), *_EVENTS]
+            house.start("orchestrator", "sealift", words)
+        yield house, _told(house, world, behaviour, agent)
+
+
+@contextmanager
+def _household(world: World) -> Iterator[Household]:
+    """Every process ends with this one, however that ends."""
+    with Household(world.path, followed()) as house:
+        on_second_signal(house.kill)
+        yield house
+
+
+def _told(
+    house: Household, world: World, behaviour: Mapping[str, str], agent: str
+) -> Iterator[Told]:
+    for each in house.listen(SILENCE_S):
+        if isinstance(each, RoleEvent) and each.kind == "orchestrator.listening":
+            dial = ["--orchestrator", f"127.0.0.1:{each.fields['port']}", *_EVENTS]
+            with stop_postponed():
+                _start_accelerator(house, world, dial, agent)
+                for owner in OWNERS:
+                    _start_owner(house, world, owner, dial, behaviour.get(owner))
+        yield each
+
+
+def _start_accelerator(
+    house: Household, world: World, dial: list[str], agent: str
+) -> None:
+    """The first of those who dial, since torch takes its time."""
+    words = ["accelerator", world.job, *_key(world.home(HOST)), *dial]
+    words += ["--agent", agent] if agent else []
     # It would restart itself with this environment; started with it, it need not.
-    house.start("accelerator", NORMAL, accelerator, ALLOCATOR_ENVIRONMENT)
-    for owner in OWNERS:
-        home = world.home(owner)
-        broker = ["broker", world.job, *_key(home), *_stores(home), *dial, *_EVENTS]
-        house.start(f"broker-{owner}", NORMAL, broker)
-        join = [world.job, *_key(home), *_cargo(home), *_stores(home), *dial, *_EVENTS]
-        if owner in unusual:
-            house.start(f"holder-{owner}", holders.MODULE, [unusual[owner], *join])
-        else:
-            house.start(f"holder-{owner}", NORMAL, ["join", "--holder-only", *join])
+    house.start("accelerator", "sealift", words, ALLOCATOR_ENVIRONMENT)
 
 
-_EVENTS: Final = ("--events", "-")
+def _start_owner(
+    house: Household, world: World, owner: str, dial: list[str], behaviour: str | None
+) -> None:
+    home = world.home(owner)
+    words = [world.job, *_key(home), "--vault", home.vault, "--log", home.log, *dial]
+    house.start(f"broker-{owner}", "sealift", ["broker", *words])
+    words += ["--sealed", home.sealed, "--receipts", home.receipts]
+    words += ["--heads", home.heads]
+    if behaviour is None:
+        house.start(_holder(owner), "sealift", ["join", "--holder-only", *words])
+    else:
+        house.start(_holder(owner), holders.MODULE, [behaviour, *words])
+
+
+def _holder(owner: str) -> str:
+    return f"holder-{owner}"
 
 
 def _key(home: Home) -> list[str | Path]:
     return ["--key", home.key, "--passphrase-file", home.passphrase]
 
 
-def _stores(home: Home) -> list[str | Path]:
-    return ["--vault", home.vault, "--log", home.log]
-
-
-def _cargo(home: Home) -> list[str | Path]:
-    return [
-        "--sealed",
-        home.sealed,
-        "--receipts",
-        home.receipts,
-        "--heads",
-        home.heads,
-    ]
+def count_visits(world: World) -> int:
+    """Visits that the schedule asks for."""
+    agreement = load_verified(world.agreement).agreement
+    settings = read_job(world.job).settings
+    return count_stops(plan_here(agreement.resources, settings))

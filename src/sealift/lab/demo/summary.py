@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sealift.lab.demo.outcome import Outcome
 from sealift.lab.demo.progress import VisitSeen, timed_phases
-from sealift.lab.demo.secondact import BOUND_S
+from sealift.lab.demo.rehearsal import BOUND_S
 from sealift.lab.demo.words import (
     ACT_IN_WORDS,
     ATTACK_IN_WORDS,
@@ -141,8 +141,8 @@ def _revocation(outcome: Outcome) -> Iterator[Text]:
 
 
 def _ending(outcome: Outcome) -> Iterator[Text]:
-    yield Text(f"report   {outcome.report}")
-    yield Text(f"model    {outcome.model}")
+    yield Text(f"report   {outcome.world.report}")
+    yield Text(f"model    {outcome.world.model}")
     line = Text("time     ")
     line.append(_against("in all", outcome.seconds, outcome.bar_s))
     if outcome.plan == "travel":

@@ -9,13 +9,7 @@ from typing import Final
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.train.sandbox.confine import Confinement
 
-REHEARSED_BANNER: Final = (
-    "a guest with a software TPM attests, and the accelerator's process runs beside it "
-    "on this machine: the path is rehearsed, nobody is kept out"
-)
-DEVELOPMENT: Final = "development"
 ACT_IN_WORDS: Final = "executed a program that nobody agreed on"
-BANNER: Final = "software keys prove nothing about this machine; nobody is kept out"
 ATTACK_IN_WORDS: Final[Mapping[str, str]] = {
     REPLAY: "sends a record a second time",
     BEYOND_LEASE: "writes behind the end of its lease",
@@ -55,58 +49,42 @@ DEVELOPMENT_ONLY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LevelWords:
-    """What an assurance level means to a reader.
+    """What a level means to a reader; the demo never has one that protects.
 
     Attributes:
+        banner: Why nobody is kept out.
         evidence: What had to verify.
-        keeps_out: Who cannot see rows, keys and model.
-        not_out: Who still can, or what is not covered.
+        not_out: Who can still read, or what is not covered.
     """
 
+    banner: str
     evidence: str
-    keeps_out: str
     not_out: str
 
 
+ONLY_DEVELOPMENT: Final = LevelWords(
+    "software keys prove nothing about this machine; nobody is kept out",
+    "a statement signed with a software key that the agreement names",
+    "Whoever runs this machine, and every program on it, can read rows, keys and "
+    "model. The rehearsal is of everything else.",
+)
 REHEARSED: Final = LevelWords(
+    "a guest with a software TPM attests, and the accelerator's process runs beside it "
+    "on this machine: the path is rehearsed, nobody is kept out",
     "a TPM quote with the whole measurement log of a guest, by a TPM made of software",
-    "nobody",
     "The guest attests; the accelerator's process, with rows, keys and model, runs "
     "beside it on this machine, and whoever runs that can read all of it.",
 )
-LEVEL_IN_WORDS: Final[Mapping[str, LevelWords]] = {
-    "development": LevelWords(
-        "a statement signed with a software key that the agreement names",
-        "nobody",
-        "Whoever runs this machine, and every program on it, can read rows, keys and "
-        "model. The rehearsal is of everything else.",
-    ),
-    "attested-host": LevelWords(
-        "a TPM quote with the whole measurement log of a locked-down host",
-        "other parties and remote attackers",
-        "Not someone with physical access to the host's memory.",
-    ),
-    "untrusted-gpu": LevelWords(
-        "evidence of the CPU's enclave; none from the servers that multiply",
-        "the servers, as long as two of them do not collude",
-        "Not servers that collude.",
-    ),
-    "tee": LevelWords(
-        "the report of a confidential virtual machine",
-        "the operator, the hypervisor and the other parties",
-        "Not flaws of the processor itself.",
-    ),
-    "gpu-tee": LevelWords(
-        "the reports of a confidential virtual machine and of its GPU, bound together",
-        "the operator, the hypervisor and the other parties",
-        "Not flaws of processor or GPU themselves.",
-    ),
-}
+
+
+def level_words(level: str) -> LevelWords:
+    """What a level means, as ``say_level`` writes it."""
+    return REHEARSED if rehearses(level) else ONLY_DEVELOPMENT
 
 
 def say_loudly(level: str) -> str:
     """``DEVELOPMENT (rehearsing attested-host)``: no reader shall miss it."""
-    return level.replace(DEVELOPMENT, DEVELOPMENT.upper())
+    return level.replace("development", "DEVELOPMENT")
 
 
 def rehearses(level: str) -> bool:
@@ -116,7 +94,7 @@ def rehearses(level: str) -> bool:
 
 def say_banner(level: str) -> str:
     """Who is kept out at a level that protects nobody: nobody, and why."""
-    return REHEARSED_BANNER if rehearses(level) else BANNER
+    return level_words(level).banner
 
 
 def say_sandbox(word: str) -> str:

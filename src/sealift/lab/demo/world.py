@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
@@ -27,10 +26,9 @@ from sealift.crypto.keys import SecretKey
 from sealift.data.schema.card import read_card
 from sealift.data.schema.document import load_schema
 from sealift.data.seal.seal import seal_table
-from sealift.lab.demo.hostterms import add_host_terms
+from sealift.lab.demo.rehearsal import add_host_terms
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Task
-from sealift.lab.worlds.claimed import clear
 from sealift.lab.worlds.folder import (
     HOST,
     MODEL_OWNER,
@@ -39,7 +37,9 @@ from sealift.lab.worlds.folder import (
     PARTIES,
     Home,
     World,
+    clear,
 )
+from sealift.release.agreement import Part
 from sealift.release.document import compile_document
 from sealift.release.files import write_failed, write_whole
 from sealift.release.signed import add_signature, save_signed
@@ -48,6 +48,10 @@ from sealift.release.stores import keep_keys
 
 CELL_ROWS: Final = 16  # of few rows, so that a visit may be short
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records
+AGAIN_EPOCHS: Final = 200  # so many that the second act is over before
+PARTS: Final[tuple[Part, ...]] = ("train", "heldout")
+Plan = Literal["travel", "local"]
+HostValues = Callable[[], TpmReferences]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,6 @@ class Travel:
 
 
 ONE_BUFFER: Final = Travel()
-AGAIN_EPOCHS: Final = 200  # so many that the second act is over before
-HostValues = Callable[[], TpmReferences]
 
 
 def make_world(
@@ -73,6 +75,7 @@ def make_world(
     task: Task = DIGITS,
     travel: Travel = ONE_BUFFER,
     host: HostValues | None = None,
+    plan: Plan = "travel",
 ) -> World:
     """Make everything that a job starts from.
 
@@ -82,6 +85,7 @@ def make_world(
         travel: What agreement and job say about cargo.
         host: Reference values of the attested host that is rehearsed, asked for when
             all else is made; None agrees on a software key.
+        plan: Of the job.
 
     Raises:
         UsageError: if the folder exists, is not empty and is no earlier demo's.
@@ -89,7 +93,7 @@ def make_world(
     """
     try:
         clear(path)
-        return _fill(path, task, travel, host)
+        return _fill(World(path), task, travel, host, plan)
     except OSError as error:
         raise write_failed(path, error) from None
 
@@ -99,27 +103,25 @@ def second_act(world: World) -> World:
     return World(world.path, "-again")
 
 
-def _fill(path: Path, task: Task, travel: Travel, host: HostValues | None) -> World:
-    world = World(path)
-    tables = path / "tables"
+def _fill(
+    world: World, task: Task, travel: Travel, host: HostValues | None, plan: Plan
+) -> World:
     # Deriving keys from passphrases and loading the rows take a second each.
     with ThreadPoolExecutor(len(PARTIES)) as pool:
-        settled = {
-            name: pool.submit(_settle, world.home(name), name) for name in PARTIES
-        }
-        task.write_tables(tables)
-        identities = {name: task.result() for name, task in settled.items()}
+        made = {name: pool.submit(_settle, world.home(name), name) for name in PARTIES}
+        task.write_tables(world.tables)
+        identities = {name: each.result() for name, each in made.items()}
     for owner in OWNERS:
-        _seal(world.home(owner), identities[owner], tables / owner)
+        _seal(world.home(owner), identities[owner], world.tables / owner)
     recipe = resources.files("sealift.lab.demo") / task.bundle / "recipe.py"
     world.bundle.mkdir()
-    with resources.as_file(recipe) as source:
-        shutil.copyfile(source, world.bundle / "recipe.py")
+    (world.bundle / "recipe.py").write_bytes(recipe.read_bytes())
     _agree(world, identities, task, travel, host)
-    world.job.write_text(_job_toml(task, travel), encoding="utf-8")
+    epochs = task.schedule.epochs
+    world.job.write_text(_job(world, task, travel, plan, epochs), encoding="utf-8")
     if host is not None:
         again = second_act(world)
-        endless = _job_toml(task, travel, act=again.act, epochs=AGAIN_EPOCHS)
+        endless = _job(again, task, travel, plan, AGAIN_EPOCHS)
         again.job.write_text(endless, encoding="utf-8")
     return world
 
@@ -138,14 +140,14 @@ def _settle(home: Home, name: str) -> Identity:
 
 def _seal(home: Home, identity: Identity, tables: Path) -> None:
     schema = load_schema(tables / "schema.toml")
-    for part in ("train", "heldout"):
+    for part in PARTS:
         name, key = f"{identity.name}-{part}", SecretKey.generate()
         keep_keys(home.vault, identity, {name: key})
         seal_table(
             tables / f"{part}.npz",
             schema,
             name=name,
-            part="train" if part == "train" else "heldout",
+            part=part,
             owner=identity.name,
             key=key,
             out_dir=home.sealed,
@@ -156,40 +158,46 @@ def _seal(home: Home, identity: Identity, tables: Path) -> None:
 
 def _agree(
     world: World,
-    identities: dict[str, Identity],
+    identities: Mapping[str, Identity],
     task: Task,
     travel: Travel,
     host: HostValues | None,
 ) -> None:
+    """What `agreement new` writes, with what people would change in an editor; signed."""
     parties = (*OWNERS, MODEL_OWNER, OPERATOR)
+    cards = {
+        f"{owner}/sealed/{owner}-{part}.resource.json": owner
+        for owner in OWNERS
+        for part in PARTS
+    }
+    sealed = [read_card(world.path / card).resource for card in cards]
     starter = Starter(
         name=task.name,
         party_cards=[(f"{name}/party.card.json", name) for name in parties],
-        resource_cards=[
-            (f"{owner}/sealed/{owner}-{part}.resource.json", owner)
-            for owner in OWNERS
-            for part in ("train", "heldout")
-        ],
+        resource_cards=list(cards.items()),
         bundle="recipe",
         entry="recipe.py",
         model_owner=MODEL_OWNER,
         operator=OPERATOR,
         attesters=[identities[HOST].public_key],
         now_s=time.time(),  # noqa: TID251 - the demo begins here
-        train_rows=_train_rows(world),
+        train_rows={each.owner: each.rows for each in sealed if each.part == "train"},
         rehearse=None if host is None else Level.ATTESTED_HOST,
     )
-    document = world.path / "agreement.toml"
-    settled = {
+    text = starter.to_toml()
+    for name, value in {
         "metrics": json.dumps(task.metric_names),
         "baseline_alone": "true",
         "buffers": str(travel.buffers),
         "mixed": json.dumps(travel.mixed),
-    }
-    text = _settle_lines(starter.to_toml(), settled)
+    }.items():
+        line = rf"(?m)^{name} = \S.*?(?=$|   )"
+        text, count = re.subn(line, f"{name} = {value}", text)
+        assert count == 1, f"the starter document has one line for {name}"
     if host is not None:
         enrollers = tuple(identities[owner].public_key for owner in OWNERS)
         text = add_host_terms(text, host(), enrollers)
+    document = world.path / "agreement.toml"
     document.write_text(text, encoding="utf-8")
     signed = compile_document(document, lambda path: read_card(path).resource)
     for name in parties:
@@ -197,46 +205,27 @@ def _agree(
     save_signed(signed, world.agreement)
 
 
-def _train_rows(world: World) -> dict[str, int]:
-    cards = (
-        read_card(world.path / f"{owner}/sealed/{owner}-train.resource.json")
-        for owner in OWNERS
-    )
-    return {card.resource.owner: card.resource.rows for card in cards}
-
-
-def _settle_lines(document: str, values: dict[str, str]) -> str:
-    """The starter document with other values; what people would do in an editor."""
-    for name, value in values.items():
-        document, count = re.subn(
-            rf"^{name} = \S.*?(?=$|   )", f"{name} = {value}", document, flags=re.M
-        )
-        assert count == 1, f"the starter document has one line for {name}"
-    return document
-
-
-def _job_toml(
-    task: Task, travel: Travel, *, act: str = "", epochs: int | None = None
-) -> str:
+def _job(world: World, task: Task, travel: Travel, plan: Plan, epochs: int) -> str:
     schedule = task.schedule
     return f"""\
-name = "{task.name}{act}"
+name = "{task.name}{world.act}"
 agreement = "agreement.json"
 bundle = "recipe"
-output = "run{act}"
+output = "run{world.act}"
 orchestrator = "127.0.0.1:0"
+plan = "{plan}"
 
 [training]
-epochs = {epochs or schedule.epochs}
+epochs = {epochs}
 batch_rows = {schedule.batch_rows}
-seed = {schedule.seed}
-threads = {schedule.threads}
+seed = 7
+threads = 1
 evaluate_every = {schedule.evaluate_every}
 
 [travel]
 buffers = {travel.buffers}
 mixed = {json.dumps(travel.mixed)}
-buffer_bytes = {schedule.buffer_bytes}
+buffer_bytes = {schedule.rows_per_visit * schedule.row_bytes}
 on_missing = "wait"
 attempts = 10
 

@@ -1,73 +1,53 @@
-"""Where everything of a demo lies: one folder, and one in it for each party."""
+"""A world of real processes: one folder, and one in it for each party.
+
+Where everything lies, who takes part, whose folder it is, and what goes at the end.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from sealift.errors import UsageError
+from sealift.release.files import write_failed
 
 OWNERS: Final = ("north", "east", "south")  # bring data
 MODEL_OWNER: Final = "lab"  # brings the recipe, gets the model
 OPERATOR: Final = "cloud"  # runs the orchestrator
 HOST: Final = "gpu-host"  # runs the accelerator
 PARTIES: Final = (*OWNERS, MODEL_OWNER, OPERATOR, HOST)
+MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
-    """One party's own folder.
+    """One party's own folder: keys and cards, an owner's stores, sealed files, receipts.
 
-    Attributes:
-        act: Of the demo; empty for the first one.
+    Args:
+        path: The folder.
+        act: Of the demo; empty for the first one. Each has receipts of its own.
     """
 
-    path: Path
-    act: str = ""
-
-    @property
-    def key(self) -> Path:
-        """Its identity file."""
-        return self.path / "identity.key"
-
-    @property
-    def card(self) -> Path:
-        """Its public card."""
-        return self.path / "party.card.json"
-
-    @property
-    def passphrase(self) -> Path:
-        """Where a demo keeps what people keep in their heads."""
-        return self.path / "passphrase"
-
-    @property
-    def vault(self) -> Path:
-        """The owner's data keys, wrapped."""
-        return self.path / "vault.db"
-
-    @property
-    def log(self) -> Path:
-        """The owner's audit log."""
-        return self.path / "audit.db"
-
-    @property
-    def heads(self) -> Path:
-        """The last head seen of every log."""
-        return self.path / "heads.json"
-
-    @property
-    def sealed(self) -> Path:
-        """Sealed files and their cards."""
-        return self.path / "sealed"
-
-    @property
-    def receipts(self) -> Path:
-        """Signed receipts."""
-        return self.path / f"receipts{self.act}"
+    def __init__(self, path: Path, act: str = "") -> None:
+        self.path = path
+        self.key = path / "identity.key"
+        self.card = path / "party.card.json"
+        self.passphrase = path / "passphrase"  # what people keep in their heads
+        self.vault = path / "vault.db"
+        self.log = path / "audit.db"
+        self.heads = path / "heads.json"
+        self.sealed = path / "sealed"
+        self.receipts = path / f"receipts{act}"
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The demo's folder.
+    """The folder of all.
 
     Attributes:
         act: Of the demo; empty for the first one. Each has a job and results of its own.
@@ -79,10 +59,6 @@ class World:
     def home(self, party: str) -> Home:
         """A party's folder."""
         return Home(self.path / party, self.act)
-
-    def homes(self) -> tuple[Home, ...]:
-        """Every party's folder."""
-        return tuple(self.home(name) for name in PARTIES)
 
     @property
     def job(self) -> Path:
@@ -100,6 +76,11 @@ class World:
         return self.path / "recipe"
 
     @property
+    def tables(self) -> Path:
+        """What the owners seal, in plaintext."""
+        return self.path / "tables"
+
+    @property
     def run(self) -> Path:
         """The results."""
         return self.path / f"run{self.act}"
@@ -113,3 +94,60 @@ class World:
     def report(self) -> Path:
         """The page."""
         return self.path / "report.html"
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Make a demo's folder, and keep other demos out of it while the block runs.
+
+    Raises:
+        UsageError: if another demo is running there.
+        UnavailableError: if the disk refuses.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise write_failed(path, error) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another demo is running in {path}", code="exists"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_secrets(path: Path) -> None:
+    """Keys, passphrases and data of a demo go; receipts, logs and heads stay."""
+    if not (path / MARK).is_file():
+        return  # no demo made anything here
+    world = World(path)
+    shutil.rmtree(world.tables, ignore_errors=True)
+    for home in map(world.home, PARTIES):
+        shutil.rmtree(home.sealed, ignore_errors=True)
+        for secret in (home.key, home.passphrase, home.vault):
+            secret.unlink(missing_ok=True)
+
+
+def clear(path: Path) -> None:
+    """Make the folder; what an earlier demo left there goes, nothing else.
+
+    Raises:
+        UsageError: if it is not empty and no earlier demo's.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (path / MARK).is_file():
+        for left in path.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+    if any(path.iterdir()):
+        raise UsageError(
+            f"{path} is not empty", why="no earlier demo made it", code="exists"
+        )
+    (path / MARK).touch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -73,6 +73,31 @@ def table(
         class_="prose" if prose else None,
     )
     return element("div", whole, class_="wide")
+
+
+def bullets(lines: Iterable[Child], class_: str) -> Markup:
+    """A list without order."""
+    return element("ul", [element("li", line) for line in lines], class_=class_)
+
+
+def facts(found: Mapping[str, str]) -> Markup:
+    """Names and what is known of them; what is not known is left out."""
+    pairs = [
+        join(element("dt", name), element("dd", said))
+        for name, said in found.items()
+        if said
+    ]
+    return element("dl", pairs)
+
+
+def code(text: str) -> Markup:
+    """A name, a digest, a path."""
+    return element("code", text)
+
+
+def of_owner(owner: str) -> Markup:
+    """An owner's name in its colour."""
+    return element("b", owner, class_=f"ink-{owner}")
 
 
 def details(summary: str, *children: Child) -> Markup:

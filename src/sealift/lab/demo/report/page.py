@@ -1,30 +1,27 @@
 """The report: one HTML file without script, font or picture from anywhere else.
 
 Its policy forbids the browser to load anything. Figures are SVG and boxes, written by
-``charts``; everything that others wrote is escaped by ``markup``.
+``charts``; everything that others wrote is escaped by ``markup``. The sections are those
+of ``results``, ``times``, ``trust`` and ``records``; head and foot are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import platform
+from collections.abc import Iterator
 from importlib import resources
-from itertools import chain
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
-from sealift.attest.level import protects_nobody
+import sealift
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.report.hours import hours
-from sealift.lab.demo.report.learning import learning
-from sealift.lab.demo.report.machine import machine_facts
-from sealift.lab.demo.report.markup import Markup, element, join, section
-from sealift.lab.demo.report.opening import opening
-from sealift.lab.demo.report.records import records
-from sealift.lab.demo.report.refused import refused
-from sealift.lab.demo.report.revoked import revoked
-from sealift.lab.demo.report.sealed import sealed
-from sealift.lab.demo.report.standing import standing
-from sealift.lab.demo.report.timeline import timeline
-from sealift.lab.demo.spending import spend
+from sealift.lab.demo.report.markup import Markup, bullets, element, facts, section
+from sealift.lab.demo.report.records import records, sealed
+from sealift.lab.demo.report.results import results
+from sealift.lab.demo.report.times import spend, timeline, where_time_went
+from sealift.lab.demo.report.trust import refused, revoked, trust
 from sealift.lab.demo.words import (
     DEVELOPMENT_ONLY,
     ONLY_REHEARSED,
@@ -33,9 +30,12 @@ from sealift.lab.demo.words import (
     SOFTWARE_KEY,
     rehearses,
     say_banner,
+    say_bytes,
+    say_list,
     say_loudly,
     say_sandbox,
 )
+from sealift.lab.worlds.folder import OWNERS
 from sealift.release.files import write_whole
 from sealift.train.sandbox.confine import Confinement
 
@@ -44,7 +44,7 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 def write_report(outcome: Outcome) -> None:
     """Write ``report.html``, whole or not at all."""
-    write_whole(outcome.report, render(outcome).encode("utf-8"))
+    write_whole(outcome.world.report, render(outcome).encode("utf-8"))
 
 
 def render(outcome: Outcome) -> str:
@@ -58,36 +58,118 @@ def render(outcome: Outcome) -> str:
         element("title", f"Sealift demo: three owners, one model, {outcome.task.name}"),
         element("style", Markup(style)),
     )
-    body = element("body", _banner(outcome), element("main", _sections(outcome)))
+    level = outcome.level
+    loud = element("b", say_loudly(level))
+    banner = element("div", loud, say_banner(level), class_="banner")
+    body = element("body", banner, element("main", _sections(outcome)))
     return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
 
 
-def _banner(outcome: Outcome) -> Markup:
-    if not protects_nobody(outcome.level):
-        return join()
-    level = outcome.level
-    loud = element("b", say_loudly(level))
-    return element("div", loud, say_banner(level), class_="banner")
-
-
 def _sections(outcome: Outcome) -> Iterator[Markup]:
-    yield from opening(outcome)
-    yield from learning(outcome)
+    yield from _opening(outcome)
+    yield from results(outcome)
     if outcome.progress.visits:
-        yield from _travel(outcome)
+        spending = spend(outcome.progress)
+        yield timeline(outcome, spending)
+        yield where_time_went(outcome, spending)
+        yield refused(outcome)
+        yield revoked(outcome)
+        yield sealed(outcome)
+        yield from trust(outcome)
+        yield records(outcome)
     yield _honesty(outcome)
-    yield _facts(outcome)
+    yield _machine(outcome)
 
 
-def _travel(outcome: Outcome) -> Iterator[Markup]:
-    spending = spend(outcome.progress)
-    yield timeline(outcome, spending)
-    yield hours(outcome, spending)
-    yield refused(outcome)
-    yield from revoked(outcome)
-    yield sealed(outcome)
-    yield from standing(outcome)
-    yield records(outcome)
+def _opening(outcome: Outcome) -> Iterator[Markup]:
+    """Title, three sentences that say what happened, tiles with the figures."""
+    eyebrow = f"Sealift demo · {outcome.task.name} · plan {outcome.plan}"
+    yield element("p", eyebrow, class_="eyebrow")
+    yield element("h1", "Three owners, one model, no shared data")
+    told = _local(outcome) if outcome.plan == "local" else _travelled(outcome)
+    yield element("ol", [element("li", line) for line in told], class_="told")
+    tiles = [
+        element(
+            "div",
+            element("b", figure),
+            element("span", words),
+            class_=f"tile {style}".strip(),
+        )
+        for figure, words, style in _tiles(outcome)
+    ]
+    yield element("div", tiles, class_="tiles")
+
+
+def _travelled(outcome: Outcome) -> Iterator[str]:
+    words, travel = outcome.task.words, outcome.travel
+    yield (
+        f"{say_list(OWNERS).capitalize()} sealed their {words.rows} at home and signed "
+        "one agreement about who may do what with them."
+    )
+    cargo = "each owner's rows were gone before the next owner was met"
+    if travel.mixed:
+        cargo = "it trained across the rows of all owners, and scrubbed each visit's"
+    elif travel.buffers == 2:
+        cargo = "one owner's rows loaded while another's were trained on, then scrubbed"
+    yield (
+        f"One accelerator visited them {len(outcome.progress.verified)} times, each time "
+        f"under a fresh key and a lease of that visit alone; {cargo}; and the model "
+        f"that left it at the end, sealed for its owner, {_result(outcome)}."
+    )
+    checked = (
+        "afterwards some of what the parties keep did not verify, see below"
+        if outcome.verdict.failures
+        else "afterwards logs, receipts and model verified from what the parties keep"
+    )
+    yield (
+        f"{_attacks(outcome)}; {checked}; but all of this is a rehearsal: "
+        f"{say_banner(outcome.level)}."
+    )
+
+
+def _local(outcome: Outcome) -> Iterator[str]:
+    words = outcome.task.words
+    yield f"Three owners, {say_list(OWNERS)}, sealed their {words.rows} at home."
+    yield (
+        "One process read all of them with everybody's keys and trained: the reference "
+        f"that travelling must equal bit for bit. The model {_result(outcome)}."
+    )
+    yield "Nobody was kept from anything here, nothing was attacked, nothing was logged."
+
+
+def _result(outcome: Outcome) -> str:
+    headline, words = outcome.task.headline, outcome.task.words
+    alone = [found[headline.name] for found in outcome.alone.values()]
+    joint = headline.say(outcome.together[headline.name])
+    return (
+        f"{words.result.format(joint)}, where each owner's own model "
+        f"{words.reaches} {headline.say(min(alone))} to {headline.say(max(alone))}"
+    )
+
+
+def _attacks(outcome: Outcome) -> str:
+    tried, refused = len(outcome.attacks), len(outcome.refused)
+    if not tried:
+        return "No holder attacked"
+    holders = say_list(sorted({attack.holder for attack in outcome.attacks}))
+    ending = "and was refused" if refused == tried else f"refused {refused}"
+    comma = "" if refused == tried else ","
+    return f"{holders.capitalize()}'s holder attacked {tried} times{comma} {ending}"
+
+
+def _tiles(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
+    headline, progress = outcome.task.headline, outcome.progress
+    together = headline.say(outcome.together[headline.name])
+    yield together, f"together: {headline.title}", "main"
+    alone = [found[headline.name] for found in outcome.alone.values()]
+    best = min(alone) if headline.lower_is_better else max(alone)
+    yield headline.say(best), "best owner alone", ""
+    if progress.visits:
+        yield str(len(progress.verified)), "visits, each with a fresh key", ""
+        yield say_bytes(progress.sealed_bytes), "crossed, sealed", ""
+        tried, stopped = len(outcome.attacks), len(outcome.refused)
+        yield f"{stopped} of {tried}", "attacks refused", ""
+    yield f"{outcome.seconds:.1f} s", "from command to report", ""
 
 
 def _honesty(outcome: Outcome) -> Markup:
@@ -99,34 +181,48 @@ def _honesty(outcome: Outcome) -> Markup:
         line = (say_sandbox(outcome.sandbox),)
         confined = Confinement.parse(outcome.sandbox).holds
         real, only = (real + line, only) if confined else (real, only + line)
-    return section(
-        "What is real here, and what is not",
-        "",
-        element(
-            "div",
-            element("div", element("h3", "Real"), _bullets(real)),
-            element("div", element("h3", "Development only"), _bullets(only)),
-            class_="two",
-        ),
-    )
+    columns = [
+        element("div", element("h3", title), bullets(lines, class_="plain"))
+        for title, lines in (("Real", real), ("Development only", only))
+    ]
+    two = element("div", columns, class_="two")
+    return section("What is real here, and what is not", "", two)
 
 
-def _facts(outcome: Outcome) -> Markup:
-    run = {
+def _machine(outcome: Outcome) -> Markup:
+    """A number without its machine is not a number."""
+    travel = outcome.travel
+    mixed = "mixed cargo" if travel.mixed else "one owner's rows at a time"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = {
         "task": outcome.task.name,
         "plan": outcome.plan,
-        "buffers": f"{outcome.travel.buffers}, {_mixed(outcome)}",
+        "buffers": f"{travel.buffers}, {mixed}",
         "weights": outcome.weights,
-        "folder": str(outcome.folder),
+        "folder": str(outcome.world.path),
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{memory / 2**30:.1f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "torch": _version("torch"),
+        "cryptography": _version("cryptography"),
+        "Sealift": sealift.__version__,
     }
-    facts = chain(run.items(), machine_facts().items())
-    items = [join(element("dt", name), element("dd", value)) for name, value in facts]
-    return section("Run and machine", "", element("dl", items))
+    return section("Run and machine", "", facts(found))
 
 
-def _mixed(outcome: Outcome) -> str:
-    return "mixed cargo" if outcome.travel.mixed else "one owner's rows at a time"
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.machine()
+    found = (line for line in text.splitlines() if "model name" in line)
+    return next(found, f":{platform.machine()}").partition(":")[2].strip()
 
 
-def _bullets(lines: Iterable[str]) -> Markup:
-    return element("ul", [element("li", line) for line in lines], class_="plain")
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

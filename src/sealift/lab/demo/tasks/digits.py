@@ -1,12 +1,144 @@
-"""Read handwritten digits; every owner lacks some of the ten."""
+"""Read handwritten digits; every owner lacks some of the ten.
+
+The demo's tables: handwritten digits in the hands of three owners.
+
+scikit-learn's copy of the UCI test set: 1,797 images of 8x8 pixels, 0 to 16, in the
+order in which 13 people wrote them. Each owner lacks some classes, and where several
+owners have a class, each has another stretch of that order, so they have images by
+different writers: the parts are private, disjoint and differ as real ones would.
+Guarantees: the same parts on every machine; no image in two parts; the held-out parts
+together cover all ten classes.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
 
-from sealift.lab.demo.tasks.digittables import CLASSES_OF, write_digits
+import numpy as np
+
+from sealift.data.schema.rows import Array
+from sealift.errors import UnavailableError, UsageError
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Schedule, Task, Words
 from sealift.lab.worlds.folder import OWNERS
+
+CLASSES_OF: Final[dict[str, tuple[int, ...]]] = {
+    "north": (0, 1, 2, 3, 4, 5),
+    "east": (3, 4, 5, 6, 7),
+    "south": (0, 1, 7, 8, 9),
+}
+HELDOUT_EVERY: Final = 4  # every fourth image of a class is kept for measuring
+
+SCHEMA_TOML: Final = """\
+description = "Handwritten digits, 8x8 grey pixels, and which digit it is"
+
+[[fields]]
+name = "pixels"
+dtype = "float32"
+shape = [64]
+min = 0.0
+max = 16.0
+description = "row by row from the top left, 16 is ink"
+
+[[fields]]
+name = "label"
+dtype = "int64"
+classes = 10
+"""
+
+
+@dataclass(frozen=True)
+class DigitsPart:
+    """One owner's part: ``pixels`` is float32 (rows, 64), ``label`` is int64 (rows,)."""
+
+    owner: str
+    part: str  # "train" or "heldout"
+    pixels: Array
+    label: Array
+    images: Array  # positions in scikit-learn's set, int64 (rows,)
+
+
+def digits_parts() -> tuple[DigitsPart, ...]:
+    """Every owner's train and held-out part.
+
+    Raises:
+        UnavailableError: without scikit-learn.
+    """
+    pixels, label = _load()
+    parts = []
+    for owner in CLASSES_OF:
+        owned = _images_of(owner, label)
+        heldout = np.concatenate([images[::HELDOUT_EVERY] for images in owned])
+        train = np.setdiff1d(np.concatenate(owned), heldout)
+        for part, images in (("train", train), ("heldout", np.sort(heldout))):
+            parts.append(DigitsPart(owner, part, pixels[images], label[images], images))
+    return tuple(parts)
+
+
+def write_digits(folder: Path, *, suffix: str = ".npz") -> tuple[Path, ...]:
+    """Write the parts as their owners would have them, each in a folder of its own.
+
+    Args:
+        folder: Gets ``OWNER/train.npz``, ``OWNER/heldout.npz``, ``OWNER/schema.toml``.
+        suffix: ``.npz`` or ``.csv``.
+
+    Returns:
+        The paths of the tables, in the order of ``digits_parts``.
+
+    Raises:
+        UnavailableError: without scikit-learn, or if the disk refuses.
+    """
+    if suffix not in (".npz", ".csv"):
+        raise UsageError(f"digits are written as .npz or .csv, not {suffix!r}")
+    paths = []
+    try:
+        for part in digits_parts():
+            home = folder / part.owner
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "schema.toml").write_text(SCHEMA_TOML, encoding="utf-8")
+            paths.append(home / f"{part.part}{suffix}")
+            _write(paths[-1], part)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot write under {folder}", why=error, code="disk"
+        ) from error
+    return tuple(paths)
+
+
+def _load() -> tuple[Array, Array]:
+    try:
+        load_digits: Any = import_module("sklearn.datasets").load_digits
+    except ImportError as error:
+        raise UnavailableError(
+            "the demo's digits need scikit-learn",
+            fix="pip install 'sealift[demo]'",
+            code="extra-missing",
+        ) from error
+    digits = load_digits()
+    return digits.data.astype(np.float32), digits.target.astype(np.int64)
+
+
+def _images_of(owner: str, label: Array) -> list[Array]:
+    """Per class, this owner's stretch of the class's images."""
+    stretches = []
+    for digit in CLASSES_OF[owner]:
+        owners = [name for name, digits in CLASSES_OF.items() if digit in digits]
+        images = np.flatnonzero(label == digit)
+        stretches.append(np.array_split(images, len(owners))[owners.index(owner)])
+    return stretches
+
+
+def _write(path: Path, part: DigitsPart) -> None:
+    if path.suffix == ".npz":
+        np.savez(path, pixels=part.pixels, label=part.label)
+        return
+    names = [f"pixels_{index}" for index in range(part.pixels.shape[1])]
+    table = np.column_stack([part.pixels, part.label])
+    header = ",".join([*names, "label"])
+    np.savetxt(path, table, fmt="%d", delimiter=",", header=header, comments="")
+
 
 ROW_BYTES: Final = 264
 

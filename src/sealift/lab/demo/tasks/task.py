@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+ACCURACY: Final = "accuracy"  # every task measures it
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -44,13 +46,6 @@ class Metric:
         """Where a bar is full: 100 % for shares, else the largest of the values."""
         return 1.0 if self.unit == "%" else max(values)
 
-    def better(self, one: float, other: float) -> bool:
-        """Whether ``one`` is strictly better than ``other``."""
-        return one < other if self.lower_is_better else one > other
-
-
-ACCURACY: Final = "accuracy"  # every task measures it
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -66,13 +61,6 @@ class Schedule:
     evaluate_every: int
     rows_per_visit: int
     row_bytes: int
-    seed: int = 7
-    threads: int = 1
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Size of one visit's cargo at most."""
-        return self.rows_per_visit * self.row_bytes
 
 
 @dataclass(frozen=True, slots=True)

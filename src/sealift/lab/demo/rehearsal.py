@@ -1,0 +1,257 @@
+"""A rehearsal of an attested host: a guest that boots, attests, and misbehaves at last.
+
+In the second act another job runs under the same agreement, with holders on slow lines.
+Once rows flow, the guest executes a program that nobody agreed on. Every owner's broker
+sees it in the evidence of the next renewal and revokes the lease; the holders stop. What
+is told of it comes from the holders' own frames and the brokers' own logs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sealift.attest.evidence import BOUND_BYTES
+from sealift.attest.tpm.references import TpmReferences
+from sealift.codec import to_plain
+from sealift.crypto.sign import PublicKey
+from sealift.errors import JobError, PeerError, SealiftError
+from sealift.lab.demo.roles import SLOW, started
+from sealift.lab.guest.agentport import AgentPort
+from sealift.lab.guest.guest import Guest
+from sealift.lab.guest.image import build_image, find_image, guest_folder
+from sealift.lab.guest.protocol import Act
+from sealift.lab.guest.references import guest_references
+from sealift.lab.worlds.folder import OWNERS, World
+from sealift.release.audit import Entry
+from sealift.release.logcheck import read_entries
+from sealift.release.standing import HEARTBEAT_MISSING
+from sealift.train.eventlines import RoleEvent
+from sealift.train.household import Ended, Household
+from sealift.travel.state import Clock
+
+HEARTBEAT_S: Final = 5.0  # the guest is emulated: a quote takes it 0.1 s and more
+LEASE_S: Final = 60.0
+BOUND_S: Final = HEARTBEAT_S + 1.0
+ACT: Final[Act] = "exec"
+ENDING: Final = ("accelerator", "orchestrator")
+QUIET_S: Final = 1.0  # how long the holders are listened to after the end
+FRAMES_BEFORE: Final = 12  # a visit, and some of the next one
+Say = Callable[[str], None]
+Misbehave = Callable[[Act], str]
+
+
+class RehearsedHost:
+    """A guest, booted in a thread of its own from the start; a context manager.
+
+    Args:
+        say: Tells people what takes its time.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="guest")
+        self._booting: Future[tuple[Guest, AgentPort]] = self._pool.submit(self._boot)
+
+    def __enter__(self) -> RehearsedHost:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with suppress(SealiftError):
+            guest, port = self._booting.result()
+            port.close()
+            guest.close()
+        self._pool.shutdown()
+
+    @property
+    def place(self) -> str:
+        """What ``sealift accelerator --agent`` is told."""
+        return self._booting.result()[1].place
+
+    def references(self) -> TpmReferences:
+        """Of this boot, which its owner watches: this very process.
+
+        Raises:
+            UnavailableError: if it did not boot.
+        """
+        guest, _ = self._booting.result()
+        first = guest.collect(bytes(BOUND_BYTES))
+        return guest_references(guest.image.manifest, first, guest.root)
+
+    def misbehave(self, act: Act) -> str:
+        """Do what a host must not; returns the path that its list shows."""
+        return self._booting.result()[0].misbehave(act)
+
+    def kill(self) -> None:
+        """Switch it off at once: the last act of a second signal."""
+        if self._booting.done() and not self._booting.exception():
+            self._booting.result()[0].close()
+
+    def _boot(self) -> tuple[Guest, AgentPort]:
+        folder = guest_folder()
+        if find_image(folder) is None:
+            self._say("building the guest: Debian's packages, once")
+        image = build_image(folder)
+        self._say("booting the guest: measured boot, IMA, a software TPM")
+        guest = Guest(image)
+        return guest, AgentPort(guest)
+
+
+def add_host_terms(
+    document: str, references: TpmReferences, enrollers: tuple[PublicKey, ...]
+) -> str:
+    """A starter document that asks for the evidence of one host, and for leases.
+
+    Args:
+        document: TOML, as ``release.starter`` writes it.
+        references: Of the host.
+        enrollers: Whose word ties its attestation key to its TPM.
+    """
+    keys = json.dumps([key.to_text() for key in enrollers])
+    terms = {
+        r"^\[references\]$": "[references]\n"
+        f"enrollers = {keys}\ntpm = {_inline(to_plain(references))}",
+        r"^lease_s = [\d.]+(?=   )": f"lease_s = {LEASE_S}",
+        r"^heartbeat_s = [\d.]+(?=   )": f"heartbeat_s = {HEARTBEAT_S}",
+    }
+    for pattern, by in terms.items():
+        found = re.findall(pattern, document, flags=re.M)
+        assert found, f"the starter document has no {pattern}"
+        document = re.sub(pattern, by.replace("\\", r"\\"), document, flags=re.M)
+    return document
+
+
+def _inline(value: Any) -> str:
+    """A value as TOML has it on one line; what is absent has its default."""
+    match value:
+        case dict():
+            pairs = (
+                f"{json.dumps(name)} = {_inline(each)}"
+                for name, each in value.items()
+                if each is not None
+            )
+            return f"{{ {', '.join(pairs)} }}"
+        case list() | tuple():
+            return f"[{', '.join(map(_inline, value))}]"
+        case _:
+            return json.dumps(value)  # text, numbers and booleans are the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """What a bad act led to.
+
+    Attributes:
+        path: What the host's measurement list shows of it.
+        rules: Why brokers revoked the lease, by owner; to those that are not named the
+            accelerator gave its lease back when it lost another one.
+        last_byte_s: Seconds from the act until the last frame of any holder.
+        frames_after: Frames that still flowed in that time.
+        scrubbed_bytes: Overwritten by the accelerator in visits that came to nothing.
+        ended_s: Seconds from the act until the accelerator's process had ended.
+    """
+
+    path: str
+    rules: dict[str, str]
+    last_byte_s: float
+    frames_after: int
+    scrubbed_bytes: int
+    ended_s: float
+
+    def say_stop(self) -> str:
+        """When the last byte flowed, in words."""
+        if not self.frames_after:
+            return "no byte flowed after the act"
+        return f"the last byte flowed {self.last_byte_s:.2f} s after the act"
+
+    @property
+    def held(self) -> bool:
+        """Whether an owner saw it and revoked, and the flow stopped in time."""
+        seen = any(rule != HEARTBEAT_MISSING for rule in self.rules.values())
+        return seen and self.last_byte_s <= BOUND_S
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the processes told; pure state."""
+
+    frames_s: list[float] = field(default_factory=list)
+    scrubbed_bytes: int = 0
+
+    def take(self, event: RoleEvent) -> None:
+        """Take note of an event."""
+        if event.kind == "holder.frame":
+            self.frames_s.append(event.t_s)
+        elif event.kind == "visit.abandoned" or (
+            event.kind == "visit.ended" and event.text("outcome") != "verified"
+        ):
+            self.scrubbed_bytes += int(event.fields["scrubbed_bytes"])
+
+    def after(self, at_s: float) -> list[float]:
+        """Seconds after ``at_s`` of each later frame."""
+        return [each - at_s for each in self.frames_s if each > at_s]
+
+
+def run_second_act(
+    world: World, place: str, misbehave: Misbehave, *, clock: Clock
+) -> Revocation:
+    """Run the job that is to be stopped, and stop it by a bad act.
+
+    Args:
+        world: Of this act.
+        place: Where the host's agent is.
+        misbehave: Has the host do it.
+        clock: Monotonic seconds, the same as in the roles' events.
+    """
+    before = {owner: len(_entries(world, owner)) for owner in OWNERS}
+    watched, path, at_s = Watched(), "", 0.0
+    with started(world, SLOW, place) as (house, told):
+        for each in told:
+            if isinstance(each, Ended) and each.process in ENDING:
+                break
+            if isinstance(each, RoleEvent):
+                watched.take(each)
+            if len(watched.frames_s) >= FRAMES_BEFORE and not path:
+                at_s = clock()
+                path = misbehave(ACT)
+        ended_s = clock()
+        if not path:
+            house.require_success(each.process)
+            raise JobError("rows never flowed in the second act", code="role-ended")
+        _hear_out(house, watched)
+    after = watched.after(at_s)
+    return Revocation(
+        path=path,
+        rules=_rules(world, before),
+        last_byte_s=max(after, default=0.0),
+        frames_after=len(after),
+        scrubbed_bytes=watched.scrubbed_bytes,
+        ended_s=ended_s - at_s,
+    )
+
+
+def _hear_out(house: Household, watched: Watched) -> None:
+    """Whoever would still send rows is heard."""
+    with suppress(PeerError):  # silence
+        for told in house.listen(QUIET_S):
+            if isinstance(told, RoleEvent):
+                watched.take(told)
+
+
+def _rules(world: World, before: Mapping[str, int]) -> dict[str, str]:
+    return {
+        owner: entry.rule
+        for owner, known in before.items()
+        for entry in _entries(world, owner)[known:]
+        if entry.kind == "revocation"
+    }
+
+
+def _entries(world: World, owner: str) -> list[Entry]:
+    log = world.home(owner).log
+    return list(read_entries(log)) if log.exists() else []
