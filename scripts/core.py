@@ -39,10 +39,10 @@ BY_NAME: Final = {
 STORES: Final = {"Vault": "opens a vault", "AuditLog": "opens or writes a log"}
 # What lies under vault and log; `database` is anybody's SQLite.
 STORE_MODULES: Final = {
-    "sealift.release.vaultfile": "opens a vault",
-    "sealift.release.wrapping": "opens a vault",
-    "sealift.release.checkpointstore": "opens a vault",
-    "sealift.release.logfile": "opens or writes a log",
+    "sealift.release.vault.vaultfile": "opens a vault",
+    "sealift.release.vault.wrapping": "opens a vault",
+    "sealift.release.vault.checkpoints": "opens a vault",
+    "sealift.release.log.logfile": "opens or writes a log",
 }
 
 

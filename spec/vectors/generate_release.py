@@ -12,6 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sealift.release.audit import LogEntry, TreeHead, sign_head
+from sealift.release.bundle import measure_bundle
+
 from sealift.attest.level import Level
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
@@ -29,8 +32,6 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
-from sealift.release.audit import LogEntry, TreeHead, sign_head
-from sealift.release.bundle import measure_bundle
 from sealift.release.grant import ReleaseInfo, info_digest
 from sealift.release.receipt import instance_bound
 

@@ -25,20 +25,20 @@ from sealift.attest.tpm.enrolment import EnrolmentRequest
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest, Role
-from sealift.release import door
-from sealift.release.brokermessages import (
+from sealift.release.agreement.statements import sign_statement
+from sealift.release.broker import keyrelease as door
+from sealift.release.broker.keyrelease import Door
+from sealift.release.broker.messages import (
     BrokerAnswer,
     BrokerRequest,
     ConsistencyRequest,
     EnrolRequest,
     LeaseRequest,
 )
-from sealift.release.brokerserver import Broker
+from sealift.release.broker.server import Broker
 from sealift.release.checkpoint import CheckpointRequest, Deposit, Fetch
-from sealift.release.collect import collect_release
-from sealift.release.door import Door
+from sealift.release.client.broker import collect_release
 from sealift.release.grant import ReleaseRequest
-from sealift.release.statement import sign_statement
 from tests.sim.brokertown import Town
 from tests.sim.doors import MARK, SHARE, World
 from tests.sim.owners import NOW_S, BrokerSide, broker_peer, make_consortium

@@ -12,10 +12,10 @@ import pytest
 
 from sealift.errors import RefusedError, SealiftError
 from sealift.ids import Role
-from sealift.release import brokerserver
 from sealift.release.agreement import ReleaseRule
-from sealift.release.collect import request_head
-from sealift.release.lease import give_back_lease, prove_lease
+from sealift.release.broker import server as brokerserver
+from sealift.release.client.broker import request_head
+from sealift.release.client.lease import give_back_lease, prove_lease
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session
 from tests.contract.test_leases_over_sessions import Host, Line, ask, revocations

@@ -16,16 +16,16 @@ from sealift.codec import decode, encode
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
-from sealift.release import shares
-from sealift.release.brokermessages import BrokerAnswer
+from sealift.release.broker.checkpoints import CheckpointDesk, signed_bytes
+from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.checkpoint import CheckpointMark, ShareRelease
-from sealift.release.checkpointdesk import CheckpointDesk, signed_bytes
-from sealift.release.checkpointledger import CheckpointLedger
+from sealift.release.client import shares
+from sealift.release.client.checkpoints import CheckpointLedger
+from sealift.release.client.shares import Shares
 from sealift.release.database import copy_database
-from sealift.release.heads import HeadStore, ShownHeads
-from sealift.release.logfile import APPLICATION_ID as LOG
-from sealift.release.shares import Shares
-from sealift.release.vault import APPLICATION_ID as VAULT
+from sealift.release.log.heads import HeadStore, ShownHeads
+from sealift.release.log.logfile import APPLICATION_ID as LOG
+from sealift.release.vault.vault import APPLICATION_ID as VAULT
 from tests.sim.checkpoint_world import JOB, CheckpointWorld
 from tests.sim.owners import make_consortium
 
@@ -118,7 +118,7 @@ def test_mutant_that_keeps_old_shares_opens_it(
 
 
 def key_of(world: CheckpointWorld):  # type: ignore[no-untyped-def]
-    from sealift.release.checkpointstore import JobKey
+    from sealift.release.vault.checkpoints import JobKey
 
     return JobKey(world.consortium.agreement.digest, JOB)
 

@@ -13,7 +13,7 @@ import pytest
 from sealift.attest.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
-from sealift.release.collect import collect_release
+from sealift.release.client.broker import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind, pack
 from sealift.session.relay.client import RelayClient

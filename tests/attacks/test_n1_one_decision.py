@@ -24,10 +24,10 @@ from sealift.errors import PolicyError, SealiftError
 from sealift.events import Event
 from sealift.feed import terms
 from sealift.ids import Role
-from sealift.release.auditlog import AuditLog
-from sealift.release.door import Door
+from sealift.release.agreement.statements import save_statement, sign_statement
+from sealift.release.broker.keyrelease import Door
 from sealift.release.facts import Kind
-from sealift.release.statement import save_statement, sign_statement
+from sealift.release.log.auditlog import AuditLog
 from sealift.travel import attendance
 from sealift.travel.holder import Provisioning
 from sealift.travel.ownside import OwnSide

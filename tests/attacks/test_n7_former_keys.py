@@ -11,19 +11,19 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.kdf import Label
 from sealift.errors import SealiftError
-from sealift.release import line
 from sealift.release.agreement import Agreement, Board
-from sealift.release.hearing import obey
-from sealift.release.line import SignedLink
-from sealift.release.signed import SignedAgreement, verify
-from sealift.release.statement import (
+from sealift.release.agreement import successors as line
+from sealift.release.agreement.signed import SignedAgreement, verify
+from sealift.release.agreement.statements import (
     CLOCKS_DIFFER_S,
     SignedStatement,
     Statement,
     StatementKind,
     save_statement,
 )
-from sealift.release.statementdesk import StatementDesk
+from sealift.release.agreement.successors import SignedLink
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.client.statements import obey
 from tests.sim.owners import NOW_S, Consortium, make_consortium, now
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2, veto=("ada",))

@@ -9,9 +9,9 @@ import pytest
 
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.lab.attacks.stage import ADA, Office, train
-from sealift.release import vault as vault_module
-from sealift.release.vault import Vault
-from sealift.release.wrapping import Wrapped
+from sealift.release.vault import vault as vault_module
+from sealift.release.vault.vault import Vault
+from sealift.release.vault.wrapping import Wrapped
 
 
 def forms(key: SecretKey) -> tuple[bytes, ...]:

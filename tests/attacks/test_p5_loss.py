@@ -15,9 +15,9 @@ import pytest
 from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.attacks.stage import Office
-from sealift.release.lease import prove_lease
-from sealift.release.logcheck import read_entries
-from sealift.release.standing import HEARTBEAT_MISSING
+from sealift.release.broker.standing import HEARTBEAT_MISSING
+from sealift.release.client.lease import prove_lease
+from sealift.release.log.verify import read_entries
 
 ACTS = {
     "an unlisted program": ("/tmp/miner", b"other"),

@@ -20,16 +20,17 @@ from sealift.errors import (
     StaleError,
     UsageError,
 )
-from sealift.release import brokerserver, decision
+from sealift.release import decision
 from sealift.release.agreement import Agreement
-from sealift.release.collect import collect_release
-from sealift.release.grant import ReleaseRequest
-from sealift.release.signed import (
+from sealift.release.agreement.signed import (
     SignedAgreement,
     VerifiedAgreement,
     add_signature,
     verify,
 )
+from sealift.release.broker import server as brokerserver
+from sealift.release.client.broker import collect_release
+from sealift.release.grant import ReleaseRequest
 from tests.sim.owners import (
     OUTPUT,
     BrokerBox,

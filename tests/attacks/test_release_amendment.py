@@ -15,17 +15,21 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.ids import Digest
-from sealift.release import line
 from sealift.release.agreement import Agreement, Board, Party
-from sealift.release.collect import collect_release
-from sealift.release.decision import decide
-from sealift.release.facts import Ask, Kind, Owner, State
-from sealift.release.signed import (
+from sealift.release.agreement import successors as line
+from sealift.release.agreement.signed import (
     VerifiedAgreement,
     add_former_key,
     verify,
 )
-from sealift.release.statement import SignedStatement, StatementKind, sign_statement
+from sealift.release.agreement.statements import (
+    SignedStatement,
+    StatementKind,
+    sign_statement,
+)
+from sealift.release.client.broker import collect_release
+from sealift.release.decision import decide
+from sealift.release.facts import Ask, Kind, Owner, State
 from tests.sim.owners import (
     NOW_S,
     OUTPUT,
@@ -274,7 +278,7 @@ def release_key(
 
 
 def broker_of(consortium: Consortium, verified: VerifiedAgreement, box: Any) -> Any:
-    from sealift.release.brokerserver import Broker
+    from sealift.release.broker.server import Broker
 
     return Broker(
         verified, consortium.identities["ada"],

@@ -18,10 +18,10 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
 from sealift.release import grant
-from sealift.release.audit import sign_head
-from sealift.release.brokermessages import BrokerAnswer
-from sealift.release.collect import collect_release
+from sealift.release.broker.messages import BrokerAnswer
+from sealift.release.client.broker import collect_release
 from sealift.release.grant import KeyRelease, seal_key
+from sealift.release.log.entries import sign_head
 from tests.sim.owners import (
     AcceleratorSide,
     BrokerBox,

@@ -20,21 +20,22 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.release import auditlog, grant
-from sealift.release.audit import (
+from sealift.release import grant
+from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
+from sealift.release.client.broker import collect_release
+from sealift.release.database import copy_database
+from sealift.release.grant import ReleaseRequest
+from sealift.release.log import auditlog
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import (
     LogEntry,
     SignedTreeHead,
     sign_head,
     verify_head,
 )
-from sealift.release.auditlog import AuditLog
-from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
-from sealift.release.collect import collect_release
-from sealift.release.database import copy_database
-from sealift.release.grant import ReleaseRequest
-from sealift.release.heads import HeadStore
-from sealift.release.logcheck import read_entries, read_head, verify_log
-from sealift.release.logfile import APPLICATION_ID
+from sealift.release.log.heads import HeadStore
+from sealift.release.log.logfile import APPLICATION_ID
+from sealift.release.log.verify import read_entries, read_head, verify_log
 from tests.sim.owners import (
     NOW_S,
     BrokerBox,

@@ -15,14 +15,18 @@ from sealift.codec import MAX_DEPTH, decode, encode, to_plain
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Party, bundle_digest
-from sealift.release.explain import explain
-from sealift.release.signed import (
+from sealift.release.agreement.explain import explain
+from sealift.release.agreement.signed import (
     MAX_AGREEMENT_BYTES,
     SignedAgreement,
     load_signed,
     verify,
 )
-from sealift.release.statement import SignedStatement, load_statement, sign_statement
+from sealift.release.agreement.statements import (
+    SignedStatement,
+    load_statement,
+    sign_statement,
+)
 from sealift.release.visible import ascii_only
 from tests.sim.owners import NOW_S, make_consortium
 

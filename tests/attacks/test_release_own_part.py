@@ -15,7 +15,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Board
-from sealift.release.signed import verify
+from sealift.release.agreement.signed import verify
 from tests.sim.owners import make_consortium
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)

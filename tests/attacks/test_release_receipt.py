@@ -15,7 +15,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Role
 from sealift.release import receipt as receipts
-from sealift.release.audit import SignedTreeHead
+from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
     Receipt,
     ScrubbedPart,

@@ -11,11 +11,15 @@ from sealift.codec import encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.kdf import Label
 from sealift.errors import SealiftError, StaleError
-from sealift.release import line
 from sealift.release.agreement import Agreement, Board
-from sealift.release.line import SignedLink
-from sealift.release.signed import SignedAgreement, verify
-from sealift.release.statement import SignedStatement, StatementKind, sign_statement
+from sealift.release.agreement import successors as line
+from sealift.release.agreement.signed import SignedAgreement, verify
+from sealift.release.agreement.statements import (
+    SignedStatement,
+    StatementKind,
+    sign_statement,
+)
+from sealift.release.agreement.successors import SignedLink
 from tests.sim.owners import NOW_S, OUTPUT, Consortium, make_consortium
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)

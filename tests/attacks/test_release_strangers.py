@@ -11,11 +11,11 @@ import pytest
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.ids import Role
-from sealift.release import door
-from sealift.release.brokermessages import BrokerRequest
+from sealift.release.broker import keyrelease as door
+from sealift.release.broker.messages import BrokerRequest
 from sealift.release.checkpoint import CheckpointRequest
 from sealift.release.grant import CHALLENGE_BYTES, ReleaseRequest
-from sealift.release.logcheck import read_entries
+from sealift.release.log.verify import read_entries
 from tests.sim.owners import (
     BrokerSide,
     Consortium,

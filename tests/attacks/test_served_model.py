@@ -29,7 +29,7 @@ from sealift.errors import (
 )
 from sealift.ids import Buffer, Digest, Role
 from sealift.lab.worlds.memorytransport import memory_pair
-from sealift.release.signed import SignedAgreement, add_signature, save_signed
+from sealift.release.agreement.signed import SignedAgreement, add_signature, save_signed
 from sealift.serve import client as client_module
 from sealift.serve.client import connect as connect_client
 from sealift.serve.client import meet

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import SealiftError
-from sealift.release.collect import request_sighting
-from sealift.release.heads import HeadStore
+from sealift.release.client.broker import request_sighting
+from sealift.release.log.heads import HeadStore
 from tests.sim.owners import Consortium, make_broker, make_consortium, session_pair
 from tests.sim.paperwork import release_once
 

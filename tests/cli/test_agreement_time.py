@@ -9,7 +9,7 @@ import pytest
 
 from sealift.cli.judging import wall_clock
 from sealift.cli.main import main
-from sealift.release.signed import save_signed
+from sealift.release.agreement.signed import save_signed
 from tests.sim.owners import make_consortium
 
 NOW_S = int(wall_clock())

@@ -11,7 +11,7 @@ from sealift.cli.rundir import RunFolder, RunName
 from sealift.errors import MalformedError
 from sealift.events import emit
 from sealift.ids import Digest
-from sealift.release.signed import load_signed, verify
+from sealift.release.agreement.signed import load_signed, verify
 from sealift.travel.messages import JobFinished, Output
 from sealift.travel.orchestrator import RunSummary
 from tests.sim.jobworld import Wishes, fresh_world

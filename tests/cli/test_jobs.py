@@ -15,7 +15,7 @@ import pytest
 
 import sealift
 from sealift.lab.worlds.folder import World
-from sealift.release.signed import SignedAgreement, load_signed, save_signed
+from sealift.release.agreement.signed import SignedAgreement, load_signed, save_signed
 from sealift.train.sandbox.kernel import call, mount
 from tests.sim.jobrun import cargo_words, key_words
 from tests.sim.jobworld import Wishes, fresh_world, write_job

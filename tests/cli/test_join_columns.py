@@ -19,7 +19,7 @@ from sealift.data.schema.document import schema_to_plain
 from sealift.data.schema.schema import Field, Schema
 from sealift.data.seal.seal import seal_table
 from sealift.errors import MalformedError
-from sealift.release.vault import Vault
+from sealift.release.vault.vault import Vault
 from sealift.travel.holder import HeldResource
 
 NORTH = create_identity("north")

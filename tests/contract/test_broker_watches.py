@@ -15,8 +15,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.events import Event
 from sealift.ids import Role
 from sealift.release.agreement import KeyLease
-from sealift.release.brokerserver import Broker
-from sealift.release.statement import save_statement, sign_statement
+from sealift.release.agreement.statements import save_statement, sign_statement
+from sealift.release.broker.server import Broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.travel import brokerage, watcher

@@ -25,11 +25,11 @@ from sealift.errors import (
 from sealift.ids import Digest, Role
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
-from sealift.release.brokerserver import Broker
-from sealift.release.collect import collect_release, request_head
-from sealift.release.lease import ask_standing, give_back_lease, prove_lease
-from sealift.release.logcheck import read_entries
-from sealift.release.standing import GRACE_S
+from sealift.release.broker.server import Broker
+from sealift.release.broker.standing import GRACE_S
+from sealift.release.client.broker import collect_release, request_head
+from sealift.release.client.lease import ask_standing, give_back_lease, prove_lease
+from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from sealift.travel.leasewatch import LeaseWatch
@@ -256,8 +256,8 @@ def test_a_revoked_instance_gets_nothing_a_fresh_one_does(
 
 def test_a_lease_is_proven_by_renewal_only(line: Line, host: Host) -> None:
     """Control: asking alone, without fresh evidence, does not keep a lease."""
-    from sealift.release.brokermessages import BrokerRequest, LeaseRequest
-    from sealift.release.collect import ask_broker
+    from sealift.release.broker.messages import BrokerRequest, LeaseRequest
+    from sealift.release.client.broker import ask_broker
 
     with line.accelerator(host) as session:
         line.collect(session)

@@ -14,8 +14,8 @@ import pytest
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError
-from sealift.release.ledger import Ledger
-from sealift.release.vault import Vault
+from sealift.release.vault.ledger import Ledger
+from sealift.release.vault.vault import Vault
 from tests.sim.memory_ledger import MemoryLedger
 from tests.sim.owners import make_consortium
 
@@ -92,7 +92,7 @@ def test_killed_after_a_change_has_kept_it(
     program = (
         "import os, signal, sys, pathlib\n"
         "from tests.sim.owners import make_consortium\n"
-        "from sealift.release.vault import Vault\n"
+        "from sealift.release.vault.vault import Vault\n"
         "identity = make_consortium().identities['ada']\n"
         f"vault = Vault.create(pathlib.Path(sys.argv[1]), identity)\n"
         f"vault.ledger.{change}\n"

@@ -33,10 +33,10 @@ from sealift.lab.guest.image import build_image
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.release.agreement import ReleaseRule
-from sealift.release.bundle import measure_bundle
-from sealift.release.collect import request_head
-from sealift.release.lease import prove_lease
-from sealift.release.signed import Equipment, VerifiedAgreement
+from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.signed import Equipment, VerifiedAgreement
+from sealift.release.client.broker import request_head
+from sealift.release.client.lease import prove_lease
 from sealift.session.endpoint import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s

@@ -9,7 +9,7 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.crypto.identity import save_identity
-from sealift.release.signed import save_signed
+from sealift.release.agreement.signed import save_signed
 from tests.sim.brokertown import Town
 from tests.sim.owners import make_consortium
 

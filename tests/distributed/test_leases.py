@@ -13,8 +13,8 @@ import pytest
 from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
 from sealift.release.agreement import ReleaseRule
-from sealift.release.logcheck import read_entries
-from sealift.release.standing import GRACE_S
+from sealift.release.broker.standing import GRACE_S
+from sealift.release.log.verify import read_entries
 from tests.sim.live import LiveJob, live_job
 
 pytestmark = pytest.mark.distributed

@@ -16,7 +16,7 @@ from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.card import read_card
 from sealift.lab.worlds.folder import World
-from sealift.release.vault import Vault
+from sealift.release.vault.vault import Vault
 from sealift.train.streams import enter_stream
 from tests.sim.jobrun import JobRun, Running, cargo_words, job_run, key_words
 from tests.sim.jobworld import (

@@ -19,8 +19,8 @@ from sealift.cli.main import main
 from sealift.codec import decode
 from sealift.crypto.identity import load_identity
 from sealift.errors import JobError, MalformedError, PeerError, PolicyError
-from sealift.release.audit import LogEntry
-from sealift.release.auditlog import AuditLog
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import LogEntry
 from tests.sim.servinghowto import PASSPHRASE, SLOW, ServingHowTo, boxes, make_layer
 from tests.sim.servingprocesses import Served
 

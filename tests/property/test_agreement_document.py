@@ -14,7 +14,7 @@ from sealift.codec import decode, encode, to_plain
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, SealiftError
 from sealift.release.agreement import Agreement, OutputRule, TravelRule
-from sealift.release.signed import SignedAgreement, verify
+from sealift.release.agreement.signed import SignedAgreement, verify
 from tests.sim.examples import examples
 from tests.sim.owners import make_consortium
 

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 )
 
 from sealift.errors import PeerError, PolicyError, SealiftError
-from sealift.release import checkpointdesk
+from sealift.release.broker import checkpoints as checkpointdesk
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.checkpointledger import CheckpointLedger
-from sealift.release.heads import ShownHeads
+from sealift.release.client.checkpoints import CheckpointLedger
+from sealift.release.log.heads import ShownHeads
 from tests.sim.checkpoint_world import (
     CheckpointWorld,
     Died,

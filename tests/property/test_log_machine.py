@@ -27,13 +27,13 @@ from sealift.crypto import merkle
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError
 from sealift.ids import Digest
-from sealift.release.audit import LogEntry, SignedTreeHead, verify_entry
-from sealift.release.auditlog import AuditLog
 from sealift.release.database import copy_database
-from sealift.release.heads import HeadStore
-from sealift.release.logcheck import verify_log
-from sealift.release.logfile import APPLICATION_ID
-from sealift.release.tree import LogTree
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import LogEntry, SignedTreeHead, verify_entry
+from sealift.release.log.heads import HeadStore
+from sealift.release.log.logfile import APPLICATION_ID
+from sealift.release.log.tree import LogTree
+from sealift.release.log.verify import verify_log
 
 AGREEMENT = Digest.of(b"agreement")
 LEAVES = [merkle.leaf_hash(bytes([i])) for i in range(70)]

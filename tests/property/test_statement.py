@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sealift.codec import decode, encode
 from sealift.errors import SealiftError
-from sealift.release.statement import (
+from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
     sign_statement,

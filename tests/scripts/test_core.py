@@ -23,7 +23,7 @@ Words, with a `name` in them.
 |---|---|---|
 | core: keys | `crypto.keys` `errors` | keys |
 | on demand | `attest.kinds` | kinds |
-| core: broker | `release.stores` `release.vault` `agreement.*` | doors |
+| core: broker | `release.broker.stores` `release.vault.vault` `agreement.*` | doors |
 | elsewhere | `data.worker` | a worker |
 
 ## Where do I find
@@ -44,21 +44,23 @@ CLEAN = {
     "agreement.whole": "from sealift.agreement import rules\n",
     "agreement.rules": "_SECRET = 1\n",
     "release.__init__": "",
-    "release.vault": "class Vault:\n    @classmethod\n    def open(cls): return cls()\n",
-    "release.stores": (
+    "release.broker.__init__": "",
+    "release.vault.__init__": "",
+    "release.vault.vault": "class Vault:\n    @classmethod\n    def open(cls): return cls()\n",
+    "release.broker.stores": (
         "from sealift.crypto.keys import TOKEN\n"
-        "from sealift.release.vault import Vault\n"
+        "from sealift.release.vault.vault import Vault\n"
         "def keep(key):\n    Vault.open().store(key.reveal(TOKEN))\n"
     ),
-    "release.auditlog": "class AuditLog: ...\n",
-    "release.collect": "from sealift.release.stores import keep\nkeep(None)\n",
+    "release.log.auditlog": "class AuditLog: ...\n",
+    "release.client.broker": "from sealift.release.broker.stores import keep\nkeep(None)\n",
     "data.__init__": "",
     "data.worker": "def give(key, token):\n    return key.reveal(token)\n",
     "cli.__init__": "",
     "cli.main": (
         "from typing import TYPE_CHECKING\n"
-        "import sealift.release.stores\n"
-        "if TYPE_CHECKING:\n    from sealift.release.vault import Vault\n"
+        "import sealift.release.broker.stores\n"
+        "if TYPE_CHECKING:\n    from sealift.release.vault.vault import Vault\n"
         "def show(vault: 'Vault'): vault.resources(); open('x')\n"
     ),
 }
@@ -117,7 +119,7 @@ READS = {
 
 
 @pytest.mark.parametrize("text", READS.values(), ids=READS)
-@pytest.mark.parametrize("name", ["cli.main", "release.collect", "attest.snp"])
+@pytest.mark.parametrize("name", ["cli.main", "release.client.broker", "attest.snp"])
 def test_whoever_reads_a_key_is_found(tmp_path: Path, name: str, text: str) -> None:
     code, said = run(tree(tmp_path, **{name: text}))
     assert code == 1
@@ -127,43 +129,46 @@ def test_whoever_reads_a_key_is_found(tmp_path: Path, name: str, text: str) -> N
 
 def test_who_reads_keys_elsewhere_may_do_nothing_else(tmp_path: Path) -> None:
     worker = (
-        CLEAN["data.worker"] + "from sealift.release.vault import Vault\nVault.open()\n"
+        CLEAN["data.worker"]
+        + "from sealift.release.vault.vault import Vault\nVault.open()\n"
     )
     code, said = run(tree(tmp_path, **{"data.worker": worker}))
     assert (code, "opens a vault" in said) == (1, True)
 
 
 OPENS = {
-    "a call": "from sealift.release.vault import Vault\nVault.open()\n",
-    "a constructor": "from sealift.release.vault import Vault\nVault()\n",
-    "through its module": "from sealift.release import vault\nvault.Vault.create()\n",
-    "handed on": "from sealift.release.vault import Vault\nmake = Vault.open\n",
-    "under another name": "from sealift.release.vault import Vault as V\nV.open()\n",
-    "as a value": "from sealift.release.vault import Vault\nV = Vault\n",
+    "a call": "from sealift.release.vault.vault import Vault\nVault.open()\n",
+    "a constructor": "from sealift.release.vault.vault import Vault\nVault()\n",
+    "through its module": "from sealift.release.vault import vault\nvault.Vault.create()\n",
+    "handed on": "from sealift.release.vault.vault import Vault\nmake = Vault.open\n",
+    "under another name": "from sealift.release.vault.vault import Vault as V\nV.open()\n",
+    "as a value": "from sealift.release.vault.vault import Vault\nV = Vault\n",
     "as a value with a type": (
-        "from sealift.release.vault import Vault\nV: object = Vault\n"
+        "from sealift.release.vault.vault import Vault\nV: object = Vault\n"
     ),
-    "as an argument": "from sealift.release.vault import Vault\nprint(Vault)\n",
-    "as a part": "from sealift.release.vault import Vault\nV = (Vault,)\n",
-    "as a base": "from sealift.release.vault import Vault\nclass V(Vault): ...\n",
-    "by a renamed module": "from sealift.release import vault as v\nv.Vault()\n",
-    "by a text": "from sealift.release import vault\ngetattr(vault, 'Vault')()\n",
+    "as an argument": "from sealift.release.vault.vault import Vault\nprint(Vault)\n",
+    "as a part": "from sealift.release.vault.vault import Vault\nV = (Vault,)\n",
+    "as a base": "from sealift.release.vault.vault import Vault\nclass V(Vault): ...\n",
+    "by a renamed module": "from sealift.release.vault import vault as v\nv.Vault()\n",
+    "by a text": "from sealift.release.vault import vault\ngetattr(vault, 'Vault')()\n",
     "below it, by a text": (
-        "import importlib\nimportlib.import_module('sealift.release.vaultfile')\n"
+        "import importlib\nimportlib.import_module('sealift.release.vault.vaultfile')\n"
     ),
-    "below it": "from sealift.release.vaultfile import VaultFile\n",
+    "below it": "from sealift.release.vault.vaultfile import VaultFile\n",
 }
 
 
 @pytest.mark.parametrize("text", OPENS.values(), ids=OPENS)
 def test_whoever_opens_a_vault_is_found(tmp_path: Path, text: str) -> None:
-    code, said = run(tree(tmp_path, **{"cli.main": text, "release.vaultfile": ""}))
+    code, said = run(
+        tree(tmp_path, **{"cli.main": text, "release.vault.vaultfile": ""})
+    )
     assert (code, "cli/main.py" in said, "opens a vault" in said) == (1, True, True)
 
 
 WRITES = {
-    "a call": "from sealift.release.auditlog import AuditLog\nAuditLog.create()\n",
-    "below it": "import sealift.release.logfile\n",
+    "a call": "from sealift.release.log.auditlog import AuditLog\nAuditLog.create()\n",
+    "below it": "import sealift.release.log.logfile\n",
 }
 
 
@@ -175,7 +180,7 @@ def test_all_of_a_core_module_at_once_is_found(tmp_path: Path) -> None:
 
 def test_a_store_in_an_annotation_is_none_that_is_opened(tmp_path: Path) -> None:
     text = (
-        "from sealift.release.vault import Vault\nv: Vault | None = None\n"
+        "from sealift.release.vault.vault import Vault\nv: Vault | None = None\n"
         "def f(v: Vault, *vs: list[Vault]) -> Vault: return v\n"
     )
     assert run(tree(tmp_path, **{"cli.main": text}))[0] == 0
@@ -183,7 +188,7 @@ def test_a_store_in_an_annotation_is_none_that_is_opened(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", WRITES.values(), ids=WRITES)
 def test_whoever_writes_a_log_is_found(tmp_path: Path, text: str) -> None:
-    code, said = run(tree(tmp_path, **{"cli.main": text, "release.logfile": ""}))
+    code, said = run(tree(tmp_path, **{"cli.main": text, "release.log.logfile": ""}))
     assert (code, "cli/main.py" in said, "writes a log" in said) == (1, True, True)
 
 
@@ -231,7 +236,7 @@ TABLES = {
         "`data.worker` `cli.main`",
     ),
     "a place without demand": ("`attest.kinds`", "`attest.kinds` `errors`"),
-    "a module left out": ("`release.vault` ", ""),
+    "a module left out": ("`release.vault.vault` ", ""),
     "another heading": ("## The audited core", "## The core"),
 }
 

@@ -10,7 +10,7 @@ from sealift.attest.level import Level
 from sealift.attest.reference import ReferenceValues
 from sealift.lab.worlds.folder import World
 from sealift.release.agreement import Agreement, ReleaseRule
-from sealift.release.signed import (
+from sealift.release.agreement.signed import (
     SignedAgreement,
     add_signature,
     load_signed,

@@ -12,7 +12,7 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.cli.judging import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
-from sealift.release.collect import collect_release
+from sealift.release.client.broker import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect

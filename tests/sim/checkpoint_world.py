@@ -22,15 +22,16 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest
-from sealift.release import auditlog, checkpointstore
-from sealift.release.audit import CheckpointEntry
-from sealift.release.auditlog import AuditLog
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.checkpointledger import CheckpointLedger
-from sealift.release.heads import ShownHeads
-from sealift.release.logcheck import read_entries
-from sealift.release.shares import Shares
-from sealift.release.vault import Vault
+from sealift.release.client.checkpoints import CheckpointLedger
+from sealift.release.client.shares import Shares
+from sealift.release.log import auditlog
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import CheckpointEntry
+from sealift.release.log.heads import ShownHeads
+from sealift.release.log.verify import read_entries
+from sealift.release.vault import checkpoints as checkpointstore
+from sealift.release.vault.vault import Vault
 from tests.sim.owners import (
     NOW_S,
     BrokerBox,

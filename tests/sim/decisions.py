@@ -15,10 +15,10 @@ from sealift.release.agreement import (
     ReleaseRule,
     RollbackRule,
 )
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.rollback import Sighting
-from sealift.release.signed import VerifiedAgreement
 from tests.sim.owners import NOW_S, Consortium, accelerator_peer, make_consortium
 
 OTHER = Digest.of(b"something else")

@@ -16,16 +16,16 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.feed import terms
 from sealift.ids import Digest, Role
-from sealift.release import door
 from sealift.release.agreement import ReleaseRule
+from sealift.release.agreement.signed import Equipment
+from sealift.release.broker import keyrelease as door
+from sealift.release.broker.statements import StatementDesk
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.collect import collect_release
+from sealift.release.client.broker import collect_release
+from sealift.release.client.shares import Shares
 from sealift.release.facts import Kind
-from sealift.release.heads import HeadStore
-from sealift.release.logcheck import read_entries
-from sealift.release.shares import Shares
-from sealift.release.signed import Equipment
-from sealift.release.statementdesk import StatementDesk
+from sealift.release.log.heads import HeadStore
+from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint
 from sealift.travel import attendance
 from sealift.travel.attendance import Attendance, Receipts

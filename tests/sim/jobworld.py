@@ -18,15 +18,15 @@ from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
 from sealift.lab.demo.world import make_world
 from sealift.lab.worlds.folder import OWNERS, World
-from sealift.release.bundle import load_bundle
-from sealift.release.document import compile_document
-from sealift.release.signed import (
+from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.document import compile_document
+from sealift.release.agreement.signed import (
     add_signature,
     load_signed,
     save_signed,
     verify,
 )
-from sealift.release.vault import Vault
+from sealift.release.vault.vault import Vault
 from sealift.train.plans.local import LocalRun, SealedRows, train_local
 from sealift.train.settings import read_job
 from tests.sim.inplace import InPlace

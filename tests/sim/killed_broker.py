@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sealift.codec import encode
-from sealift.release.auditlog import Appended
-from sealift.release.brokermessages import BrokerRequest
-from sealift.release.brokerserver import Broker
+from sealift.release.broker.messages import BrokerRequest
+from sealift.release.broker.server import Broker
 from sealift.release.grant import ReleaseRequest
+from sealift.release.log.auditlog import Appended
 from tests.sim.owners import BrokerSide, make_broker, make_consortium, session_pair
 
 

@@ -30,9 +30,8 @@ from sealift.data.schema.document import load_schema
 from sealift.data.seal import seal
 from sealift.data.seal.staging import Staging
 from sealift.errors import SealiftError
-from sealift.release import vault
-from sealift.release.stores import keep_keys
-from sealift.release.vault import Vault
+from sealift.release.broker.stores import keep_keys
+from sealift.release.vault.vault import Vault, vault
 
 STEPS = (
     "open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link",

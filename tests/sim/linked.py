@@ -27,8 +27,8 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
-from sealift.release.bundle import measure_bundle, read_bundle
-from sealift.release.signed import (
+from sealift.release.agreement.code import measure_bundle, read_bundle
+from sealift.release.agreement.signed import (
     SignedAgreement,
     VerifiedAgreement,
     add_signature,

@@ -23,10 +23,10 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
 from sealift.release.agreement import References, ReleaseRule
-from sealift.release.brokerserver import Broker
-from sealift.release.bundle import measure_bundle
+from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.server import Broker
 from sealift.release.receipt import SignedReceipt
-from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay

@@ -10,7 +10,7 @@ from sealift.release.decision import require_use
 
 @dataclass
 class MemoryLedger:
-    """See ``sealift.release.ledger.Ledger``, which is in a vault."""
+    """See ``sealift.release.vault.ledger.Ledger``, which is in a vault."""
 
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     revocations: dict[PublicKey, str] = field(default_factory=dict)

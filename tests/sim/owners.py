@@ -34,19 +34,19 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
-from sealift.release.auditlog import AuditLog
-from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
-from sealift.release.brokerserver import Broker
-from sealift.release.bundle import measure_bundle
-from sealift.release.line import SignedLink
-from sealift.release.signed import (
+from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.signed import (
     SignedAgreement,
     VerifiedAgreement,
     add_signature,
     verify,
 )
-from sealift.release.statementdesk import StatementDesk
-from sealift.release.vault import Vault
+from sealift.release.agreement.successors import SignedLink
+from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
+from sealift.release.broker.server import Broker
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.vault.vault import Vault
 
 T = TypeVar("T")
 CODE = {

@@ -9,11 +9,12 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
-from sealift.release.audit import SignedTreeHead
-from sealift.release.collect import collect_release
+from sealift.release.agreement.signed import save_signed
+from sealift.release.client.broker import collect_release
 from sealift.release.database import copy_database
-from sealift.release.heads import HeadStore
-from sealift.release.logfile import APPLICATION_ID
+from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.heads import HeadStore
+from sealift.release.log.logfile import APPLICATION_ID
 from sealift.release.receipt import (
     Receipt,
     ScrubbedPart,
@@ -22,7 +23,6 @@ from sealift.release.receipt import (
     instance_bound,
     sign_receipt,
 )
-from sealift.release.signed import save_signed
 from tests.sim.owners import (
     BrokerBox,
     Consortium,

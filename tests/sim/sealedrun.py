@@ -11,7 +11,7 @@ import pytest
 from sealift.cli.main import main
 from sealift.data.schema.card import read_card
 from sealift.lab.demo.world import World
-from sealift.release.vault import Vault
+from sealift.release.vault.vault import Vault
 from sealift.serve.sealedmodel import ModelSource
 from tests.sim.jobrun import key_words
 from tests.sim.jobworld import identities

@@ -26,8 +26,8 @@ from sealift.release.agreement import (
     References,
     Resource,
 )
-from sealift.release.bundle import measure_bundle
-from sealift.release.signed import (
+from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.signed import (
     SignedAgreement,
     VerifiedAgreement,
     add_signature,

@@ -16,8 +16,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Role
+from sealift.release.agreement.signed import SignedAgreement, verify
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
-from sealift.release.signed import SignedAgreement, verify
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator

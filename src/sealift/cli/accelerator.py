@@ -17,7 +17,7 @@ from sealift.cli.rejoin import Joined, Rejoining
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
 from sealift.ids import Role
-from sealift.release.bundle import load_bundle
+from sealift.release.agreement.code import load_bundle
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient

@@ -15,11 +15,10 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.codec import to_plain
 from sealift.errors import PolicyError, RefusedError, UsageError
 from sealift.release.agreement import Agreement
-from sealift.release.bundle import load_bundle
-from sealift.release.codereview import review_code
-from sealift.release.explain import explain
-from sealift.release.files import locked
-from sealift.release.signed import (
+from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.codereview import review_code
+from sealift.release.agreement.explain import explain
+from sealift.release.agreement.signed import (
     SignedAgreement,
     add_former_key,
     add_signature,
@@ -30,11 +29,12 @@ from sealift.release.signed import (
     verify_signatures,
     verify_successor,
 )
-from sealift.release.statement import (
+from sealift.release.agreement.statements import (
     SignedStatement,
     load_statements,
     verify_statement,
 )
+from sealift.release.files import locked
 from sealift.release.visible import ascii_only
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def _load(path: Path) -> SignedAgreement:
     if path.suffix != ".toml":
         return verify_signatures(load_signed(path))
     from sealift.data.schema.card import read_card
-    from sealift.release.document import compile_document
+    from sealift.release.agreement.document import compile_document
 
     return compile_document(path, lambda card: read_card(card).resource)
 

@@ -19,10 +19,10 @@ from sealift.crypto.sign import PublicKey
 from sealift.data.schema.card import ResourceCard, read_card
 from sealift.errors import MalformedError, UsageError
 from sealift.release.agreement import About
-from sealift.release.bundle import measure_bundle, read_bundle
+from sealift.release.agreement.code import measure_bundle, read_bundle
+from sealift.release.agreement.signed import load_signed
+from sealift.release.agreement.starter import MAX_USES, Starter
 from sealift.release.files import read_whole
-from sealift.release.signed import load_signed
-from sealift.release.starter import MAX_USES, Starter
 
 _NEEDED = ("name", "party", "resource", "code")
 

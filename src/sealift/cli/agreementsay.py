@@ -14,8 +14,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement
-from sealift.release.line import has_veto
-from sealift.release.signed import (
+from sealift.release.agreement.signed import (
     Equipment,
     SignedAgreement,
     VerifiedAgreement,
@@ -23,13 +22,14 @@ from sealift.release.signed import (
     load_verified,
     verify_signatures,
 )
-from sealift.release.statement import (
+from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
     save_statement,
     sign_statement,
 )
-from sealift.release.stores import destroy_keys
+from sealift.release.agreement.successors import has_veto
+from sealift.release.broker.stores import destroy_keys
 
 SEALED_SUFFIX: Final = ".sealed"
 _MEANS: Final[dict[StatementKind, str]] = {

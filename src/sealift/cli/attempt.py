@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sealift.data.schema.card import schema_of
 from sealift.data.schema.document import load_schema
 from sealift.errors import JobError, MalformedError, SealiftError, UsageError
-from sealift.release.bundle import differing_files, read_bundle
-from sealift.release.signed import load_signed
+from sealift.release.agreement.code import differing_files, read_bundle
+from sealift.release.agreement.signed import load_signed
 
 if TYPE_CHECKING:
     from sealift.data.schema.schema import Schema

@@ -37,9 +37,9 @@ from sealift.cli.attestreference import add_reference_parser, run_reference
 from sealift.codec import to_plain
 from sealift.crypto.sign import PublicKey
 from sealift.errors import RefusedError
+from sealift.release.agreement.signed import load_verified
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
-from sealift.release.signed import load_verified
 from sealift.release.visible import visible
 
 REAL_LEVELS: Final = (Level.TEE, Level.GPU_TEE, Level.ATTESTED_HOST)

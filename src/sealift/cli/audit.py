@@ -12,9 +12,9 @@ from sealift.cli.attestfiles import add_time_argument
 from sealift.cli.auditrun import is_run, verify_run
 from sealift.cli.judging import add_judging_arguments
 from sealift.codec import to_plain
-from sealift.release.audit import Entry
-from sealift.release.heads import find_head
-from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
+from sealift.release.log.entries import Entry
+from sealift.release.log.heads import find_head
+from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
 from sealift.release.visible import visible
 
 

@@ -12,10 +12,10 @@ from sealift.cli.attestfiles import parse_time
 from sealift.cli.judging import equip_from
 from sealift.codec import decode
 from sealift.errors import UsageError
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.files import read_whole
-from sealift.release.heads import log_owner
-from sealift.release.logcheck import read_entries, read_head, verify_log
-from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.log.heads import log_owner
+from sealift.release.log.verify import read_entries, read_head, verify_log
 from sealift.train.levelproof import ShownRelease, head_of, prove_releases
 from sealift.train.manifest import (
     MANIFEST_NAME,

@@ -19,11 +19,11 @@ from sealift.cli.roles import (
 )
 from sealift.health.reporting import Counts, Reporter
 from sealift.ids import Role
-from sealift.release.brokerserver import Broker
-from sealift.release.heads import HeadStore
-from sealift.release.ledger import Ledger
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.stores import opened_broker
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.server import Broker
+from sealift.release.broker.stores import opened_broker
+from sealift.release.log.heads import HeadStore
+from sealift.release.vault.ledger import Ledger
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover

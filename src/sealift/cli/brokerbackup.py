@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.release.backup import Copy, back_up
+from sealift.release.broker.backup import Copy, back_up
 
 
 def add_parser(subparsers: Any) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sealift.cli.brokerbackup import print_copy
-from sealift.release.backup import LOG, restore
-from sealift.release.heads import find_head
-from sealift.release.logcheck import read_head
+from sealift.release.broker.backup import LOG, restore
+from sealift.release.log.heads import find_head
+from sealift.release.log.verify import read_head
 
 
 def add_parser(subparsers: Any) -> None:

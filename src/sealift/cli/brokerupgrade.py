@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sealift.release.backup import upgrade
+from sealift.release.broker.backup import upgrade
 
 
 def add_parser(subparsers: Any) -> None:

@@ -22,8 +22,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
 from sealift.events import Event, Sink, discard
 from sealift.ids import check_name
+from sealift.release.broker.stores import opened_vault
 from sealift.release.files import make_folder
-from sealift.release.stores import opened_vault
 
 if TYPE_CHECKING:
     from sealift.data.schema.card import ResourceCard

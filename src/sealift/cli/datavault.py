@@ -16,7 +16,7 @@ from sealift.data.schema.card import ResourceCard, read_card
 from sealift.data.seal.staging import sealed_paths
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
-from sealift.release.stores import keep_keys, opened_vault
+from sealift.release.broker.stores import keep_keys, opened_vault
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,11 @@ from sealift.errors import (
 )
 from sealift.events import emit
 from sealift.ids import Role
+from sealift.release.agreement.statements import ENDS
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.stores import opened_vault
 from sealift.release.files import make_folder
-from sealift.release.heads import HeadStore
-from sealift.release.statement import ENDS
-from sealift.release.statementdesk import StatementDesk
-from sealift.release.stores import opened_vault
+from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover

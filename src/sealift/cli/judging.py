@@ -11,10 +11,10 @@ from typing import Final
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.reference import MAX_SET_BYTES, parse_set
 from sealift.crypto.sign import PublicKey
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
-from sealift.release.ledger import Ledger
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.vault.ledger import Ledger
 
 JUDGING: Final = ("collateral", "references")
 

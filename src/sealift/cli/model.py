@@ -15,8 +15,8 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError
+from sealift.release.agreement.signed import load_verified
 from sealift.release.files import make_folder, read_whole
-from sealift.release.signed import load_verified
 
 if TYPE_CHECKING:
     from sealift.data.schema.card import ResourceCard

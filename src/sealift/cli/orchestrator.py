@@ -14,7 +14,7 @@ from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.events import emit
 from sealift.ids import Role
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay

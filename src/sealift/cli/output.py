@@ -15,8 +15,8 @@ from sealift.cli.outputapprove import add_approve_parser, approve_output
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
+from sealift.release.agreement.signed import load_verified
 from sealift.release.files import write_whole
-from sealift.release.signed import load_verified
 from sealift.train.faultnote import OpenedFault, open_fault
 
 

@@ -12,7 +12,7 @@ from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.release.agreement import Agreement
-from sealift.release.signed import load_verified
+from sealift.release.agreement.signed import load_verified
 from sealift.release.visible import ascii_only
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sealift.cli.results import print_result
 from sealift.codec import to_plain
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
-from sealift.release.signed import load_verified
+from sealift.release.agreement.signed import load_verified
 from sealift.release.visible import visible
 
 MAX_SECONDS = 7 * 86_400.0

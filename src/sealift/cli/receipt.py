@@ -12,14 +12,13 @@ from sealift.attest.level import protects_nobody
 from sealift.cli.attestfiles import add_time_argument, parse_time
 from sealift.cli.judging import add_judging_arguments, equip_from
 from sealift.codec import to_plain
-from sealift.release.explain import count
+from sealift.release.agreement.explain import cargo_promise, count
+from sealift.release.agreement.signed import load_verified
 from sealift.release.receipt import (
     Receipt,
-    cargo_promise,
     load_receipt,
     verify_receipt,
 )
-from sealift.release.signed import load_verified
 from sealift.release.visible import visible
 
 

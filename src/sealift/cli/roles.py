@@ -13,7 +13,7 @@ from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Sink
-from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.train.plans.plan import PLANS, PlanRole, plans_with
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job

@@ -31,8 +31,8 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import make_folder, read_whole, write_whole
-from sealift.release.signed import VerifiedAgreement
 from sealift.train.manifest import (
     MANIFEST_NAME,
     RunManifest,

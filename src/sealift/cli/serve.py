@@ -20,7 +20,7 @@ from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up
 from sealift.cli.signals import on_second_signal
 from sealift.events import emit
 from sealift.ids import Role
-from sealift.release.bundle import load_bundle
+from sealift.release.agreement.code import load_bundle
 from sealift.serve.door import Door, DoorLimits
 from sealift.serve.hosted import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject

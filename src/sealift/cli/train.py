@@ -11,7 +11,7 @@ from sealift.cli.hostattester import add_attester_arguments
 from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles import check_job
 from sealift.errors import UsageError
-from sealift.release.signed import load_verified
+from sealift.release.agreement.signed import load_verified
 from sealift.train.plans.plan import PLANS
 from sealift.train.settings import read_job
 

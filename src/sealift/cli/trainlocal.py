@@ -27,10 +27,10 @@ from sealift.data.schema.card import (
 )
 from sealift.errors import PolicyError, UsageError
 from sealift.events import Event
-from sealift.release.bundle import load_bundle
+from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.stores import opened_vault
 from sealift.train.plans.local import LocalRun, SealedRows, train_local
 from sealift.train.sandbox import limits
 from sealift.train.settings import JobTable

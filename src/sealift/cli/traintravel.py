@@ -12,7 +12,7 @@ from sealift.cli.signals import on_second_signal
 from sealift.cli.trainlines import TrainLines
 from sealift.cli.travelroles import ACCELERATOR, ORCHESTRATOR, TravelRoles
 from sealift.errors import JobError, PeerError, UsageError
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
 from sealift.train.settings import JobTable

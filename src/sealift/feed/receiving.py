@@ -51,7 +51,7 @@ from sealift.feed.terms import (
     load_agreement,
     load_key,
 )
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import accept as accept_session
 
 WAIT_S: Final = 60.0

@@ -54,7 +54,7 @@ from sealift.feed.terms import (
     require_possible,
 )
 from sealift.ids import Digest
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import connect
 from sealift.travel.peers import accelerator_names, expect_accelerator
 

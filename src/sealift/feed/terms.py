@@ -22,13 +22,13 @@ from sealift.attest.reference import MAX_SET_BYTES, parse_set
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UnavailableError, UsageError
 from sealift.ids import Role
-from sealift.release.bundle import load_bundle
+from sealift.release.agreement.code import load_bundle
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
+from sealift.release.broker.statements import StatementDesk
 from sealift.release.decision import decide, require_home
 from sealift.release.equip import equip
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.files import read_secret_line, read_whole
-from sealift.release.signed import VerifiedAgreement, load_verified
-from sealift.release.statementdesk import StatementDesk
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.travel.peers import accelerator_names, expect_data_owner
 

@@ -24,8 +24,8 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest, check_name
-from sealift.release.audit import Inclusion, SignedTreeHead
 from sealift.release.grant import check_challenge
+from sealift.release.log.entries import Inclusion, SignedTreeHead
 
 MAX_OWNERS: Final = 256
 

@@ -2,7 +2,7 @@
 
 Each rule stands once, in ``RULES``, in the order in which they are asked, with the kinds
 that it cannot apply to and why. Facts are arguments: nothing here reads a clock, a file
-or a socket. The doors (``release/door.py``, ``release/checkpointdesk.py``, the holder's in
+or a socket. The doors (``release/broker/keyrelease.py``, ``release/broker/checkpoints.py``, the holder's in
 ``travel/attendance.py``, the fed device's in ``link/terms.py``) gather the facts, ask, log
 and sync, then let go; none of them has a rule of its own.
 Source: spec/release.md section Decision.
@@ -17,10 +17,10 @@ from typing import Final
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import ENDS
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.rollback import require_latest
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.statement import ENDS
 from sealift.session.endpoint import VerifiedPeer
 
 # A renewal is judged on the way, and machines pause; less than the second that

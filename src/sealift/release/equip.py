@@ -21,8 +21,8 @@ from sealift.attest.reference import (
 )
 from sealift.crypto.sign import PublicKey
 from sealift.errors import StaleError, UnavailableError
-from sealift.release.ledger import Ledger
-from sealift.release.signed import Equipment, VerifiedAgreement
+from sealift.release.agreement.signed import Equipment, VerifiedAgreement
+from sealift.release.vault.ledger import Ledger
 
 _COLLATERAL: Final = "collateral"
 

@@ -14,8 +14,8 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Resource
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.rollback import Sighting
-from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import VerifiedPeer
 
 

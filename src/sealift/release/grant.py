@@ -29,7 +29,7 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Party, Resource
-from sealift.release.audit import (
+from sealift.release.log.entries import (
     Inclusion,
     LogEntry,
     SignedTreeHead,

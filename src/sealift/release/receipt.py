@@ -28,31 +28,12 @@ from sealift.errors import (
 )
 from sealift.ids import Digest, Role, VisitId
 from sealift.release.agreement import Purpose, TravelRule, part_for
-from sealift.release.audit import SignedTreeHead, verify_head
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
-from sealift.release.heads import log_owner
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead, verify_head
+from sealift.release.log.heads import log_owner
 
 MAX_RECEIPT_BYTES: Final = 4 << 20
-
-
-def cargo_promise(buffers: int, mixed: bool) -> str:
-    """What keeps one owner's rows from the next, in words (rule H2)."""
-    if buffers == 1 and not mixed:
-        return (
-            "one owner's rows are scrubbed, and read back as zeros, before the next "
-            "owner is met"
-        )
-    together = (
-        "several owners' rows lie in the accelerator at one time, batches are drawn "
-        "across them,"
-        if mixed
-        else "the next owner's rows load while one owner's are trained on,"
-    )
-    return (
-        f"{together} and no message reads memory: there is no read path; each visit's "
-        "memory is scrubbed, and read back as zeros, when it ends"
-    )
 
 
 def require_agreed_cargo(buffers: int, mixed: bool, agreed: TravelRule) -> None:

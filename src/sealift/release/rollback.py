@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Party
-from sealift.release.audit import (
+from sealift.release.log.entries import (
     Inclusion,
     LogEntry,
     SignedTreeHead,
@@ -53,7 +53,7 @@ def read_sighting(
     Args:
         entry: Of its log.
         inclusion: Shows that the log holds it.
-        head: Of the log, as this side admitted it (``release/heads.py``).
+        head: Of the log, as this side admitted it (``release/log/heads.py``).
         owner: With the key that signs its log.
         agreement: Which agreement the entry must be about.
 

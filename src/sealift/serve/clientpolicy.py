@@ -20,10 +20,10 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import Resource
-from sealift.release.audit import verify_head
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
-from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.log.entries import verify_head
 from sealift.serve.packets import Welcome
 from sealift.train.modelform import choose_model
 

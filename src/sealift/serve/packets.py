@@ -15,7 +15,7 @@ from typing import Final, Literal
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Buffer, Digest
-from sealift.release.audit import SignedTreeHead
+from sealift.release.log.entries import SignedTreeHead
 from sealift.session.frames import MAX_MESSAGE_BYTES
 from sealift.session.session import Session
 

@@ -24,8 +24,8 @@ from sealift.errors import SealiftError, UnavailableError
 from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement import KeyLease, Resource
-from sealift.release.audit import SignedTreeHead
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead
 from sealift.serve.backlog import Limits
 from sealift.serve.caller import Caller, CallerLimits
 from sealift.serve.desk import Desk, stopping

@@ -18,10 +18,10 @@ from sealift.codec import decode
 from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.release.hearing import obey
-from sealift.release.line import find_speaker
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.statement import SignedStatement, require_timely
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import SignedStatement, require_timely
+from sealift.release.agreement.successors import find_speaker
+from sealift.release.client.statements import obey
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient

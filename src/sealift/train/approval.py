@@ -23,8 +23,8 @@ from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import Party
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.checkpoint import join_key, split_key
-from sealift.release.signed import VerifiedAgreement
 from sealift.train.output import key_name
 
 _RECIPIENTS: Final = (

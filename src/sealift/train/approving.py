@@ -14,8 +14,8 @@ from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.errors import PolicyError, UsageError
 from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole, write_whole
-from sealift.release.signed import VerifiedAgreement
 from sealift.train.approval import (
     Approval,
     ApprovalInfo,

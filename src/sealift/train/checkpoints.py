@@ -17,9 +17,9 @@ from typing import Final, Generic, Self, TypeVar
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, PolicyError, UnavailableError, unreadable
 from sealift.events import Sink, discard, emit
-from sealift.release.checkpointledger import CheckpointLedger
+from sealift.release.client.checkpoints import CheckpointLedger
+from sealift.release.client.shares import FINAL_RULES
 from sealift.release.files import make_folder
-from sealift.release.shares import FINAL_RULES
 from sealift.train.checkpoint import (
     Checkpoint,
     JobBinding,

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from sealift.events import Sink, emit
 from sealift.ids import Role
-from sealift.release.enrol import EnrollingHost, enrol
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.client.enrolment import EnrollingHost, enrol
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import connect

@@ -22,9 +22,9 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import JobError, PolicyError, SealiftError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.receipt import appraise_instance
-from sealift.release.signed import VerifiedAgreement
 from sealift.train.faults import Fault, explain
 from sealift.travel.messages import Output
 

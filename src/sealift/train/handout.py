@@ -16,8 +16,8 @@ from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
-from sealift.release.audit import SignedTreeHead
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.train.approval import ModelName, split_output_key

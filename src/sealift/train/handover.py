@@ -14,8 +14,8 @@ from sealift.codec import decode
 from sealift.crypto.identity import Identity
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
-from sealift.release.signed import VerifiedAgreement
 from sealift.train.approving import open_approved
 from sealift.train.manifest import (
     MANIFEST_NAME,

@@ -8,12 +8,16 @@ from typing import Final
 
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit
-from sealift.release.audit import SignedTreeHead
-from sealift.release.collect import BrokerRefusedError, collect_release, request_head
-from sealift.release.heads import ShownHeads
-from sealift.release.hearing import hear_statements
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.statement import LEFT
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import LEFT
+from sealift.release.client.broker import (
+    BrokerRefusedError,
+    collect_release,
+    request_head,
+)
+from sealift.release.client.statements import hear_statements
+from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.travel.hostsetup import ReleasedResource

@@ -19,10 +19,10 @@ from typing import Final
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit, unfailing
 from sealift.release.agreement import Agreement, KeyLease
-from sealift.release.collect import BrokerRefusedError
-from sealift.release.lease import give_back_lease, prove_lease
-from sealift.release.standing import shortest_lease
-from sealift.release.statement import ENDS
+from sealift.release.agreement.statements import ENDS
+from sealift.release.broker.standing import shortest_lease
+from sealift.release.client.broker import BrokerRefusedError
+from sealift.release.client.lease import give_back_lease, prove_lease
 from sealift.session.session import Session
 from sealift.travel.state import Clock
 from sealift.travel.watcher import Watcher

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest
-from sealift.release.audit import Entry, LogEntry, SignedTreeHead
+from sealift.release.log.entries import Entry, LogEntry, SignedTreeHead
 from sealift.train.manifest import RunManifest
 
 

@@ -17,9 +17,9 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError
 from sealift.ids import Digest
-from sealift.release.audit import SignedTreeHead
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import appraise_instance, require_agreed_cargo
-from sealift.release.signed import VerifiedAgreement
 from sealift.train.plans.plan import SignedPlan
 from sealift.train.totals import Statistic
 
@@ -34,7 +34,7 @@ class RunManifest:
     Attributes:
         level: Assurance level of the accelerator's evidence.
         plan: How the work was laid out.
-        buffers: As the run had it; ``release.receipt.cargo_promise`` says more.
+        buffers: As the run had it; ``release.agreement.explain.cargo_promise`` says more.
         mixed: Whether batches were drawn across several owners' rows.
         sandbox: What kept the recipe in.
         statistics: Totals of ``prepare`` over all owners, by the output rule.

@@ -21,8 +21,8 @@ from sealift.data.schema.schema import Schema
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import check_name
 from sealift.release.agreement import MAX_DIGITS, Resource
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
-from sealift.release.signed import VerifiedAgreement
 
 FORMAT: Final = "sealift-model"
 MAX_FORM_BYTES: Final = 1 << 20

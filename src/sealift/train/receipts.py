@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sealift.attest.evidence import Evidence
 from sealift.crypto.sign import SigningKey
 from sealift.errors import UsageError
-from sealift.release.audit import SignedTreeHead
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
     Receipt,
     SignedReceipt,
@@ -16,7 +17,6 @@ from sealift.release.receipt import (
     instance_bound,
     sign_receipt,
 )
-from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.travel.hostsetup import VisitAccount
 from sealift.travel.settings import TravelSettings

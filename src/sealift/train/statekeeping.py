@@ -7,8 +7,8 @@ from typing import Final
 
 from sealift.errors import UsageError
 from sealift.events import Sink
-from sealift.release.checkpointledger import CheckpointLedger
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.client.checkpoints import CheckpointLedger
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.brokers import BrokerSessions

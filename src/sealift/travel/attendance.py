@@ -18,15 +18,15 @@ from sealift.codec import encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
-from sealift.release.audit import SignedTreeHead
-from sealift.release.collect import request_consistency
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.client.broker import request_consistency
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.files import write_whole
-from sealift.release.heads import HeadStore, log_owner
+from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.heads import HeadStore, log_owner
 from sealift.release.receipt import SignedReceipt, verify_receipt
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.statementdesk import StatementDesk
 from sealift.session.direct.dial import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient

@@ -17,11 +17,11 @@ from typing import Final
 from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Sink, discard, emit, unfailing
 from sealift.ids import Role
-from sealift.release.brokerserver import Broker
-from sealift.release.collect import request_sighting
-from sealift.release.heads import HeadStore
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.server import Broker
+from sealift.release.client.broker import request_sighting
+from sealift.release.log.heads import HeadStore
 from sealift.release.rollback import Sighting
-from sealift.release.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient

@@ -14,7 +14,7 @@ from typing import Final
 
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient

@@ -8,7 +8,7 @@ from sealift.crypto.sign import Signer
 from sealift.errors import PeerError
 from sealift.events import Sink, emit
 from sealift.ids import VisitId
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.lease import Lease, sign_lease
 from sealift.travel.messages import (

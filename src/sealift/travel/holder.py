@@ -20,7 +20,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for
-from sealift.release.audit import SignedTreeHead
+from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
 from sealift.session.direct.dial import PathDialler
 from sealift.session.session import Session

@@ -9,7 +9,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, discard
 from sealift.release.agreement import Resource
-from sealift.release.audit import SignedTreeHead
+from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
 from sealift.session.direct.host import DirectHost
 from sealift.session.session import Session

@@ -18,8 +18,8 @@ from typing import Final
 from sealift.errors import SealiftError, StaleError
 from sealift.events import Sink, discard
 from sealift.release.agreement import KeyLease
-from sealift.release.collect import BrokerRefusedError
-from sealift.release.standing import HEARTBEAT_MISSING, Standing
+from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing
+from sealift.release.client.broker import BrokerRefusedError
 from sealift.travel.state import Clock
 from sealift.travel.watcher import Watcher
 

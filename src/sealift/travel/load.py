@@ -26,7 +26,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource
-from sealift.release.audit import SignedTreeHead
+from sealift.release.log.entries import SignedTreeHead
 from sealift.session.direct.exchange import PathName
 from sealift.session.direct.host import DirectHost, DirectPlace
 from sealift.session.session import Session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sealift.ids import Role
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.session import HANDSHAKE_TIMEOUT_S, Session, connect

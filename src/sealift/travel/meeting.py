@@ -15,8 +15,8 @@ from typing import Final
 
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.statement import SignedStatement
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import SignedStatement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient

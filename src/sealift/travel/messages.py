@@ -16,9 +16,9 @@ from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Digest, Handle, VisitId
 from sealift.release.agreement import Purpose
-from sealift.release.audit import SignedTreeHead
+from sealift.release.agreement.statements import SignedStatement
+from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
-from sealift.release.statement import SignedStatement
 from sealift.session.direct.exchange import DirectOffer, PathName
 from sealift.session.session import Session
 from sealift.travel.lease import SignedLease

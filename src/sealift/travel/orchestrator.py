@@ -19,7 +19,7 @@ from sealift.crypto.sign import Signer
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.granting import Granting
 from sealift.travel.lease import check_seconds

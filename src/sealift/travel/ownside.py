@@ -16,11 +16,11 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import JobError, SealiftError
 from sealift.events import Sink
 from sealift.release.agreement import KeyLease
-from sealift.release.lease import ask_standing
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.standing import Standing, shortest_lease
-from sealift.release.statement import ENDS
-from sealift.release.statementdesk import StatementDesk
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import ENDS
+from sealift.release.broker.standing import Standing, shortest_lease
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.client.lease import ask_standing
 from sealift.session.relay.circuit import Circuit
 from sealift.session.session import Session
 from sealift.travel.leasewatch import LeaseWatch

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Role
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import PeerPolicy
 from sealift.session.relay.envelope import Registry
 from sealift.travel.lease import Lease

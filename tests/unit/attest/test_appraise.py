@@ -320,7 +320,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.errors import SealiftError
-import sealift.release.brokerserver
+import sealift.release.broker.server
 appraiser = Appraiser(accept=(Level(sys.argv[1]),))
 for kind in ("development", "snp", "tdx", "azure", "nvidia", "composite"):
     media_type = f"application/vnd.sealift.{kind}-evidence+json"

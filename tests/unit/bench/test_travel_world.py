@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sealift.lab.bench.travelworld import OverlapWorld
-from sealift.release.signed import load_verified
+from sealift.release.agreement.signed import load_verified
 
 
 @pytest.mark.long

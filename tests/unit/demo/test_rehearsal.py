@@ -15,8 +15,8 @@ from sealift.lab.demo.report.page import render
 from sealift.lab.demo.words import rehearses, say_banner, say_loudly
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.folder import OWNERS
-from sealift.release.signed import load_verified
-from sealift.release.standing import HEARTBEAT_MISSING
+from sealift.release.agreement.signed import load_verified
+from sealift.release.broker.standing import HEARTBEAT_MISSING
 from sealift.train.eventlines import RoleEvent
 from sealift.train.settings import read_job
 from tests.unit.demo.test_report import outcome

@@ -17,7 +17,7 @@ from sealift.lab.demo.tasks import TASKS
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task
 from sealift.lab.demo.world import Travel, make_world
 from sealift.lab.worlds.folder import OWNERS
-from sealift.release.signed import load_signed, verify
+from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.recipe import Recipe
 from sealift.train.settings import read_job
 

@@ -15,11 +15,11 @@ from sealift.codec import encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
-from sealift.release import backup
-from sealift.release.backup import back_up, check_copy, restore, upgrade
-from sealift.release.brokermessages import BrokerRequest
+from sealift.release.broker import backup
+from sealift.release.broker.backup import back_up, check_copy, restore, upgrade
+from sealift.release.broker.messages import BrokerRequest
 from sealift.release.grant import ReleaseRequest
-from sealift.release.vault import FORM, Vault
+from sealift.release.vault.vault import FORM, Vault
 from tests.sim.mutants import without
 from tests.sim.owners import (
     BrokerBox,

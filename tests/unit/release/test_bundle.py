@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import IntegrityError, MalformedError, UnavailableError
-from sealift.release import bundle
-from sealift.release.bundle import (
+from sealift.release.agreement import code as bundle
+from sealift.release.agreement.code import (
     diff_bundles,
     load_bundle,
     measure_bundle,
     read_bundle,
 )
-from sealift.release.codereview import review_code
+from sealift.release.agreement.codereview import review_code
 from sealift.release.visible import visible
 
 

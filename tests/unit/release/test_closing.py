@@ -11,8 +11,8 @@ import pytest
 
 from sealift.crypto.identity import create_identity
 from sealift.errors import UnavailableError
-from sealift.release.auditlog import AuditLog
-from sealift.release.vault import Vault
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.vault.vault import Vault
 
 PAUSE_S = 0.1
 

@@ -10,13 +10,13 @@ import pytest
 
 from sealift.crypto.keys import TOKEN
 from sealift.errors import PolicyError, StaleError
-from sealift.release.audit import LogEntry
-from sealift.release.collect import (
+from sealift.release.client.broker import (
     collect_release,
     request_consistency,
     request_head,
 )
-from sealift.release.logcheck import read_entries, verify_log
+from sealift.release.log.entries import LogEntry
+from sealift.release.log.verify import read_entries, verify_log
 from tests.sim.owners import (
     BrokerBox,
     Consortium,

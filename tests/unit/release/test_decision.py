@@ -28,6 +28,7 @@ from sealift.errors import (
 )
 from sealift.ids import Role
 from sealift.release import decision
+from sealift.release.agreement.signed import verify
 from sealift.release.decision import (
     GRACE_S,
     RULES,
@@ -38,7 +39,6 @@ from sealift.release.facts import Kind, Owner
 from sealift.release.files import is_about_peer
 from sealift.release.grant import ReleaseRequest
 from sealift.release.rollback import Sighting
-from sealift.release.signed import verify
 from tests.sim.decisions import (
     CASES,
     OTHER,

@@ -20,10 +20,10 @@ from sealift.release.agreement import (
     Resource,
     RollbackRule,
 )
-from sealift.release.document import compile_document
+from sealift.release.agreement.document import compile_document
+from sealift.release.agreement.signed import save_signed
+from sealift.release.agreement.starter import Starter
 from sealift.release.files import read_whole
-from sealift.release.signed import save_signed
-from sealift.release.starter import Starter
 from tests.sim.owners import CODE, NOW_S, Consortium, make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"), cell_rows=16)

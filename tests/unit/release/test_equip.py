@@ -17,9 +17,9 @@ from sealift.attest.reference import (
 from sealift.attest.snp.references import SnpReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.equip import equip
-from sealift.release.ledger import Ledger
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.vault.ledger import Ledger
 from tests.sim.memory_ledger import MemoryLedger
 from tests.sim.owners import make_consortium
 

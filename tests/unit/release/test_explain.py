@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sealift.attest.level import Level
 from sealift.release.agreement import ROWS_LEASE, ReleaseRule
-from sealift.release.explain import count, explain
+from sealift.release.agreement.explain import count, explain
 from tests.sim.owners import OUTPUT, make_consortium
 from tests.sim.served import Served
 

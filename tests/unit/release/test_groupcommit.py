@@ -12,11 +12,11 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.release.audit import LogEntry, verify_entry, verify_head
-from sealift.release.auditlog import AuditLog
 from sealift.release.groupcommit import GroupCommit
-from sealift.release.logcheck import verify_log
-from sealift.release.vault import Vault
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import LogEntry, verify_entry, verify_head
+from sealift.release.log.verify import verify_log
+from sealift.release.vault.vault import Vault
 
 MANY = 8
 

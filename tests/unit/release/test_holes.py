@@ -29,8 +29,8 @@ from sealift.release.agreement import (
     ReleaseRule,
     RollbackRule,
 )
-from sealift.release.explain import explain
-from sealift.release.holes import find_holes
+from sealift.release.agreement.explain import explain
+from sealift.release.agreement.holes import find_holes
 from tests.sim.owners import OUTPUT, make_consortium
 
 OPEN = make_consortium().agreement

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Board, RollbackRule
-from sealift.release.audit import Inclusion, LogEntry
-from sealift.release.auditlog import AuditLog
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import Inclusion, LogEntry
 from sealift.release.rollback import (
     Sighting,
     read_sighting,

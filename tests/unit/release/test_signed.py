@@ -13,7 +13,7 @@ from sealift.errors import (
     StaleError,
     UnavailableError,
 )
-from sealift.release.signed import (
+from sealift.release.agreement.signed import (
     MAX_AGREEMENT_BYTES,
     load_signed,
     save_signed,

@@ -9,7 +9,7 @@ import pytest
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError, StaleError, UnavailableError
 from sealift.release.agreement import KeyLease
-from sealift.release.standing import GRACE_S, HEARTBEAT_MISSING, Standings
+from sealift.release.broker.standing import GRACE_S, HEARTBEAT_MISSING, Standings
 from tests.sim.memory_ledger import MemoryLedger
 
 ONE, TWO = (SigningKey.generate().public_key for _ in range(2))

@@ -12,16 +12,16 @@ from sealift.codec import encode
 from sealift.crypto.kdf import Label
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest, Role
-from sealift.release import statementdesk
-from sealift.release.brokermessages import BrokerAnswer, BrokerRequest
-from sealift.release.hearing import obey
-from sealift.release.statement import (
+from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
     save_statement,
     sign_statement,
 )
-from sealift.release.statementdesk import MAX_RIVALS, StatementDesk
+from sealift.release.broker import statements as statementdesk
+from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
+from sealift.release.broker.statements import MAX_RIVALS, StatementDesk
+from sealift.release.client.statements import obey
 from tests.sim.owners import (
     NOW_S,
     BrokerSide,

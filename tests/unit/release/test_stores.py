@@ -12,9 +12,9 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError, UsageError
-from sealift.release import stores as opening
-from sealift.release.brokerserver import Broker
-from sealift.release.stores import (
+from sealift.release.broker import stores as opening
+from sealift.release.broker.server import Broker
+from sealift.release.broker.stores import (
     destroy_keys,
     keep_keys,
     opened_broker,
@@ -25,7 +25,7 @@ from tests.sim.owners import NOW_S, Consortium, make_consortium
 HOLD = """
 import sys
 from pathlib import Path
-from sealift.release.stores import _alone
+from sealift.release.broker.stores import _alone
 with _alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

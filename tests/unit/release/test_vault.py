@@ -22,10 +22,10 @@ from sealift.errors import (
 )
 from sealift.ids import Digest
 from sealift.release import database
-from sealift.release.auditlog import AuditLog
 from sealift.release.checkpoint import CheckpointStatus
-from sealift.release.checkpointstore import JobKey
-from sealift.release.vault import APPLICATION_ID, FORM, Vault
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.vault.checkpoints import JobKey
+from sealift.release.vault.vault import APPLICATION_ID, FORM, Vault
 
 
 @pytest.fixture

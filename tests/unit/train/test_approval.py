@@ -21,9 +21,9 @@ from sealift.errors import (
     UnavailableError,
 )
 from sealift.ids import Digest
-from sealift.release.explain import explain
-from sealift.release.holes import find_holes
-from sealift.release.signed import save_signed
+from sealift.release.agreement.explain import explain
+from sealift.release.agreement.holes import find_holes
+from sealift.release.agreement.signed import save_signed
 from sealift.train.approval import ApproverShare, share_name
 from sealift.train.approving import read_request
 from sealift.train.handover import read_model_manifest

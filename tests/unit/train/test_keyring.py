@@ -10,9 +10,9 @@ import pytest
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import PeerError, UsageError
 from sealift.events import discard
-from sealift.release.brokermessages import Refusal
-from sealift.release.collect import BrokerRefusedError
-from sealift.release.heads import ShownHeads
+from sealift.release.broker.messages import Refusal
+from sealift.release.client.broker import BrokerRefusedError
+from sealift.release.log.heads import ShownHeads
 from sealift.session.session import Session
 from sealift.train import accelerator as module
 from sealift.train import keyring as keyring_module

@@ -10,7 +10,7 @@ from sealift.attest.evidence import Evidence
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest
-from sealift.release.audit import LogEntry, SignedTreeHead, TreeHead
+from sealift.release.log.entries import LogEntry, SignedTreeHead, TreeHead
 from sealift.train.levelproof import head_of, prove_releases
 from sealift.train.manifest import RunManifest
 

@@ -11,7 +11,7 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.crypto.sign import SigningKey
 from sealift.errors import RefusedError
 from sealift.ids import Digest, Role
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.train.manifest import (
     RunManifest,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sealift.errors import JobError, MalformedError, Stopping
-from sealift.release.bundle import load_bundle, measure_bundle, read_bundle
+from sealift.release.agreement.code import load_bundle, measure_bundle, read_bundle
 from sealift.train.containment import Containment, let_through
 from sealift.train.recipe import Recipe
 from sealift.train.tasks import SliceId

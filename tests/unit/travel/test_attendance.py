@@ -11,10 +11,10 @@ import pytest
 from sealift.cli.join import require_kept
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
-from sealift.release.audit import SignedTreeHead, TreeHead, sign_head
+from sealift.release.broker.statements import StatementDesk
 from sealift.release.files import write_whole
-from sealift.release.heads import HeadStore
-from sealift.release.statementdesk import StatementDesk
+from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
+from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.travel.attendance import Attendance, Receipts
 from sealift.travel.served import SERVED_NAME, ServedVisits

@@ -12,7 +12,7 @@ import pytest
 from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, PeerError, SealiftError, StaleError
 from sealift.release.agreement import KeyLease
-from sealift.release.standing import HEARTBEAT_MISSING, Standing
+from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing
 from sealift.travel.leasewatch import MARGIN_S, LeaseWatch
 
 WHO = SigningKey.generate().public_key

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import PeerError, SealiftError
-from sealift.release.statement import SignedStatement, sign_statement
+from sealift.release.agreement.statements import SignedStatement, sign_statement
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session

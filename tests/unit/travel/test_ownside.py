@@ -10,8 +10,12 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Event
-from sealift.release.statement import StatementKind, save_statement, sign_statement
-from sealift.release.statementdesk import StatementDesk
+from sealift.release.agreement.statements import (
+    StatementKind,
+    save_statement,
+    sign_statement,
+)
+from sealift.release.broker.statements import StatementDesk
 from sealift.session.session import Session
 from sealift.travel.ownside import OwnSide
 from tests.sim.owners import NOW_S, Consortium, make_consortium, now

@@ -5,7 +5,7 @@ for) are there, whole and synced, of every shard, or none is, and what a killed 
 left is settled by the next (``staging``); every row that was sealed satisfies the
 schema; the sealed rows and the commitment are of the same bytes. Memory does not grow
 with the table.
-Not here: where the data key is kept (``release.vault``; see ``keep``).
+Not here: where the data key is kept (``release.vault.vault``; see ``keep``).
 """
 
 from __future__ import annotations

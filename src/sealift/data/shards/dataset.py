@@ -33,9 +33,9 @@ from sealift.data.shards.shardset import Keys, Place, ShardOptions, open_shards
 from sealift.data.urls import StorageOptions
 from sealift.errors import UsageError
 from sealift.release.agreement import Resource
+from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
-from sealift.release.stores import opened_vault
-from sealift.release.vault import Vault
+from sealift.release.vault.vault import Vault
 
 CACHED_RECORDS: Final = 8
 OPEN_SHARDS: Final = 64

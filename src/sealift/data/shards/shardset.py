@@ -54,7 +54,7 @@ NO_OPTIONS: Final[StorageOptions] = {}
 
 @runtime_checkable
 class KeySource(Protocol):
-    """Where data keys come from: ``release.vault.Vault`` is one."""
+    """Where data keys come from: ``release.vault.vault.Vault`` is one."""
 
     def fetch(self, resource: str) -> SecretKey:
         """The key of a resource, by its name in the agreement."""

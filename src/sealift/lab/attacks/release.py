@@ -33,15 +33,15 @@ from sealift.lab.attacks.stage import (
 from sealift.lab.worlds.brokers import now_s
 from sealift.lab.worlds.consortium import ONE_HOLDER
 from sealift.release.agreement import Agreement, ReleaseRule
-from sealift.release.audit import Inclusion, TreeHead, sign_head
+from sealift.release.agreement.signed import SignedAgreement, VerifiedAgreement, verify
+from sealift.release.agreement.statements import require_timely, sign_statement
+from sealift.release.broker.stores import keep_keys, opened_broker
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.grant import KeyRelease, ReleaseInfo, open_release, seal_key
-from sealift.release.heads import HeadStore
+from sealift.release.log.entries import Inclusion, TreeHead, sign_head
+from sealift.release.log.heads import HeadStore
 from sealift.release.receipt import SignedReceipt, instance_bound, verify_receipt
-from sealift.release.signed import SignedAgreement, VerifiedAgreement, verify
-from sealift.release.statement import require_timely, sign_statement
-from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import VerifiedPeer
 
 DAY_S: Final = 86400

@@ -21,7 +21,7 @@ from sealift.lab.worlds.consortium import (
     draft,
 )
 from sealift.release.agreement import Resource
-from sealift.release.signed import (
+from sealift.release.agreement.signed import (
     SignedAgreement,
     VerifiedAgreement,
     add_signature,

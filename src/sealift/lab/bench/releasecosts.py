@@ -49,9 +49,9 @@ from sealift.ids import Digest
 from sealift.lab.bench.report import Row, interleaved
 from sealift.lab.worlds.consortium import make_resource
 from sealift.release.agreement import Resource
-from sealift.release.document import compile_document
-from sealift.release.signed import SignedAgreement, add_signature, verify
-from sealift.release.starter import Starter
+from sealift.release.agreement.document import compile_document
+from sealift.release.agreement.signed import SignedAgreement, add_signature, verify
+from sealift.release.agreement.starter import Starter
 
 OWNERS: Final = ("north", "east")
 LAB: Final = "lab"

@@ -29,10 +29,10 @@ from sealift.lab.worlds.brokers import now_s
 from sealift.lab.worlds.consortium import make_resource
 from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
 from sealift.release.agreement import KeyLease, ReleaseRule
-from sealift.release.collect import collect_release
+from sealift.release.broker.stores import keep_keys, opened_broker
+from sealift.release.client.broker import collect_release
+from sealift.release.client.lease import ask_standing, prove_lease
 from sealift.release.equip import equip
-from sealift.release.lease import ask_standing, prove_lease
-from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry

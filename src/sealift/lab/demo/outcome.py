@@ -20,13 +20,13 @@ from sealift.lab.demo.world import Plan, Travel
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
 from sealift.release.agreement import Agreement
-from sealift.release.audit import Entry
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip
 from sealift.release.files import write_whole
-from sealift.release.heads import find_head
-from sealift.release.logcheck import read_entries, verify_log
+from sealift.release.log.entries import Entry
+from sealift.release.log.heads import find_head
+from sealift.release.log.verify import read_entries, verify_log
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
-from sealift.release.signed import VerifiedAgreement, load_verified
 
 if TYPE_CHECKING:
     from sealift.train.manifest import RunManifest

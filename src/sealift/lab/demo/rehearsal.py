@@ -28,9 +28,9 @@ from sealift.lab.guest.image import build_image, find_image, guest_folder
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.lab.worlds.folder import OWNERS, World
-from sealift.release.audit import Entry
-from sealift.release.logcheck import read_entries
-from sealift.release.standing import HEARTBEAT_MISSING
+from sealift.release.broker.standing import HEARTBEAT_MISSING
+from sealift.release.log.entries import Entry
+from sealift.release.log.verify import read_entries
 from sealift.train.eventlines import RoleEvent
 from sealift.train.household import Ended, Household
 from sealift.travel.state import Clock
@@ -108,7 +108,7 @@ def add_host_terms(
     """A starter document that asks for the evidence of one host, and for leases.
 
     Args:
-        document: TOML, as ``release.starter`` writes it.
+        document: TOML, as ``release.agreement.starter`` writes it.
         references: Of the host.
         enrollers: Whose word ties its attestation key to its TPM.
     """

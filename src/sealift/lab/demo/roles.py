@@ -14,7 +14,7 @@ from sealift.errors import JobError
 from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds import holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
-from sealift.release.signed import load_verified
+from sealift.release.agreement.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household, Told
 from sealift.train.settings import read_job

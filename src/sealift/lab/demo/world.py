@@ -40,11 +40,11 @@ from sealift.lab.worlds.folder import (
     clear,
 )
 from sealift.release.agreement import Part
-from sealift.release.document import compile_document
+from sealift.release.agreement.document import compile_document
+from sealift.release.agreement.signed import add_signature, save_signed
+from sealift.release.agreement.starter import Starter
+from sealift.release.broker.stores import keep_keys
 from sealift.release.files import write_failed, write_whole
-from sealift.release.signed import add_signature, save_signed
-from sealift.release.starter import Starter
-from sealift.release.stores import keep_keys
 
 CELL_ROWS: Final = 16  # of few rows, so that a visit may be short
 RECORD_BYTES: Final = 16 << 10  # small, so that a visit has several records

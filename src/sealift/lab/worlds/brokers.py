@@ -24,10 +24,10 @@ from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Role
 from sealift.lab.worlds.consortium import Consortium
 from sealift.lab.worlds.memorytransport import memory_pair
-from sealift.release.brokerserver import Broker
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.server import Broker
+from sealift.release.broker.stores import keep_keys, opened_broker
 from sealift.release.equip import equip
-from sealift.release.signed import VerifiedAgreement
-from sealift.release.stores import keep_keys, opened_broker
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from sealift.travel.peers import expect_at_broker, expect_broker

@@ -32,14 +32,14 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
-from sealift.release.bundle import measure_bundle
-from sealift.release.line import SignedLink
-from sealift.release.signed import (
+from sealift.release.agreement.code import measure_bundle
+from sealift.release.agreement.signed import (
     SignedAgreement,
     VerifiedAgreement,
     add_signature,
     verify,
 )
+from sealift.release.agreement.successors import SignedLink
 from sealift.session.endpoint import Endpoint
 
 Roles = tuple[PartyRole, ...]

@@ -1,10 +1,10 @@
 """The agreement as a whole: one document that every party signs, and every key obeys.
 
-People write TOML (``release/document.py``); what is signed is the canonical JSON of
+People write TOML (``release/agreement/document.py``); what is signed is the canonical JSON of
 ``Agreement``. An ``Agreement`` that exists is consistent: it says exactly what the thing
 that it is about needs, every name leads somewhere, the code's digest is that of its
 files, ``development`` stands alone (rule H7), and a resource's sizes fit each other.
-Consistent is not signed: see ``release/signed.py``.
+Consistent is not signed: see ``release/agreement/signed.py``.
 Source: spec/release.md section Agreement.
 """
 

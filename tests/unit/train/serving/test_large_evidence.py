@@ -19,7 +19,7 @@ from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.attester import TdxAttester
 from sealift.attest.tpm.eventlog import parse
 from sealift.errors import PeerError, PolicyError, RefusedError
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.serve import door
 from sealift.serve.client import connect
 from sealift.serve.door import SHORT_FRAME_BYTES

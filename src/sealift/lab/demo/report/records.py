@@ -21,7 +21,7 @@ from sealift.lab.demo.report.markup import (
 from sealift.lab.demo.words import say_bytes, say_list, say_s
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS
 from sealift.release.agreement import Agreement
-from sealift.release.audit import CheckpointEntry, Entry
+from sealift.release.log.entries import CheckpointEntry, Entry
 from sealift.release.receipt import Receipt
 
 PARTS: Final = {"train": "training", "heldout": "measuring"}

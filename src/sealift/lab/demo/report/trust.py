@@ -28,7 +28,7 @@ from sealift.lab.demo.words import (
     say_sandbox,
 )
 from sealift.lab.worlds.folder import MODEL_OWNER
-from sealift.release.receipt import cargo_promise
+from sealift.release.agreement.explain import cargo_promise
 
 CRYPTOGRAPHY: Final = "cryptography"  # whoever runs the machine
 RECORDS: Final = "checked from records"  # that the parties keep

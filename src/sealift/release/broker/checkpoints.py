@@ -1,0 +1,293 @@
+"""A broker's work on checkpoints: decide, log and sync, change the vault, then answer.
+
+The log comes first, so it may be one step ahead of the vault after a crash; the next
+request brings the vault up to it. A vault that cannot follow was rolled back, and one
+that is ahead has lost its log: neither is served from (rule H14). Whoever claimed a job
+last works on it; earlier instances are refused for good, so that two accelerators never
+write one job's history.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sealift.codec import encode
+from sealift.crypto.hash import sha256
+from sealift.crypto.hpke import seal_key
+from sealift.crypto.identity import Identity
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import SecretKey
+from sealift.errors import MalformedError, PolicyError, SealiftError, StaleError
+from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.keyrelease import Door
+from sealift.release.broker.leases import SessionVisit
+from sealift.release.checkpoint import (
+    CheckpointMark,
+    CheckpointRequest,
+    CheckpointStatus,
+    Deposit,
+    Fetch,
+    Logged,
+    ShareInfo,
+    ShareRelease,
+    rolled_back,
+)
+from sealift.release.facts import Ask, Kind
+from sealift.release.grant import EXPIRY_S
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import CheckpointEntry, CheckpointKind, read_entry
+from sealift.release.vault.checkpoints import CheckpointStore, JobKey
+
+Answered = CheckpointStatus | Logged | ShareRelease
+
+
+class CheckpointDesk:
+    """Keeps one owner's shares under one agreement.
+
+    Args:
+        verified: The agreement that everybody signed.
+        identity: The owner's; signs.
+        store: The shares in its vault.
+        log: Its audit log.
+        door: Asks whether anything may leave.
+        clock: Seconds since 1970, for people who read the log.
+    """
+
+    def __init__(
+        self,
+        verified: VerifiedAgreement,
+        identity: Identity,
+        *,
+        store: CheckpointStore,
+        log: AuditLog,
+        door: Door,
+        clock: Callable[[], float],
+    ) -> None:
+        self._verified = verified
+        self._identity = identity
+        self._store = store
+        self._log = log
+        self._clock = clock
+        self._door = door
+        self._lock = threading.Lock()
+        self._logged = last_logged(log.entries(), verified.digest)
+
+    def answer(self, request: CheckpointRequest, asker: SessionVisit) -> Answered:
+        """Answer one request, or log why not.
+
+        Raises:
+            PolicyError: ``instance-superseded`` and the rules of the decision.
+            StaleError: ``checkpoint-number``, ``checkpoint-rolled-back``.
+            UnavailableError: if vault or log cannot be written.
+        """
+        with self._lock:
+            try:
+                return self._answer(request, asker)
+            except SealiftError as error:
+                self._refuse(request, asker, error)
+                raise
+
+    def _answer(self, request: CheckpointRequest, asker: SessionVisit) -> Answered:
+        asked = Ask(kind=Kind.CHECKPOINT_SHARE, peer=asker.peer)
+        challenge = request.fetch.challenge if request.fetch else None
+        self._door.require(asked, asker, challenge)
+        key = JobKey(self._verified.digest, request.job)
+        status = self._settle(key)
+        if request.claim:
+            return self._claim(key, asker)
+        self._require_worker(key, asker)
+        if request.deposit is not None:
+            return self._deposit(key, request.deposit, status)
+        if request.commit is not None:
+            return self._commit(key, request.commit, status, asker)
+        if request.fetch is not None:
+            return self._release(key, request.fetch, status, asker)
+        return self._finish(key, status, asker)
+
+    def _settle(self, key: JobKey) -> CheckpointStatus:
+        """Bring the vault up to the log; they part only by a crash or a rollback."""
+        entry, status = self._logged.get(key.job), self._store.status(key)
+        lost_log = rolled_back(status.last, "the log of this broker")
+        if entry is None or status.last > entry.number:
+            if status.last:
+                raise lost_log
+            return status
+        lost_vault = rolled_back(entry.number, "the vault of this broker")
+        mark, finished = mark_of(entry), entry.kind == "checkpoint-finish"
+        if not finished and status.committed == mark and status.finished:
+            raise lost_log
+        if not finished and status.committed != mark:
+            if status.pending != mark:
+                raise lost_vault
+            self._store.commit(key)
+        if finished and not status.finished:
+            if status.committed != mark:
+                raise lost_vault
+            self._store.finish(key)
+        return self._store.status(key)
+
+    def _claim(self, key: JobKey, asker: SessionVisit) -> CheckpointStatus:
+        instance = asker.peer.instance
+        if self._store.was_superseded(key, instance):
+            raise _superseded()
+        self._store.claim(key, instance)
+        return self._store.status(key)
+
+    def _require_worker(self, key: JobKey, asker: SessionVisit) -> None:
+        if self._store.worker(key) != asker.peer.instance:
+            raise _superseded()
+
+    def _deposit(
+        self, key: JobKey, deposit: Deposit, status: CheckpointStatus
+    ) -> CheckpointStatus:
+        mark = deposit.mark
+        self._require_split(mark)
+        if mark.number <= status.last:
+            raise _wrong_number(mark, f"{status.last} counts already")
+        self._store.deposit(key, mark, SecretKey(deposit.share))
+        return self._store.status(key)
+
+    def _commit(
+        self,
+        key: JobKey,
+        mark: CheckpointMark,
+        status: CheckpointStatus,
+        asker: SessionVisit,
+    ) -> Logged:
+        """Log, then let it count. A repeated commit is logged again, and harmless."""
+        counts_on = None if status.finished else status.committed
+        if mark not in (counts_on, status.pending):
+            raise _wrong_number(mark, "its share was not deposited here")
+        logged = self._append("checkpoint", key, mark, asker)
+        if status.committed != mark:
+            self._store.commit(key)
+        return logged
+
+    def _release(
+        self, key: JobKey, fetch: Fetch, status: CheckpointStatus, asker: SessionVisit
+    ) -> ShareRelease:
+        """Seal, log and sync, in this order; what is returned may leave."""
+        if fetch.mark != status.committed:
+            raise _wrong_number(fetch.mark, f"{status.last} counts")
+        info = ShareInfo(
+            agreement=key.agreement,
+            job=key.job,
+            mark=fetch.mark,
+            owner=self._identity.name,
+            recipient=asker.th2,
+            challenge=fetch.challenge,
+            expiry_s=EXPIRY_S,
+        )
+        share = self._store.fetch(key, fetch.mark)
+        sealed = seal_key(share, encode(info), asker.peer.hpke)
+        share.wipe()
+        signature = self._identity.sign(
+            Label.CHECKPOINT_SHARE, signed_bytes(sealed, info)
+        )
+        digest = Digest.of(encode(info))
+        logged = self._append("checkpoint-release", key, fetch.mark, asker, info=digest)
+        self._door.require_still(asker.peer)
+        return ShareRelease(info, sealed, signature, logged)
+
+    def _finish(
+        self, key: JobKey, status: CheckpointStatus, asker: SessionVisit
+    ) -> Logged:
+        logged = self._append("checkpoint-finish", key, status.committed, asker)
+        self._store.finish(key)
+        return logged
+
+    def _require_split(self, mark: CheckpointMark) -> None:
+        holders = self._verified.agreement.holders
+        if self._identity.name not in mark.split or not set(mark.split) <= set(holders):
+            raise MalformedError(
+                "the key is split among others",
+                why=f"{', '.join(mark.split)[:80]}; this is {self._identity.name}'s broker",
+                code="checkpoint-split",
+            )
+
+    def _refuse(
+        self, request: CheckpointRequest, asker: SessionVisit, error: SealiftError
+    ) -> None:
+        key = JobKey(self._verified.digest, request.job)
+        if self._door.refused(asker.peer, error):
+            self._append(
+                "checkpoint-refusal", key, request.mark, asker, rule=error.code
+            )
+
+    def _append(
+        self,
+        kind: CheckpointKind,
+        key: JobKey,
+        mark: CheckpointMark | None,
+        asker: SessionVisit,
+        **fields: Any,
+    ) -> Logged:
+        peer, result = asker.peer, asker.peer.result
+        entry = CheckpointEntry(
+            kind=kind,
+            at_s=int(self._clock()),
+            agreement=key.agreement,
+            job=key.job,
+            number=mark.number if mark else 0,
+            sealed=mark.sealed if mark else None,
+            split=mark.split if mark else (),
+            role=peer.role.value,
+            peer=peer.name,
+            instance=peer.instance,
+            session=asker.th2,
+            level=result.standing if result else "",
+            evidence=result.evidence if result else None,
+            **fields,
+        )
+        appended = self._log.append(entry)
+        if kind in _DECIDING:
+            self._logged[key.job] = entry
+        return Logged(appended.entry, appended.inclusion, appended.head)
+
+
+_DECIDING = ("checkpoint", "checkpoint-finish")
+
+
+def last_logged(raws: Iterable[bytes], agreement: Digest) -> dict[str, CheckpointEntry]:
+    """By job, the last entry that says what counts."""
+    last = {}
+    for raw in raws:
+        if b'"checkpoint' not in raw:  # most entries, and parsing takes time
+            continue
+        entry = read_entry(raw)
+        if not isinstance(entry, CheckpointEntry) or entry.kind not in _DECIDING:
+            continue
+        if entry.agreement == agreement:
+            last[entry.job] = entry
+    return last
+
+
+def mark_of(entry: CheckpointEntry) -> CheckpointMark | None:
+    """The checkpoint that an entry is about."""
+    if entry.sealed is None:
+        return None
+    return CheckpointMark(entry.number, entry.sealed, entry.split)
+
+
+def signed_bytes(sealed: bytes, info: ShareInfo) -> bytes:
+    """What an owner signs of a released share; see ``release/grant.py``."""
+    return sealed + sha256(encode(info))
+
+
+def _superseded() -> PolicyError:
+    return PolicyError(
+        "this accelerator does not work on the job any more",
+        why="a newer one took it over",
+        code="instance-superseded",
+    )
+
+
+def _wrong_number(mark: CheckpointMark, why: str) -> StaleError:
+    return StaleError(
+        f"checkpoint {mark.number} is not the next one here",
+        why=why,
+        code="checkpoint-number",
+    )

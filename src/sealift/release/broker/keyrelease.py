@@ -1,0 +1,305 @@
+"""The way out of one owner's broker: ask the decision, seal, count, log and sync; then go.
+
+Keys leave by ``Door.release``, shares of checkpoints by ``release/broker/checkpoints.py``;
+both ask ``Door.require``, which gathers what this broker knows at the moment and has
+``release/decision.py`` decide. If the entry cannot be written, nothing leaves (rule H6).
+Source: spec/release.md sections Decision and Key release.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from sealift.attest.policy import AttestationResult
+from sealift.crypto.identity import Identity
+from sealift.errors import IntegrityError, PolicyError, SealiftError
+from sealift.events import Sink, emit
+from sealift.ids import Digest
+from sealift.release.agreement import Resource
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.leases import LeaseDesk, SessionVisit
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.decision import decide, require_in_force
+from sealift.release.facts import Ask, Kind, Owner, State
+from sealift.release.grant import (
+    EXPIRY_S,
+    KeyRelease,
+    ReleaseInfo,
+    ReleaseRequest,
+    SealedKey,
+    info_digest,
+    seal_key,
+)
+from sealift.release.log.auditlog import Appended, AuditLog
+from sealift.release.log.entries import LogEntry
+from sealift.release.rollbackgate import RollbackGate
+from sealift.release.vault.vault import Vault
+from sealift.session.endpoint import VerifiedPeer
+
+# Whoever reaches the relay can be refused as often as it likes: strangers must not fill
+# the disk that releases need.
+MAX_UNPROVEN: Final = 1000
+
+
+class Door:
+    """Lets out what one owner's broker keeps. Threads may share it.
+
+    Args:
+        verified: The agreement that everybody signed.
+        identity: The owner's; signs.
+        vault: The owner's keys; which agreement is in force; uses.
+        log: Its audit log.
+        statements: What parties say of the agreement.
+        gate: What owners said of the last one.
+        leases: Of released keys.
+        clock: Seconds since 1970.
+        monotonic: Seconds that never go back.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self,
+        verified: VerifiedAgreement,
+        identity: Identity,
+        vault: Vault,
+        log: AuditLog,
+        *,
+        statements: StatementDesk,
+        gate: RollbackGate,
+        leases: LeaseDesk,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        sink: Sink,
+    ) -> None:
+        self._verified = verified
+        self._identity = identity
+        self._owner = Owner(identity.name, identity.public_key)
+        self._vault = vault
+        self._ledger = vault.ledger
+        self._log = log
+        self._statements = statements
+        self._gate = gate
+        self._leases = leases
+        self._clock = clock
+        self._monotonic = monotonic
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._challenges: set[bytes] = set()
+        self._unproven = 0
+
+    def release(self, request: ReleaseRequest, visit: SessionVisit) -> KeyRelease:
+        """The key that is asked for, sealed to the session; it may leave.
+
+        Raises:
+            RefusedError: its ``code`` names the rule that failed; it was logged, unless
+                too many without evidence were.
+            UnavailableError: if the entry cannot be written: then nothing leaves.
+        """
+        peer = visit.peer
+        kind = Kind.MODEL_KEY if request.purpose == "model" else Kind.DATA_KEY
+        asked = Ask(
+            kind=kind, peer=peer, resource=request.resource, purpose=request.purpose
+        )
+        try:
+            self.require(asked, visit, request.challenge)
+            resource = self._verified.resource(request.resource)
+            sealed = self._seal(request, visit)
+            use = self._debit(resource, peer)
+            self._leases.grant(peer, resource, visit.judged_after_s)
+            info = info_digest(sealed.info)
+            logged = self._append_asked(request, visit, info=info, use=use)
+            self.require_still(peer)
+        except SealiftError as error:
+            if self.refused(peer, error):
+                self._append_asked(request, visit, rule=error.code)
+            raise
+        self.tell("release.granted", resource=resource.name, peer=peer.name)
+        return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
+
+    def require(self, asked: Ask, visit: SessionVisit, challenge: bytes | None) -> None:
+        """Return if it may leave now; the challenge is spent then.
+
+        Args:
+            asked: By the peer of the session.
+            visit: The session.
+            challenge: Of the answer; None where nothing leaves by it.
+
+        Raises:
+            RefusedError: see ``decide``.
+        """
+        fresh = challenge is None or self._spend(challenge)
+        try:
+            decide(asked, self._state(asked, visit, fresh=fresh))
+        except SealiftError:
+            if fresh and challenge is not None:
+                with self._lock:  # it let nothing go, and its asker may ask again
+                    self._challenges.discard(challenge)
+            raise
+
+    def require_in_force(self) -> None:
+        """A successor, or a statement, may have come while this broker runs.
+
+        Raises:
+            PolicyError: ``agreement-vetoed``, ``agreement-cancelled``, ``owner-left``.
+            StaleError: ``agreement-superseded``.
+        """
+        verified, ended = self._statements.judged()
+        line = verified.agreement.name
+        in_force = self._vault.in_force(line)
+        require_in_force(
+            State(
+                owner=self._owner,
+                verified=verified,
+                at_s=self._clock(),
+                ended=ended,
+                revoked="",
+                in_force=in_force,
+            )
+        )
+
+    def require_still(self, peer: VerifiedPeer) -> None:
+        """To sync an entry takes its time: what came meanwhile counts.
+
+        Raises:
+            PolicyError, StaleError: see ``require_in_force``, or ``lease-revoked``.
+        """
+        self.require_in_force()
+        self._leases.admit(peer)
+
+    def refused(self, peer: VerifiedPeer, error: SealiftError) -> bool:
+        """Tell of a refusal; whether it is to be logged."""
+        self.tell("release.refused", rule=error.code, peer=peer.name)
+        return self.may_log(peer.result)
+
+    def may_log(self, result: AttestationResult | None) -> bool:
+        """Count one refusal of a peer with this result; whether it is to be logged."""
+        with self._lock:
+            self._unproven += result is None
+            return result is not None or self._unproven <= MAX_UNPROVEN
+
+    def append(self, kind: str, **fields: object) -> Appended:
+        """Write an entry into the log and sync it."""
+        entry = LogEntry(
+            kind=kind,  # type: ignore[arg-type]
+            at_s=int(self._clock()),
+            agreement=self._verified.digest,
+            **fields,  # type: ignore[arg-type]
+        )
+        return self._log.append(entry)
+
+    def tell(self, kind: str, **fields: str) -> None:
+        """Emit an event of this owner's broker."""
+        emit(self._sink, kind, owner=self._owner.name, **fields)
+
+    def _state(self, asked: Ask, visit: SessionVisit, *, fresh: bool) -> State:
+        verified, ended = self._statements.judged()
+        line, ledger, instance = (
+            verified.agreement.name,
+            self._ledger,
+            asked.peer.instance,
+        )
+        share = asked.kind is Kind.CHECKPOINT_SHARE
+        own = verified.agreement.resources_of(self._owner.name)
+        return State(
+            owner=self._owner,
+            verified=verified,
+            at_s=self._clock(),
+            ended=ended,
+            revoked=ledger.revoked(instance),
+            in_force=self._vault.in_force(line),
+            sightings=self._gate.sightings,
+            host=self._leases.host(instance),
+            evidence_age_s=self._monotonic() - visit.judged_after_s,
+            uses={
+                each.name: ledger.uses(line, each.name)
+                for each in own
+                if each.rule.max_uses and each.name == asked.resource
+            },
+            held=ledger.held(line, instance) if share else frozenset(),
+            fresh=fresh,
+        )
+
+    def _spend(self, challenge: bytes) -> bool:
+        with self._lock:
+            fresh = challenge not in self._challenges
+            self._challenges.add(challenge)
+        return fresh
+
+    def _seal(self, request: ReleaseRequest, visit: SessionVisit) -> SealedKey:
+        info = ReleaseInfo(
+            agreement=self._verified.digest,
+            resource=request.resource,
+            purpose=request.purpose,
+            owner=self._owner.name,
+            recipient=visit.th2,
+            challenge=request.challenge,
+            expiry_s=EXPIRY_S,
+        )
+        data_key = self._vault.fetch(request.resource)
+        try:
+            return seal_key(
+                data_key, info, recipient=visit.peer.hpke, owner=self._identity
+            )
+        finally:
+            data_key.wipe()
+
+    def _debit(self, resource: Resource, peer: VerifiedPeer) -> int:
+        """One more use of the key, counted before it leaves, and who gets it."""
+        line, limit = self._verified.agreement.name, resource.rule.max_uses
+        return self._ledger.debit(line, resource.name, limit, peer.instance)
+
+    def _append_asked(
+        self,
+        request: ReleaseRequest,
+        visit: SessionVisit,
+        *,
+        rule: str = "",
+        info: Digest | None = None,
+        use: int = 0,
+    ) -> Appended:
+        peer, result = visit.peer, visit.peer.result
+        return self.append(
+            "refusal" if rule else "release",
+            resource=request.resource[:63],
+            purpose=request.purpose,
+            role=peer.role.value,
+            peer=peer.name,
+            instance=peer.instance,
+            session=visit.th2,
+            level=result.standing if result else "",
+            evidence=result.evidence if result else None,
+            rule=rule,
+            info=info,
+            use=use,
+            epoch=self._ledger.epoch(),
+        )
+
+
+def bring_into_force(
+    verified: VerifiedAgreement, identity: Identity, vault: Vault
+) -> None:
+    """Begin to serve an agreement, if its owner signed it and its keys are the agreed.
+
+    Raises:
+        PolicyError: ``owner-unsigned``, ``owner-left``.
+        IntegrityError: ``other-key``, what every release would fail of later.
+        StaleError: ``agreement-superseded``, ``agreement-line``.
+    """
+    if verified.require_owner_signed(identity.name).sign != identity.public_key:
+        raise PolicyError(
+            f"the agreement names another key for {identity.name}",
+            fix="Use the identity that signed it",
+            code="owner-unsigned",
+        )
+    held = vault.resources()
+    for resource in verified.agreement.resources_of(identity.name):
+        if resource.name in held and held[resource.name] != resource.key:
+            raise IntegrityError(
+                f"the vault's key of {resource.name} is not the agreement's",
+                why="the table was sealed again after the agreement was made",
+                fix="Use the vault of that time, or sign a successor",
+                code="other-key",
+            )
+    vault.activate(verified)

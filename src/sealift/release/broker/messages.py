@@ -1,0 +1,154 @@
+"""What is asked of a broker and what it answers, as records of the codec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.crypto.sign import PublicKey
+from sealift.crypto.tpmcredential import Credential
+from sealift.errors import MalformedError
+from sealift.release.agreement.statements import SignedStatement
+from sealift.release.broker.standing import Standing
+from sealift.release.checkpoint import (
+    CheckpointRequest,
+    CheckpointStatus,
+    Logged,
+    ShareRelease,
+)
+from sealift.release.grant import KeyRelease, ReleaseRequest
+from sealift.release.log.entries import Inclusion, SignedTreeHead
+
+MAX_WAIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyRequest:
+    """Asks for the proof that the log of ``second`` entries continues the first."""
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """About leases of released keys.
+
+    Attributes:
+        action: ``prove``: this session was renewed with fresh evidence since the last
+            answer. ``give-back``: the keys are needed no more. ``ask``: where does
+            ``instance`` stand?
+        instance: For ``ask``; the answer waits until it stands badly, or ``wait_s``.
+        wait_s: For ``ask``: longest wait, in seconds.
+    """
+
+    action: Literal["prove", "give-back", "ask"]
+    instance: PublicKey | None = None
+    wait_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.instance is not None) != (self.action == "ask"):
+            raise MalformedError("only asking names an instance", field="instance")
+        if not 0 <= self.wait_s <= MAX_WAIT_S:
+            raise MalformedError("too long a wait", field="wait_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Shows that an owner's log holds the entry of an agreement that it serves."""
+
+    entry: bytes
+    inclusion: Inclusion
+    head: SignedTreeHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolRequest:
+    """One of two steps: show the keys, answer the credential."""
+
+    begin: EnrolmentRequest | None = None
+    answer: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if (self.begin is None) == (self.answer is None):
+            raise MalformedError("enrolling has two steps, one at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRequest:
+    """One question. Exactly one field is set.
+
+    Attributes:
+        release: Asks for a key.
+        head: Asks for the latest head.
+        consistency: Asks for a proof between two heads.
+        checkpoint: About a job's checkpoint.
+        lease: About a lease: ours, or where an instance stands.
+        enrol: From a host that has no evidence of a TPM yet.
+        sighting: From another owner's broker: which agreement is served here?
+        statement: From a party: obey this from now on. The answer shows all.
+        statements: What has been said of the agreement?
+    """
+
+    release: ReleaseRequest | None = None
+    head: bool = False
+    consistency: ConsistencyRequest | None = None
+    checkpoint: CheckpointRequest | None = None
+    lease: LeaseRequest | None = None
+    enrol: EnrolRequest | None = None
+    sighting: bool = False
+    statement: SignedStatement | None = None
+    statements: bool = False
+
+    def __post_init__(self) -> None:
+        asked = (
+            self.release,
+            self.consistency,
+            self.checkpoint,
+            self.lease,
+            self.enrol,
+            self.head or None,
+            self.sighting or None,
+            self.statement,
+            self.statements or None,
+        )
+        if sum(each is not None for each in asked) != 1:
+            raise MalformedError("a broker is asked one thing at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not: the rule's stable name and one line for people."""
+
+    rule: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """The answer. Exactly one is set.
+
+    Attributes:
+        status: To a claim and a deposit.
+        logged: To a commit and a finish.
+        share: To a fetch.
+        standing: To everything about leases.
+        credential: To a host that begins to enrol.
+        enrolment: To its answer.
+        served: To another broker: the entry with which serving began.
+        statements: Each signed by whom it names; nothing of them is verified.
+    """
+
+    release: KeyRelease | None = None
+    refusal: Refusal | None = None
+    head: SignedTreeHead | None = None
+    proof: tuple[bytes, ...] | None = None
+    status: CheckpointStatus | None = None
+    logged: Logged | None = None
+    share: ShareRelease | None = None
+    standing: Standing | None = None
+    credential: Credential | None = None
+    enrolment: SignedEnrolment | None = None
+    served: Served | None = None
+    statements: tuple[SignedStatement, ...] | None = None

@@ -1,0 +1,320 @@
+"""A broker at work: decide, seal, log and sync, then answer. In this order (rule H6).
+
+If the entry cannot be written, no key leaves. Refusals are entries too, also those of
+a handshake that failed before anything was asked. One thread may serve one session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from sealift.attest.tpm.enrolment import Enrolment
+from sealift.codec import encode
+from sealift.crypto.identity import Identity
+from sealift.crypto.sign import PublicKey
+from sealift.errors import (
+    EvidenceError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    StaleError,
+    UnavailableError,
+)
+from sealift.events import Sink, discard, unfailing
+from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import ENDS
+from sealift.release.broker.checkpoints import CheckpointDesk
+from sealift.release.broker.enrolment import EnrolDesk
+from sealift.release.broker.keyrelease import Door, bring_into_force
+from sealift.release.broker.leases import LeaseDesk, SessionVisit
+from sealift.release.broker.messages import (
+    BrokerAnswer,
+    BrokerRequest,
+    EnrolRequest,
+    Refusal,
+    Served,
+)
+from sealift.release.broker.standing import Standings, shortest_lease
+from sealift.release.broker.statements import StatementDesk
+from sealift.release.checkpoint import (
+    CheckpointRequest,
+    CheckpointStatus,
+    Logged,
+)
+from sealift.release.decision import require_reader, require_same_agreement
+from sealift.release.facts import Owner
+from sealift.release.files import is_about_peer
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import SignedTreeHead
+from sealift.release.rollback import Sighting
+from sealift.release.rollbackgate import RollbackGate
+from sealift.release.vault.vault import Vault
+from sealift.session.endpoint import VerifiedPeer
+
+if TYPE_CHECKING:  # what arrives is looked at through the records of the core
+    from sealift.session.session import Session
+
+MAX_REQUESTS_PER_SESSION: Final = 256
+
+
+class Broker:
+    """Serves one owner's resources under one agreement.
+
+    Args:
+        verified: The agreement that everybody signed.
+        identity: The owner's.
+        vault: Its keys; remembers the agreement in force.
+        log: Its audit log.
+        clock: Seconds since 1970: for validity that was agreed on, and for people.
+        monotonic: Seconds that never go back: for leases (rule H5).
+        sink: Where events go.
+        statements: What parties say of the agreement meanwhile.
+
+    Attributes:
+        gate: Asks the owners which agreement was the last.
+        leases: Of released keys.
+        statements: What parties said of the agreement.
+
+    Raises:
+        PolicyError: if the owner did not sign the agreement.
+        StaleError: if a later agreement was in force here.
+        IntegrityError: if a key in the vault is not the one that was agreed on.
+    """
+
+    def __init__(
+        self,
+        verified: VerifiedAgreement,
+        identity: Identity,
+        *,
+        vault: Vault,
+        log: AuditLog,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+        sink: Sink = discard,
+        statements: StatementDesk | None = None,
+    ) -> None:
+        self._verified = verified
+        self._log = log
+        self._monotonic = monotonic
+        bring_into_force(verified, identity, vault)
+        own = Sighting(identity.name, verified.agreement.number, verified.digest)
+        self.gate = RollbackGate(verified.agreement, own)
+        self.statements = statements or StatementDesk(verified, clock=clock)
+        self.leases = LeaseDesk(
+            Owner(identity.name, identity.public_key),
+            Standings(vault.ledger),
+            terms=shortest_lease(verified.agreement.resources_of(identity.name)),
+            record=self._record_revocation,
+            monotonic=monotonic,
+        )
+        self._enrolling = EnrolDesk(
+            verified, identity, record=self._record_enrolment, clock=clock
+        )
+        self._door = Door(
+            verified,
+            identity,
+            vault,
+            log,
+            statements=self.statements,
+            gate=self.gate,
+            leases=self.leases,
+            clock=clock,
+            monotonic=monotonic,
+            sink=unfailing(sink),
+        )
+        self._desk = CheckpointDesk(
+            verified,
+            identity,
+            store=vault.checkpoints,
+            log=log,
+            door=self._door,
+            clock=clock,
+        )
+        self._served = self._door.append("agreement")
+
+    def serve(
+        self,
+        session: Session,
+        timeout_s: float | None = None,
+        *,
+        accepted_at_s: float = 0.0,
+    ) -> None:
+        """Answer one session until its peer closes it or falls silent."""
+        visit = SessionVisit(session, self._monotonic, accepted_at_s)
+        asked = 0
+        while asked < MAX_REQUESTS_PER_SESSION:
+            try:
+                request = session.receive_message(BrokerRequest, timeout_s)
+            except PeerError:
+                return
+            except (EvidenceError, PolicyError, StaleError) as error:
+                # A renewal was refused. What was altered on the way is none: whoever
+                # asked begins another session, and goes on within its lease.
+                self.leases.fail(session.peer, error)
+                raise
+            except MalformedError as error:
+                self._refuse_unread(error, session)
+                raise
+            asked += request.lease is None
+            answer = self.answer(request, session, visit)
+            visit.answered()
+            session.send_message(answer)
+
+    def answer(
+        self,
+        request: BrokerRequest,
+        session: Session,
+        visit: SessionVisit,
+    ) -> BrokerAnswer:
+        """Answer one request; a refusal is an answer too."""
+        try:
+            return self._answer(request, session, visit)
+        except SealiftError as error:
+            if is_about_peer(error):
+                return BrokerAnswer(refusal=Refusal(error.code, str(error)))
+            self._door.tell("broker.failed", rule=error.code, peer=session.peer.name)
+            line = "the broker cannot answer now; its own output says why"
+            return BrokerAnswer(refusal=Refusal(error.code, line))
+
+    def record_refused_handshake(
+        self, error: SealiftError, *, role: str = "", name: str = ""
+    ) -> None:
+        """Log a peer whose handshake was refused: it never came to ask.
+
+        Only so many per process: strangers must not fill the disk that releases need.
+        """
+        if not isinstance(error, (RefusedError, MalformedError)):
+            return
+        self._door.tell("release.refused", rule=error.code, peer=name)
+        if self._door.may_log(None):
+            self._record_refused(error, role=role, peer=name[:63])
+
+    def obey_statements(self) -> None:
+        """End every lease once a statement, or its time, ended what keys go by.
+
+        Raises:
+            SealiftError: why nothing is released now, though leases go on.
+        """
+        try:
+            self._door.require_in_force()
+        except SealiftError as error:
+            if error.code not in ENDS:
+                raise
+            self.leases.revoke_open(error.code)
+
+    def require_ready(self) -> None:
+        """What must hold for any release at all.
+
+        Raises:
+            StaleError: ``agreement-superseded``.
+            UnavailableError: if vault or log cannot be read.
+        """
+        self._door.require_in_force()
+        self._log.head()
+
+    def open_leases(self) -> int:
+        """How many instances hold keys under a lease now."""
+        return self.leases.open_leases()
+
+    @property
+    def verified(self) -> VerifiedAgreement:
+        """The agreement that it serves."""
+        return self._verified
+
+    def head(self) -> SignedTreeHead:
+        """The latest signed head of this broker's log."""
+        return self._log.head()
+
+    def _answer(
+        self, request: BrokerRequest, session: Session, visit: SessionVisit
+    ) -> BrokerAnswer:
+        if request.release is not None:
+            return BrokerAnswer(release=self._door.release(request.release, visit))
+        if request.checkpoint is not None:
+            return self._answer_checkpoint(request.checkpoint, visit)
+        self.leases.admit(session.peer)
+        require_same_agreement(session.peer, self._verified)
+        if request.enrol is not None:
+            return self._enrol(request.enrol, session)
+        if request.lease is not None:
+            return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
+        require_reader(session.peer, self._verified)
+        if request.statement is not None:
+            self.statements.admit(request.statement)
+            with suppress(SealiftError):  # it is kept: the watch obeys it as well
+                self.obey_statements()
+        if request.statements or request.statement is not None:
+            return BrokerAnswer(statements=self.statements.known())
+        if request.sighting:
+            self._door.require_in_force()  # or we would say that it is the last one here
+            served = self._served
+            answer = Served(served.entry, served.inclusion, served.head)
+            return BrokerAnswer(served=answer)
+        if request.consistency is not None:
+            wanted = request.consistency
+            return BrokerAnswer(
+                proof=self._log.consistency(wanted.first, wanted.second)
+            )
+        return BrokerAnswer(head=self._log.head())
+
+    def _enrol(self, request: EnrolRequest, session: Session) -> BrokerAnswer:
+        if request.begin is not None:
+            credential = self._enrolling.begin(request.begin, session.th2)
+            return BrokerAnswer(credential=credential)
+        assert request.answer is not None
+        signed = self._enrolling.finish(request.answer, session.peer, session.th2)
+        return BrokerAnswer(enrolment=signed)
+
+    def _answer_checkpoint(
+        self, request: CheckpointRequest, visit: SessionVisit
+    ) -> BrokerAnswer:
+        answered = self._desk.answer(request, visit)
+        if request.commit is not None:
+            number = str(request.commit.number)
+            self._door.tell("checkpoint.committed", job=request.job, number=number)
+        if isinstance(answered, CheckpointStatus):
+            return BrokerAnswer(status=answered)
+        if isinstance(answered, Logged):
+            return BrokerAnswer(logged=answered)
+        return BrokerAnswer(share=answered)
+
+    def _refuse_unread(self, error: MalformedError, session: Session) -> None:
+        """What is no question may have been one about a key; its session is over."""
+        peer = session.peer
+        if self._door.refused(peer, error):
+            self._record_refused(
+                error,
+                role=peer.role.value,
+                peer=peer.name,
+                instance=peer.instance,
+                session=session.th2,
+            )
+        with suppress(SealiftError):  # it may be over already
+            refusal = Refusal(error.code, str(error))
+            session.send_message(BrokerAnswer(refusal=refusal))
+
+    def _record_refused(self, error: SealiftError, **peer: object) -> None:
+        try:
+            self._door.append("refusal", rule=error.code, **peer)
+        except UnavailableError as failure:
+            self._door.tell("broker.failed", rule=failure.code, peer=str(peer["peer"]))
+
+    def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
+        self._door.tell("lease.revoked", rule=rule, peer=instance.to_text())
+        self._door.append("revocation", instance=instance, rule=rule, epoch=epoch)
+
+    def _record_enrolment(self, peer: VerifiedPeer, enrolment: Enrolment) -> None:
+        self._door.tell("host.enrolled", peer=peer.name)
+        self._door.append(
+            "enrolment",
+            role=peer.role.value,
+            peer=peer.name,
+            instance=peer.instance,
+            info=Digest.of(encode(enrolment)),
+        )

@@ -1,0 +1,1 @@
+"""The vault: keys and shares at rest, and what a broker must never forget."""

@@ -1,0 +1,165 @@
+"""What a broker must never forget, beside keys and log: uses, who has what, revocations.
+
+In the vault's file. Every change is on the disk before the call returns, so a use is debited before its key leaves (rule H6), and a revoked
+instance stays revoked over restarts. An older copy of the file brings older memory
+back: the audit log, and the heads that others kept, show that it happened.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sealift.crypto.sign import PublicKey
+from sealift.errors import PolicyError
+from sealift.release.decision import require_use
+from sealift.release.groupcommit import GroupCommit
+from sealift.release.vault.vaultfile import VaultFile
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS uses (
+    line TEXT NOT NULL, resource TEXT NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (line, resource)) STRICT;
+CREATE TABLE IF NOT EXISTS holders (
+    line TEXT NOT NULL, instance TEXT NOT NULL, resource TEXT NOT NULL,
+    PRIMARY KEY (line, instance, resource)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revocations (
+    epoch INTEGER PRIMARY KEY, instance TEXT NOT NULL UNIQUE, rule TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS seen (
+    name TEXT PRIMARY KEY, number INTEGER NOT NULL) STRICT
+"""
+
+
+def mark_owner(connection: sqlite3.Connection, owner: PublicKey) -> None:
+    """Write down whose vault it is, so that damage is not taken for another identity."""
+    connection.execute("INSERT INTO seen VALUES (?, 1)", (_owner_name(owner),))
+
+
+def is_owned(connection: sqlite3.Connection, owner: PublicKey) -> bool:
+    """Whether the vault says that it is this party's."""
+    query = "SELECT 1 FROM seen WHERE name = ?"
+    return connection.execute(query, (_owner_name(owner),)).fetchone() is not None
+
+
+def _owner_name(owner: PublicKey) -> str:
+    return f"owner/{owner.to_text()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    line: str
+    resource: str
+    limit: int
+    instance: PublicKey
+
+
+class Ledger:
+    """The ledger in one vault; ``Vault.ledger`` makes it."""
+
+    def __init__(self, file: VaultFile) -> None:
+        self._file = file
+        self._debiting = GroupCommit(self._debit)
+
+    def debit(self, line: str, resource: str, limit: int, instance: PublicKey) -> int:
+        """Count one more use of a resource's key; its number, from 1.
+
+        Uses that come together are counted in one transaction.
+
+        Args:
+            line: Name of the line of agreements; successors go on counting.
+            resource: Its name.
+            limit: Most uses; 0 for any number.
+            instance: Who gets it.
+
+        Raises:
+            PolicyError: ``uses-exhausted``; nothing was counted.
+        """
+        return self._debiting.run(_Use(line, resource, limit, instance))
+
+    def uses(self, line: str, resource: str) -> int:
+        """How often it was counted."""
+        with self._file.reading() as connection:
+            return _count(connection, line, resource)
+
+    def held(self, line: str, instance: PublicKey) -> frozenset[str]:
+        """Resources whose keys were counted for an instance."""
+        query = "SELECT resource FROM holders WHERE line = ? AND instance = ?"
+        with self._file.reading() as connection:
+            rows = connection.execute(query, (line, instance.to_text())).fetchall()
+        return frozenset(row[0] for row in rows)
+
+    def revoke(self, instance: PublicKey, rule: str) -> int:
+        """An instance gets nothing any more; the key epoch that begins with it.
+
+        Revoking it again changes nothing.
+        """
+        with self._file.writing() as connection:
+            connection.execute(
+                "INSERT INTO revocations (instance, rule) VALUES (?, ?) "
+                "ON CONFLICT (instance) DO NOTHING",
+                (instance.to_text(), rule),
+            )
+            return _epoch(connection)
+
+    def revoked(self, instance: PublicKey) -> str:
+        """The rule that an instance was revoked for; empty if it was not."""
+        query = "SELECT rule FROM revocations WHERE instance = ?"
+        with self._file.reading() as connection:
+            row = connection.execute(query, (instance.to_text(),)).fetchone()
+        return str(row[0]) if row else ""
+
+    def epoch(self) -> int:
+        """The key epoch: how many instances were revoked."""
+        with self._file.reading() as connection:
+            return _epoch(connection)
+
+    def remember(self, name: str, number: int) -> None:
+        """A numbered thing was used; the number remembered never falls."""
+        with self._file.writing() as connection:
+            connection.execute(
+                "INSERT INTO seen VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
+                "SET number = max(number, excluded.number)",
+                (name, number),
+            )
+
+    def remembered(self, name: str) -> int:
+        """The highest number remembered, or 0."""
+        query = "SELECT number FROM seen WHERE name = ?"
+        with self._file.reading() as connection:
+            row = connection.execute(query, (name,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def _debit(self, uses: Sequence[_Use]) -> list[int | Exception]:
+        with self._file.writing() as connection:
+            return [_debit_one(connection, use) for use in uses]
+
+
+def _debit_one(connection: sqlite3.Connection, use: _Use) -> int | Exception:
+    """The number of the last use, or why it may not be: then nothing was counted."""
+    last = _count(connection, use.line, use.resource) + 1
+    try:
+        require_use(last, use.limit, use.resource)
+    except PolicyError as error:
+        return error
+    connection.execute(
+        "INSERT OR REPLACE INTO uses VALUES (?, ?, ?)", (use.line, use.resource, last)
+    )
+    connection.execute(
+        "INSERT OR IGNORE INTO holders VALUES (?, ?, ?)",
+        (use.line, use.instance.to_text(), use.resource),
+    )
+    return last
+
+
+def _count(connection: sqlite3.Connection, line: str, resource: str) -> int:
+    row = connection.execute(
+        "SELECT count FROM uses WHERE line = ? AND resource = ?", (line, resource)
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _epoch(connection: sqlite3.Connection) -> int:
+    query = "SELECT count(*) FROM revocations"
+    return int(connection.execute(query).fetchone()[0])
