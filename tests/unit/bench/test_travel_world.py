@@ -8,6 +8,7 @@ import pytest
 
 from sealift.lab.bench.travelworld import OverlapWorld
 from sealift.release.agreement.signed import load_verified
+from sealift.train.settings import read_job
 
 
 @pytest.mark.long
@@ -18,3 +19,4 @@ def test_everybody_signed_the_agreement_of_the_overlap_world(tmp_path: Path) -> 
     verified = load_verified(world.path / "agreement.json")
 
     assert verified.agreement.travel.buffers == 2
+    assert read_job(world.job(2, 0)).travel.buffers == 2

@@ -17,16 +17,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from sealift.attest.level import Level
-from sealift.attest.tpm.references import TpmReferences
-from sealift.codec import decode
-from sealift.crypto.identity import Card, create_identity
-from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
-from sealift.lab.bench.harness import Answer, Peer, unpack
-from sealift.lab.bench.parties import agree
+from sealift.lab.bench.harness import Answer, Peer
 from sealift.lab.bench.releasecosts import (
     measure_deploy,
     measure_ima,
@@ -35,7 +29,6 @@ from sealift.lab.bench.releasecosts import (
 from sealift.lab.bench.releaseends import HEARTBEAT_S
 from sealift.lab.bench.releaserevocation import measure_revocation
 from sealift.lab.bench.report import BenchReport, Row, distribution, start_report
-from sealift.release.agreement import References, TravelRule
 
 NEW_SESSION: Final = "development evidence, a new session each"
 STANDING: Final = "development evidence, sessions that stand"
@@ -120,42 +113,29 @@ class ReleaseCast:
         entries: int = 0,
         heartbeat_s: float | None = None,
     ) -> None:
+        names = ["RelayEnd", "BrokerEnd", *["ClientEnd"] * clients]
         with ExitStack() as stack:
-            self._start(stack, clients)
+            ends = (Peer.start(f"releaseends:{name}") for name in names)
+            self.relay, self.broker, *self.clients = map(stack.enter_context, ends)
             self._join(folder, entries, heartbeat_s)
             self._stack = stack.pop_all()
 
-    def _start(self, stack: ExitStack, clients: int) -> None:
-        names = ["RelayEnd", "BrokerEnd", *["ClientEnd"] * clients]
-        ends = (Peer.start(f"releaseends:{name}") for name in names)
-        self.relay, self.broker, *self.clients = map(stack.enter_context, ends)
-
     def _join(self, folder: Path, entries: int, heartbeat_s: float | None) -> None:
         """Everybody, under one agreement."""
-        made = self.broker.ask("make", heartbeat_s=heartbeat_s)
-        terms: dict[str, Any] = {"travel": TravelRule(1, 3600.0)}
-        if entries:
-            told = self.clients[0].ask("host", entries=entries)["references"]
-            enroller = decode(Card, unpack(made["card"])).sign
-            tpm = decode(TpmReferences, unpack(told))
-            terms["references"] = References((), enrollers=(enroller,), tpm=tpm)
-            terms["rehearse"] = Level.ATTESTED_HOST
-        else:
-            keys = (each.ask("attester")["key"] for each in self.clients)
-            terms["references"] = References(tuple(map(PublicKey.from_text, keys)))
-        signed = agree(self.broker, create_identity("operator"), made, **terms)
+        first = self.clients[0]
+        tpm = first.ask("host", entries=entries)["references"] if entries else ""
+        attesters = [each.ask("attester")["key"] for each in self.clients]
+        terms = {"attesters": attesters, "tpm": tpm, "heartbeat_s": heartbeat_s}
+        where = {**self.broker.ask("agree", **terms), **self.relay.ask("start")}
         folder.mkdir()
-        address = self.relay.ask("start")["address"]
         self.broker.ask(
             "join",
-            address=address,
-            signed=signed,
+            address=where["address"],
             folder=str(folder),
             clients=len(self.clients),
         )
         for number, client in enumerate(self.clients):
-            name = f"accelerator-{number}"
-            client.tell("join", address=address, signed=signed, name=name)
+            client.tell("join", name=f"accelerator-{number}", **where)
         for client in self.clients:
             client.hear()
 

@@ -12,27 +12,28 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester, Evidence
+from sealift.attest.level import Level
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
+from sealift.attest.tpm.references import TpmReferences
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
-from sealift.codec import encode
+from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError, StaleError
 from sealift.ids import Digest, Role
-from sealift.lab.bench.harness import Answer, End, pack
-from sealift.lab.bench.parties import OWNER, RESOURCE, OwnerEnd, agreed
-from sealift.lab.worlds.brokers import now_s
-from sealift.lab.worlds.consortium import make_resource
+from sealift.lab.bench.harness import Answer, End, pack, unpack
+from sealift.lab.worlds.brokers import open_broker
+from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_resource
 from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
-from sealift.release.agreement import KeyLease, ReleaseRule
-from sealift.release.broker.stores import keep_keys, opened_broker
+from sealift.release.agreement import KeyLease, References, ReleaseRule
+from sealift.release.agreement.signed import SignedAgreement, verify
 from sealift.release.client.broker import collect_release
 from sealift.release.client.lease import ask_standing, prove_lease
-from sealift.release.equip import equip
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry
@@ -42,12 +43,10 @@ from sealift.train.enrolling import enrol_where_missing
 from sealift.train.leasekeeping import LeaseKeeper
 from sealift.travel.brokerage import Brokerage
 from sealift.travel.leasewatch import LeaseWatch
-from sealift.travel.peers import (
-    accelerator_names,
-    expect_broker,
-    relay_name,
-)
+from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 
+OWNER: Final = "owner"
+RESOURCE: Final = "owner-train"
 BROKER: Final = relay_name(Role.BROKER, OWNER)
 HEARTBEAT_S: Final = 1.0
 CLIENTS: Final = 256  # all of them from this machine, under names without keys
@@ -74,40 +73,48 @@ class RelayEnd(End):
         self._relay.close()
 
 
-class BrokerEnd(OwnerEnd):
-    """The owner's broker, and its holder where rows flow."""
+class BrokerEnd(End):
+    """The owner's broker, and its holder where rows flow; the owner runs the rest, too."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._open = ExitStack()
 
-    def make(self, heartbeat_s: float | None) -> Answer:
-        """The owner's card and its one resource."""
+    def agree(
+        self, attesters: list[str], tpm: str, heartbeat_s: float | None
+    ) -> Answer:
+        """The agreement that everybody signed.
+
+        Args:
+            attesters: Keys of those who show development evidence.
+            tpm: References of the host that is rehearsed, if it is one.
+            heartbeat_s: Of the resource's lease; None for a release without one.
+        """
         rule = ReleaseRule(lease_s=0.0)
         if heartbeat_s is not None:
             rule = replace(rule, lease_s=3600.0, heartbeat_s=heartbeat_s)
-        resource = make_resource(
-            OWNER, key=self.key, rows=1024, record_bytes=4096, rule=rule
-        )
-        return self.introduced(resource)
+        made = partial(make_resource, rows=1024, record_bytes=4096, rule=rule)
+        keys = References(tuple(map(PublicKey.from_text, attesters)))
+        terms: dict[str, Any] = {"references": keys, "output": ONE_HOLDER}
+        world = make_consortium((OWNER,), ("train",), make=made, **terms)
+        if tpm:
+            enrollers = (world.identities[OWNER].public_key,)
+            host = decode(TpmReferences, unpack(tpm))
+            references = References((), enrollers=enrollers, tpm=host)
+            rehearsed = {"rehearse": Level.ATTESTED_HOST, "references": references}
+            world = world.changed(**rehearsed)
+        self._world = world
+        return {"signed": pack(encode(world.signed()))}
 
-    def join(self, address: list[Any], signed: str, folder: str, clients: int) -> None:
+    def join(self, address: Any, folder: str, clients: int) -> None:
         """Dial the relay and begin to serve so many accelerators."""
-        verified = self.agreement = equip(
-            agreed(signed), clock=now_s, enroller=self.identity.public_key
-        )
-        stores = Path(folder) / "vault.db", Path(folder) / "audit.db"
-        keep_keys(stores[0], self.identity, {RESOURCE: self.key})
-        broker = self._open.enter_context(
-            opened_broker(*stores, self.identity, lambda _: verified, clock=now_s)
-        )
-        self._address = str(address[0]), int(address[1])
+        box = self._open.enter_context(open_broker(self._world, OWNER, Path(folder)))
+        self._address, self._agreement = tuple(address), box.agreement
         link = self._open.enter_context(RelayClient.dial(self._address, BROKER))
         door = Brokerage(
             link,
-            self.endpoint(Role.BROKER),
-            verified,
-            broker=broker,
+            self._world.endpoint(Role.BROKER, OWNER),
+            box.agreement,
+            broker=box.broker,
             accelerators=accelerator_names(clients),
         )
 
@@ -119,10 +126,11 @@ class BrokerEnd(OwnerEnd):
 
     def give(self, host: str, port: int, instance: str) -> None:
         """Be this owner's holder: send rows to an instance until its lease is lost."""
-        endpoint = replace(self.endpoint(Role.HOLDER), instance=SigningKey.generate())
+        endpoint = self._world.endpoint(Role.HOLDER, OWNER)
+        endpoint = replace(endpoint, instance=SigningKey.generate())
         key, name = PublicKey.from_text(instance), relay_name(Role.HOLDER, OWNER)
         line = TcpTransport.dial(host, port)
-        policy = expect_broker(self.agreement, OWNER)
+        policy = expect_broker(self._agreement, OWNER)
         with (
             RelayClient.dial(self._address, name) as link,
             connect(link.open(BROKER), endpoint, policy) as session,
@@ -184,9 +192,9 @@ class ClientEnd(End):
         self._grow(entries - 1 - listed)
         return {"references": pack(encode(self._host.references()))}
 
-    def join(self, address: list[Any], signed: str, name: str) -> None:
+    def join(self, address: Any, signed: str, name: str) -> None:
         """Dial the relay, and be enrolled where that is needed."""
-        self._agreement = agreed(signed)
+        self._agreement = verify(decode(SignedAgreement, unpack(signed)))
         bundle = self._agreement.agreement.code.digest
         attester: Attester
         if self._host is not None:
@@ -200,7 +208,7 @@ class ClientEnd(End):
             agreement=self._agreement.digest,
             attester=attester,
         )
-        relay = _dialled((str(address[0]), int(address[1])), name)
+        relay = _dialled(tuple(address), name)
         self._link = self._stack.enter_context(relay)
         self._policy = expect_broker(self._agreement, OWNER)
         enrol_where_missing(

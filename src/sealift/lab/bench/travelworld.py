@@ -54,8 +54,10 @@ threads = 1
 [travel]
 buffers = {buffers}
 buffer_bytes = {buffer_bytes}
-checkpoint_every = 0
 on_missing = "wait"
+
+[run]
+checkpoint_every = 0
 """
 Words = list[str | Path]
 
