@@ -57,6 +57,7 @@ from tests.sim.settings import job_settings
 ROOT = Path(__file__).parents[2]
 JOB = "job"
 WAIT_S = 300.0
+LEASE_S = 30.0  # an agreement lets none be much longer
 OWNERS = ("ada", "bern")
 EPOCHS = 1000  # more than any test asks for
 T = TypeVar("T")
@@ -129,7 +130,7 @@ class LiveJob:
             rows=resource.rows,
         )
 
-    def grant(self, owner: str, lease_s: float = WAIT_S) -> SignedLease:
+    def grant(self, owner: str, lease_s: float = LEASE_S) -> SignedLease:
         """Offer, sign, tell the accelerator."""
         offer = self.offer(owner)
         self.offers[offer.visit] = offer

@@ -1,4 +1,4 @@
-"""What the long-running commands share: the job, the identity, the link, the endpoint."""
+"""What the long-running commands share: the job, the identity, the relay, the endpoint."""
 
 from __future__ import annotations
 

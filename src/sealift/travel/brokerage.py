@@ -55,7 +55,7 @@ STATEMENTS_S: Final = 0.5
 
 
 class Brokerage:
-    """Serves a broker over a link.
+    """Serves a broker over the relay.
 
     Args:
         relay: The connection to it, under the broker's name.
@@ -244,7 +244,7 @@ def dismiss_brokers(
     """Tell every owner's broker that the job has ended; who is away need not know.
 
     Args:
-        link: The orchestrator's.
+        relay: The orchestrator's client of it.
         endpoint: With the operator's identity.
         agreement: Verified; names the owners.
         outcome: ``finished`` or ``failed``.

@@ -32,10 +32,10 @@ MAX_GREETED_EACH: Final = 8  # under a party's, which it proved
 
 
 class Doorkeeper:
-    """Accepts circuits in a thread of its own until the link is closed.
+    """Accepts circuits in a thread of its own until that connection is closed.
 
     Args:
-        link: The orchestrator's own link.
+        relay: The orchestrator's own client of it.
         endpoint: With the operator's identity.
         agreement: Verified.
         roster: Gets every established session.
@@ -75,7 +75,7 @@ class Doorkeeper:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end; the link must be closed before."""
+        """Wait for the end; the connection must be closed before."""
         self._thread.join()
 
     def _run(self) -> None:
