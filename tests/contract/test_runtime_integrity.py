@@ -28,8 +28,8 @@ from sealift.ids import Digest, Role
 from sealift.lab.demo.rehearsal import run_second_act
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.guest.agentport import AgentPort
-from sealift.lab.guest.guest import Guest
 from sealift.lab.guest.image import build_image
+from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.release.agreement import ReleaseRule

@@ -29,8 +29,8 @@ from sealift.attest.tpm.enrolment import (
 from sealift.attest.tpm.verifier import TpmVerifier
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
-from sealift.lab.guest.guest import Guest
-from sealift.lab.guest.image import build_image, find_packages
+from sealift.lab.guest.image import build_image, fetched
+from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.references import guest_references
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,9 @@ def lacks_guest() -> str | None:
     for program, package in PROGRAMS.items():
         if not shutil.which(program):
             return f"{program} (apt-get install {package})"
-    return None if find_packages(folder()) else "the guest's packages (make guest)"
+    return (
+        None if fetched(folder() / "packages") else "the guest's packages (make guest)"
+    )
 
 
 def now_s() -> int:

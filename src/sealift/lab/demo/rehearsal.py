@@ -23,8 +23,8 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.lab.demo.roles import SLOW, started
 from sealift.lab.guest.agentport import AgentPort
-from sealift.lab.guest.guest import Guest
 from sealift.lab.guest.image import build_image, find_image, guest_folder
+from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.lab.worlds.folder import OWNERS, World

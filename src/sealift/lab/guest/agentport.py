@@ -24,7 +24,7 @@ from sealift.attest.agent import (
     read_frame,
 )
 from sealift.errors import PeerError, SealiftError
-from sealift.lab.guest.guest import Guest
+from sealift.lab.guest.machine import Guest
 
 _END_S: Final = 2.0
 

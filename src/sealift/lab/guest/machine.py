@@ -1,7 +1,8 @@
-"""Runs a guest: a software TPM and QEMU, and the line to the agent inside.
+"""A running guest: a software TPM and QEMU, and the line to the agent inside.
 
 Every process is started here and ended by ``close``; every file lies in one temporary
-folder. QEMU has no network. A power cycle is a new QEMU over the same TPM state.
+folder. QEMU has no network. A power cycle is a new QEMU over the same TPM state. To a verifier's
+side it is an attested host: evidence, enrolment, and bad acts on demand.
 """
 
 from __future__ import annotations
@@ -16,11 +17,35 @@ import time
 from pathlib import Path
 from typing import Final
 
-from sealift.attest.agent import MAX_REPLY_BYTES, decode_reply, read_frame
+from sealift import codec
+from sealift.attest.agent import (
+    MAX_REPLY_BYTES,
+    Answer,
+    Collect,
+    Enrol,
+    Keep,
+    Measure,
+    decode_reply,
+    read_frame,
+)
+from sealift.attest.evidence import Evidence
+from sealift.attest.runtimelog import RuntimeEvent
+from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
+from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE
+from sealift.crypto.certificate import Certificate
+from sealift.crypto.tpmcredential import Credential
 from sealift.errors import PeerError, UnavailableError
 from sealift.lab.guest.image import GuestImage
-from sealift.lab.guest.layout import COMMAND_LINE
-from sealift.lab.guest.protocol import GUEST, Request, ShutDown, skip_to_preamble
+from sealift.lab.guest.protocol import (
+    COMMAND_LINE,
+    GUEST,
+    Act,
+    Misbehave,
+    Request,
+    ShutDown,
+    Start,
+    skip_to_preamble,
+)
 from sealift.lab.worlds.softwaretpm import (
     Maker,
     end_leashed,
@@ -36,19 +61,23 @@ _END_TIMEOUT_S: Final = 5.0
 _MEMORY_MIB: Final = 512
 
 
-class Machine:
-    """One guest, from power on to ``close``.
+class Guest:
+    """One guest, from power on to ``close``; an attester to the outside.
+
+    Use as a context manager.
 
     Args:
         image: What it boots.
         maker: Who certifies its TPM; a maker of its own if None.
 
     Raises:
-        UnavailableError: ``guest-start`` or ``guest-tpm``.
+        UnavailableError: ``guest-start``, ``guest-tpm``, or what the guest lacks.
     """
 
+    media_type = MEDIA_TYPE
+
     def __init__(self, image: GuestImage, maker: Maker | None = None) -> None:
-        self._image = image
+        self.image = image
         self._folder = Path(tempfile.mkdtemp(prefix="guest-"))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._line: socket.socket | None = None
@@ -61,17 +90,28 @@ class Machine:
             self.close()
             raise
 
+    def __enter__(self) -> Guest:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def root(self) -> Certificate:
+        """Of whoever certified its TPM."""
+        return self.maker.root
+
     def boot(self) -> None:
         """Switch it on, or off and on again; returns when its agent speaks."""
         self._power_off()
-        shutil.copy(self._image.variables, self._folder / "vars.fd")
+        shutil.copy(self.image.variables, self._folder / "vars.fd")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self._folder / "agent"))
             listener.listen(1)
             listener.settimeout(BOOT_TIMEOUT_S)
             self._start(*tpm_command(self._folder / "tpm", self._folder / "control"))
             self._wait_for(self._folder / "control")
-            self._start(*qemu_command(self._image, self._folder))
+            self._start(*qemu_command(self.image, self._folder))
             self._line = self._accept(listener)
         self._line.settimeout(BOOT_TIMEOUT_S)
         try:
@@ -79,6 +119,7 @@ class Machine:
         except (PeerError, TimeoutError):
             raise self._not_started() from None
         self._line.settimeout(REPLY_TIMEOUT_S)
+        self.ask(Start(tuple(each.der for each in self.maker.issuers)))
 
     def ask(self, request: Request) -> bytes:
         """Send one request and return the answer; threads take turns.
@@ -104,6 +145,45 @@ class Machine:
             raise UnavailableError(reply.error, code=reply.code)
         return reply.content
 
+    def collect(self, bound: bytes) -> Evidence:
+        """See ``TpmAttester.collect``."""
+        return self._collect(bound, None)
+
+    def continue_from(self, earlier: Evidence, bound: bytes) -> Evidence:
+        """See ``TpmAttester.continue_from``."""
+        return self._collect(bound, earlier)
+
+    def enrolment_request(self) -> EnrolmentRequest:
+        """What a broker needs to enrol it."""
+        return codec.decode(EnrolmentRequest, self.ask(Enrol()))
+
+    def answer(self, credential: Credential) -> bytes:
+        """The secret of a credential for it."""
+        return self.ask(Answer(credential.blob, credential.seed))
+
+    def keep_enrolment(self, signed: SignedEnrolment) -> None:
+        """Have it show an enrolment from now on."""
+        self.ask(Keep(codec.encode(signed)))
+
+    def measure(self, event: RuntimeEvent) -> None:
+        """Have it extend its runtime log."""
+        self.ask(Measure(event.kind, event.content))
+
+    def misbehave(self, act: Act) -> str:
+        """Have it do what a host must not; returns the path that its list shows."""
+        return self.ask(Misbehave(act)).decode()
+
+    def power_cycle(self, *, orderly: bool = True) -> None:
+        """Switch it off and on: same TPM, new boot.
+
+        Args:
+            orderly: Whether its kernel may tell the TPM first; without that the TPM
+                may not vouch for its clock afterwards.
+        """
+        if orderly:
+            self.shut_down()
+        self.boot()
+
     def shut_down(self) -> None:
         """Have it switch itself off, in good order.
 
@@ -121,6 +201,10 @@ class Machine:
         """Switch it off and forget it."""
         self._power_off()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _collect(self, bound: bytes, earlier: Evidence | None) -> Evidence:
+        known = earlier.digest if earlier else None
+        return Evidence(KIND, MEDIA_TYPE, self.ask(Collect(bound, known)))
 
     def _power_off(self) -> None:
         if self._line is not None:
@@ -182,12 +266,8 @@ def qemu_command(image: GuestImage, folder: Path) -> list[str]:
         *("-chardev", f"socket,id=tpm,path={folder}/control"),
         *("-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0"),
         *("-serial", f"file:{folder}/console"),
-        *(
-            "-chardev",
-            f"socket,id=agent,path={folder}/agent",
-            "-serial",
-            "chardev:agent",
-        ),
+        *("-chardev", f"socket,id=agent,path={folder}/agent"),
+        *("-serial", "chardev:agent"),
     ]
 
 

@@ -1,7 +1,8 @@
-"""What is said over the guest's second serial port: one request, one reply, in turn.
+"""What is said over the guest's second serial port, and where things lie inside.
 
-The requests to an attestation agent, and what only a rehearsal asks for. The agent
-begins with a preamble, because firmware and kernel may write to the port before it.
+One request, one reply, in turn: those of an attestation agent, and what only a rehearsal
+asks for. The agent begins with a preamble, because firmware and kernel may write to the
+port before it.
 """
 
 from __future__ import annotations
@@ -67,3 +68,20 @@ def skip_to_preamble(read: Read) -> None:
         if seen == PREAMBLE:
             return
     raise MalformedError("no agent speaks on the guest's port")
+
+
+PYTHON_VERSION: Final = "3.11"
+PYTHON: Final = f"/usr/bin/python{PYTHON_VERSION}"
+BUSYBOX: Final = "/bin/busybox"
+LIBRARIES: Final = "/lib/x86_64-linux-gnu"
+LOADER: Final = "/lib64/ld-linux-x86-64.so.2"
+LIBRARY: Final = f"{LIBRARIES}/libm.so.6"
+MODULE: Final = "/modules/crc7.ko"  # in no reference value: loading it is a bad act
+CODE: Final = "/opt/sealift"
+PACKED_BUNDLE: Final = "/packed/recipe.zip"  # copied to BUNDLE by init
+BUNDLE: Final = "/bundle/recipe.zip"  # on a ramfs, whose every read is measured
+STATE: Final = "/run/sealift"
+PORT: Final = "/dev/ttyS1"
+UNLISTED: Final = "/tmp/busybox-unlisted"  # noqa: S108 - the guest is ours alone
+UNLISTED_LIBRARY: Final = "/tmp/libunlisted.so"  # noqa: S108
+COMMAND_LINE: Final = "console=ttyS0 quiet panic=-1 lockdown=integrity"

@@ -20,7 +20,7 @@ from sealift.attest.tpm.references import (
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import sha256
 from sealift.lab.guest.image import ImageManifest
-from sealift.lab.guest.layout import BUNDLE, BUSYBOX, COMMAND_LINE, PYTHON
+from sealift.lab.guest.protocol import BUNDLE, BUSYBOX, COMMAND_LINE, PYTHON
 
 # Firmware, its settings, the kernel, boot attempts, secure boot's keys; nothing
 # extends 8 here, and that is worth knowing too.
