@@ -14,7 +14,7 @@ from sealift.errors import JobError
 from sealift.lab.bench import travel, travellink
 from sealift.lab.bench.harness import Peer
 from sealift.lab.bench.shipping import make_certificate
-from sealift.lab.bench.travelcast import RECORD_BYTES
+from sealift.lab.bench.travelends import RECORD_BYTES
 from sealift.lab.bench.traveltable import RECORDED
 
 pytestmark = pytest.mark.distributed

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_bytes
 from statistics import median
-from typing import Final
+from typing import Any, Final, Self
 
+from sealift.crypto.keys import KEY_BYTES
 from sealift.lab.bench import traveltable as table
-from sealift.lab.bench.harness import Answer
+from sealift.lab.bench.harness import Answer, Peer, pack
 from sealift.lab.bench.report import (
     Arm,
     BenchReport,
@@ -28,9 +31,10 @@ from sealift.lab.bench.report import (
     interleaved,
     start_report,
 )
-from sealift.lab.bench.travelcast import Cast
+from sealift.lab.bench.travelends import ROW_BYTES
 from sealift.lab.bench.travellink import Link, capped_link, unlimited
 from sealift.lab.bench.traveloverlap import measure_digest, measure_overlap
+from sealift.session.relay.server import Relay
 
 HAS_FULL: Final = True
 MODEL_BYTES: Final = 124_439_808 * 4  # GPT-2 small in fp32, the paper's model
@@ -107,6 +111,86 @@ def measure(sizes: Sizes) -> BenchReport:
             _remote(report, sizes, Path(folder) / "there", link, here)
     report.rows.append(measure_digest(sizes.model_bytes))
     return report
+
+
+class Cast:
+    """Holder and accelerator as processes, and the relay in this one.
+
+    Each arm is one transfer of the first bytes of the same cargo.
+
+    Args:
+        folder: Is made; gets the data set, in plaintext and sealed.
+        total_bytes: Of the data set.
+        link: The holder lives at its far end.
+    """
+
+    def __init__(self, folder: Path, total_bytes: int, link: Link) -> None:
+        folder.mkdir()
+        with ExitStack() as stack:
+            self._join(stack, folder, total_bytes, link)
+            self._stack = stack.pop_all()
+
+    def _join(
+        self, stack: ExitStack, folder: Path, total_bytes: int, link: Link
+    ) -> None:
+        holder = Peer.start("travelends:HolderEnd", inside=link.inside())
+        self.holder = stack.enter_context(holder)
+        self.accelerator = stack.enter_context(Peer.start("travelends:AcceleratorEnd"))
+        made = self.accelerator.ask("make", folder=str(folder), total_bytes=total_bytes)
+        relay = stack.enter_context(Relay.listen(link.here)).address
+        self.holder.ask("join", address=link.through(relay), **made)
+        listening = self.accelerator.ask("listen", host=link.here)
+        self._certificate = listening["certificate"]
+        self._places = {
+            name: link.through((str(host), int(port)))
+            for name, (host, port) in listening["places"].items()
+        }
+        self._direct = "{}:{}".format(*self._places["direct"])
+        self.accelerator.ask("join", address=relay, direct=self._direct)
+
+    def travel(self, cargo_bytes: int, kind: str) -> Answer:
+        """Ours: the accelerator visits the holder. Seconds by phase, and ``seconds``."""
+        offered = self.accelerator.ask("offer", rows=cargo_bytes // ROW_BYTES)
+        terms = {"lease": offered["lease"], "kinds": [kind], "places": [self._direct]}
+        self.accelerator.tell("visit")
+        self.holder.tell("visit", **terms)
+        there, here = self.holder.hear(), self.accelerator.hear()
+        found = {**here, **there, "lease_s": offered["lease_s"]}
+        found["return_s"] = found.pop("receipt_s")
+        parts = ("lease", "handshake", "load", "return")
+        return {**found, "seconds": sum(found[f"{name}_s"] for name in parts)}
+
+    def plain(self, cargo_bytes: int) -> float:
+        """A copy of the same records over the same transport; seconds."""
+        opened = self.accelerator.ask("open_plain", total_bytes=cargo_bytes)
+        return self._both("plain", {}, "plain", {**opened, "total_bytes": cargo_bytes})
+
+    def ship(self, cargo_bytes: int) -> float:
+        """The data set over TLS; seconds."""
+        size = {"total_bytes": cargo_bytes}
+        place = {"address": self._places["shipping"], "certificate": self._certificate}
+        return self._both("take_shipped", size, "ship", size | place)
+
+    def ship_model(self, model_bytes: int) -> float:
+        """The model to the holder and back, sealed; seconds."""
+        terms = {"key": pack(token_bytes(KEY_BYTES)), "total_bytes": model_bytes}
+        place = {"address": self._places["models"]}
+        return self._both("lend_model", terms, "train_here", terms | place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _both(
+        self, here: str, terms: dict[str, Any], there: str, others: dict[str, Any]
+    ) -> float:
+        """An order for each, at the same time; the holder's seconds."""
+        self.accelerator.tell(here, **terms)
+        told = self.holder.ask(there, **others)
+        self.accelerator.hear()
+        return float(told["seconds"])
 
 
 @dataclass(slots=True)

@@ -7,55 +7,50 @@ no torch: what is measured here is how cargo gets in and out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
-from secrets import token_bytes
+from secrets import token_bytes, token_urlsafe
 from typing import Any, Final
 
-from sealift.attest.development import DevelopmentAttester
 from sealift.channel.record.rawfile import RawSealedFile
-from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.channel.transport.unixsocket import LocalListener
-from sealift.codec import decode
+from sealift.codec import decode, encode
 from sealift.crypto.aead import TAG_BYTES
+from sealift.crypto.identity import load_identity, save_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey
-from sealift.crypto.sign import SigningKey
 from sealift.errors import JobError
-from sealift.ids import Role, VisitId
+from sealift.ids import Role
 from sealift.lab.bench.harness import Answer, End, pack, unpack
-from sealift.lab.bench.parties import OWNER, OwnerEnd, agreed
 from sealift.lab.bench.pipeline import receive_model, send_model
 from sealift.lab.bench.shipping import ShippingDock, ship
-from sealift.lab.worlds.consortium import make_resource
+from sealift.lab.worlds.consortium import ONE_HOLDER, Consortium, make_consortium
+from sealift.lab.worlds.visits import VisitWorld, seal_resource
+from sealift.release.agreement import Resource, TravelRule
+from sealift.release.agreement.signed import SignedAgreement, verify
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.exchange import DirectOffer
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.session.session import Session, accept, connect
-from sealift.train.receipts import ReceiptWriter, prove_instance
-from sealift.travel.accelerator import HostedVisit
+from sealift.session.session import Session, connect
 from sealift.travel.frame import HEADER_BYTES, frame_bytes
 from sealift.travel.holder import HeldResource, Provisioning
-from sealift.travel.hostsetup import GroupResult, HostSetup, ReleasedResource
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease
-from sealift.travel.messages import OfferVisit
-from sealift.travel.peers import (
-    accelerator_names,
-    expect_accelerator,
-    expect_holder,
-    relay_name,
-)
+from sealift.travel.hostsetup import HostSetup
+from sealift.travel.lease import Lease, SignedLease
+from sealift.travel.peers import accelerator_names, expect_accelerator, relay_name
 from sealift.travel.pool import CPUPool
 from sealift.travel.rules import VisitRules
 from sealift.travel.scrub import scrub
-from sealift.travel.settings import TravelSettings
 
-JOB: Final = "bench"
+OWNER: Final = "owner"
 (NAME,) = accelerator_names()
 MAX_VISITS: Final = 100_000
+LEASE_S: Final = 3600.0
+RECORD_BYTES: Final = 2 << 20
+ROW_BYTES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 WAIT_S: Final = 3600.0
 
@@ -74,47 +69,32 @@ class TimedSource(RawSealedFile):
             self.read_s += time.perf_counter() - started
 
 
-class HolderEnd(OwnerEnd):
+class HolderEnd(End):
     """Brings cargo as the product does, and as what it is compared with."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._files = ExitStack()
         self._model = memoryview(b"")
 
-    def make(
-        self, folder: str, total_bytes: int, row_bytes: int, record_bytes: int
-    ) -> Answer:
-        """Write the data set in plaintext (for the baseline) and sealed."""
+    def join(
+        self, address: Any, folder: str, words: str, signed: str, leaves: list[str]
+    ) -> None:
+        """Dial the relay with what was made for its owner in a folder."""
         self._plain = Path(folder) / "plain"
-        with self._plain.open("wb") as file:
-            file.writelines(_chunks(total_bytes))
-        with self._plain.open("rb") as file:
-            card = write_sealed_file(
-                Path(folder) / "sealed",
-                iter(lambda: file.read(CHUNK_BYTES), b""),
-                key=self.key,
-                total_bytes=total_bytes,
-                record_bytes=record_bytes,
-            )
-        resource = make_resource(
-            OWNER,
-            key=self.key,
-            rows=total_bytes // row_bytes,
-            row_bytes=row_bytes,
-            record_bytes=record_bytes,
-            schema={"fields": [{"name": "x", "dtype": "uint8", "shape": [row_bytes]}]},
-            content=card.content.digest,
+        self._agreement = verify(decode(SignedAgreement, unpack(signed)))
+        self._endpoint = Endpoint(
+            role=Role.HOLDER,
+            name=OWNER,
+            agreement=self._agreement.digest,
+            identity=load_identity(Path(folder) / "holder.key", words),
         )
-        self._source = self._files.enter_context(TimedSource(card.path))
-        self._held = HeldResource(resource, self._source, card.leaves)
-        return {**self.introduced(resource), "key": pack(self.material)}
-
-    def join(self, address: list[Any], signed: str) -> None:
-        """Dial the relay."""
-        self.agreement = agreed(signed)
-        name, relay = relay_name(Role.HOLDER, OWNER), (str(address[0]), int(address[1]))
-        self._link = self._files.enter_context(RelayClient.dial(relay, name))
+        (resource,) = self._agreement.agreement.resources
+        source = TimedSource(Path(folder) / f"{resource.name}.sealed")
+        self._source = self._files.enter_context(source)
+        hashes = tuple(map(unpack, leaves))
+        self._held = HeldResource(resource, self._source, hashes)
+        relay = RelayClient.dial(tuple(address), relay_name(Role.HOLDER, OWNER))
+        self._link = self._files.enter_context(relay)
 
     def visit(self, lease: str, kinds: list[str], places: list[str]) -> Answer:
         """Bring the cargo of one lease; the real holder."""
@@ -131,9 +111,8 @@ class HolderEnd(OwnerEnd):
                 local="memfd" in kinds, places=places if "tcp" in kinds else ()
             ),
         )
-        policy = expect_accelerator(self.agreement, NAME, signed.lease.accelerator)
-        line = self._link.open(NAME)
-        with connect(line, self.endpoint(Role.HOLDER), policy) as session:
+        policy = expect_accelerator(self._agreement, NAME, signed.lease.accelerator)
+        with connect(self._link.open(NAME), self._endpoint, policy) as session:
             provisioning.provision(session)
         return {"read_s": self._source.read_s}
 
@@ -160,17 +139,16 @@ class HolderEnd(OwnerEnd):
         taken.transport.close()
         return {"seconds": spent_s}
 
-    def ship(self, address: list[Any], certificate: str, total_bytes: int) -> Answer:
+    def ship(self, address: Any, certificate: str, total_bytes: int) -> Answer:
         """The baseline: the plaintext over TLS."""
-        place = str(address[0]), int(address[1])
-        return {"seconds": ship(self._plain, total_bytes, place, unpack(certificate))}
+        return {"seconds": ship(self._plain, total_bytes, address, unpack(certificate))}
 
-    def train_here(self, address: list[Any], key: str, total_bytes: int) -> Answer:
+    def train_here(self, address: Any, key: str, total_bytes: int) -> Answer:
         """The other baseline: the model comes here, and goes back."""
         if len(self._model) != total_bytes:
             self._model = memoryview(bytearray(total_bytes))
         started = time.perf_counter()
-        transport = TcpTransport.dial(str(address[0]), int(address[1]))
+        transport = TcpTransport.dial(*address)
         receive_model(transport, self._model, SecretKey(unpack(key)))
         send_model(transport, self._model, SecretKey(unpack(key)))
         transport.receive(WAIT_S)
@@ -182,26 +160,62 @@ class HolderEnd(OwnerEnd):
         self._files.close()
 
 
-def _chunks(total_bytes: int) -> Iterator[bytes]:
-    """Bytes of which no two chunks are alike."""
-    noise = token_bytes(CHUNK_BYTES)
-    for start in range(0, total_bytes, CHUNK_BYTES):
-        chunk = start.to_bytes(8, "big") + noise[8:]
-        yield chunk[: total_bytes - start]
+class Stage(VisitWorld):
+    """Everything but the holder; its data set lies in plaintext, too, for the baselines."""
+
+    direct: DirectHost
+
+    def clock(self) -> float:
+        """For phases of less than a millisecond."""
+        return time.perf_counter()
+
+    def seal(self, resource: Resource, consortium: Consortium) -> Resource:
+        """Rows of which no two chunks are alike."""
+        noise, total = token_bytes(CHUNK_BYTES), self.rows * ROW_BYTES
+        with (self.folder / "plain").open("wb") as file:
+            for start in range(0, total, CHUNK_BYTES):
+                file.write((start.to_bytes(8, "big") + noise[8:])[: total - start])
+        held = self.held[resource.name] = seal_resource(
+            resource,
+            (self.folder / "plain").read_bytes(),
+            key=consortium.keys[resource.name],
+            folder=self.folder,
+            files=self.files,
+            row_bytes=ROW_BYTES,
+            record_bytes=RECORD_BYTES,
+            schema={"fields": [{"name": "x", "dtype": "uint8", "shape": [ROW_BYTES]}]},
+        )
+        return held.resource
+
+    def setup(self, meet: Callable[[Lease, float], Session]) -> HostSetup:
+        """With the direct paths that a job's accelerator offers."""
+        return replace(super().setup(meet), direct_host=self.direct)
 
 
 class AcceleratorEnd(End):
-    """Takes cargo as the product does, and as what it is compared with."""
+    """Takes cargo as the product does, and as what it is compared with.
+
+    It is the orchestrator's hand as well: it makes offers and signs leases.
+    """
 
     def __init__(self) -> None:
-        self._attester = SigningKey.generate()
         self._stack = ExitStack()
         self._model = memoryview(b"")
-        self._visits = 0
 
-    def attester(self) -> Answer:
-        """The key that the agreement must name."""
-        return {"key": self._attester.public_key.to_text()}
+    def make(self, folder: str, total_bytes: int) -> Answer:
+        """The owner's identity and data set, and the agreement that everybody signed."""
+        place, words = Path(folder), token_urlsafe(18)
+        travel = TravelRule(1, LEASE_S)
+        world = make_consortium((OWNER,), ("train",), output=ONE_HOLDER, travel=travel)
+        save_identity(world.identities[OWNER], place / "holder.key", words)
+        rows = total_bytes // ROW_BYTES
+        stage = Stage(place, world, rows=rows, lease_s=LEASE_S)
+        self._world = self._stack.enter_context(stage)
+        self._world.rules = VisitRules(max_visits=MAX_VISITS)
+        (held,) = self._world.held.values()
+        signed = pack(encode(self._world.consortium.signed()))
+        leaves = list(map(pack, held.leaves))
+        return {"folder": folder, "words": words, "signed": signed, "leaves": leaves}
 
     def listen(self, host: str) -> Answer:
         """Listen for cargo, shipped data sets and models; where."""
@@ -215,85 +229,29 @@ class AcceleratorEnd(End):
         }
         return {"places": places, "certificate": pack(self._shipping.certificate)}
 
-    def join(self, address: list[Any], direct: str, signed: str, key: str) -> Answer:
+    def join(self, address: Any, direct: str) -> None:
         """Dial the relay; holders are told to come to ``direct``."""
-        verified = agreed(signed)
-        agreement = verified.agreement
-        (self._resource,) = agreement.resources
-        endpoint = Endpoint(
-            role=Role.ACCELERATOR,
-            name=NAME,
-            agreement=verified.digest,
-            attester=DevelopmentAttester(
-                self._attester,
-                role=Role.ACCELERATOR,
-                code_bundle=agreement.code.digest,
-            ),
-        )
-        instance = endpoint.instance
-        relay = RelayClient.dial((str(address[0]), int(address[1])), NAME)
-        link = self._stack.enter_context(relay)
+        relay = RelayClient.dial(tuple(address), NAME)
+        self._link = self._stack.enter_context(relay)
         host = DirectHost(local=LocalListener(), tcp=self._direct, tcp_address=direct)
-        self._host = self._stack.enter_context(closing(host))
-
-        def meet(lease: Lease, left_s: float) -> Session:
-            policy = expect_holder(verified, lease)
-            return accept(link.accept(WAIT_S), endpoint, policy, left_s)
-
-        released = ReleasedResource(self._resource, SecretKey(unpack(key)))
-        self._setup = HostSetup(
-            released={self._resource.name: released},
-            terms=LeaseTerms(
-                orchestrator=agreement.party(agreement.operator).sign,
-                job=JOB,
-                agreement=verified.digest,
-                accelerator=instance.public_key,
-                longest_s=agreement.travel_rule.lease_s,
-            ),
-            heads=tuple,
-            rules=VisitRules(max_visits=MAX_VISITS),
-            meet=meet,
-            check=lambda cargo: None,
-            work=lambda cargo: GroupResult({}),
-            sign=ReceiptWriter(
-                instance,
-                prove_instance(endpoint, verified),
-                tuple,
-                TravelSettings(),
-                "none",
-            ),
-            make_pool=CPUPool,
-            clock=time.perf_counter,
-            tell=lambda phase: None,
-            direct_host=self._host,
-        )
-        return {"instance": instance.public_key.to_text()}
+        self._world.direct = self._stack.enter_context(closing(host))
 
     def offer(self, rows: int) -> Answer:
-        """A visit with a buffer for so many rows: memory that has been touched."""
-        self._visits += 1
-        offer = OfferVisit(
-            visit=VisitId.generate(),
-            position=self._visits,
-            number=self._visits,
-            epoch=0,
-            holder=OWNER,
-            resource=self._resource.name,
-            purpose="train",
-            first_row=0,
-            rows=rows,
-        )
-        self._visit = HostedVisit(offer, self._setup)
-        handle = self._visit.offered().handle
-        return {"visit": offer.visit.to_text(), "handle": handle.to_text()}
+        """A visit with a buffer for so many rows, memory that has been touched; its lease."""
+        offer = self._world.offer(OWNER, rows=rows)
+        self._visit = self._world.host(offer, self._meet)
+        started = time.perf_counter()
+        self._lease = self._world.grant(offer, self._visit.offered())
+        signed = pack(encode(self._lease))
+        return {"lease": signed, "lease_s": time.perf_counter() - started}
 
-    def visit(self, lease: str) -> Answer:
+    def visit(self) -> Answer:
         """One visit from the lease to the scrub; seconds by phase.
 
         Raises:
             JobError: if it ended otherwise than in a verified scrub.
         """
-        ended = self._visit.run(decode(SignedLease, unpack(lease)))
+        ended = self._visit.run(self._lease)
         if ended.outcome != "verified":
             raise JobError("a visit of the measurement failed", why=ended.line)
         return {f"{name}_s": spent_s for name, spent_s in ended.phases_s.items()}
@@ -301,9 +259,9 @@ class AcceleratorEnd(End):
     def open_plain(self, total_bytes: int) -> Answer:
         """A buffer and a place for the plain copy."""
         material = token_bytes(KEY_BYTES)
-        self._pool = CPUPool(total_bytes, self._resource.record_bytes)
-        longest = frame_bytes(self._resource.record_bytes)
-        self._place = self._host.offer(SecretKey(material), longest)
+        self._pool = CPUPool(total_bytes, RECORD_BYTES)
+        longest = frame_bytes(RECORD_BYTES)
+        self._place = self._world.direct.offer(SecretKey(material), longest)
         offers = [(o.kind, o.address, pack(o.token)) for o in self._place.offers]
         return {"offers": offers, "key": pack(material)}
 
@@ -317,12 +275,12 @@ class AcceleratorEnd(End):
             filled += len(frame)
             transport.give_back()
         transport.send(b"done")
-        self._host.withdraw(self._place)
+        self._world.direct.withdraw(self._place)
         self._scrub()
 
     def take_shipped(self, total_bytes: int) -> None:
         """Receive a data set over TLS into the buffer."""
-        self._pool = CPUPool(total_bytes, self._resource.record_bytes)
+        self._pool = CPUPool(total_bytes, RECORD_BYTES)
         self._shipping.take(self._pool.buffer)
         self._scrub()
 
@@ -339,6 +297,9 @@ class AcceleratorEnd(End):
     def close(self) -> None:
         """Hang up and stop listening."""
         self._stack.close()
+
+    def _meet(self, lease: Lease, left_s: float) -> Session:
+        return self._world.accept(self._link.accept(WAIT_S), lease, left_s)
 
     def _scrub(self) -> None:
         scrub(self._pool.regions())

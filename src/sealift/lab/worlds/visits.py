@@ -242,7 +242,7 @@ class VisitWorld:
             offset=0,
             max_bytes=offered.buffer_bytes,
             dtype="uint8",
-            shape=(offer.rows, ROW_BYTES),
+            shape=(offer.rows, self.resource(offer.resource).row_bytes),
             first_row=offer.first_row,
             mode="write-only",
             lease_s=self.lease_s,
