@@ -27,8 +27,7 @@ from sealift.attest.runtimelog import (
 )
 from sealift.attest.tdx.evidence import parse_body as parse_tdx
 from sealift.cli import attestcollect
-from sealift.cli.evidencesources import Platform
-from sealift.cli.hostattester import open_attester
+from sealift.cli.hostattester import Platform, open_attester
 from sealift.cli.main import build_parser, main
 from sealift.crypto.identity import create_identity, save_identity
 from sealift.errors import SealiftError, UnavailableError

@@ -15,7 +15,7 @@ import pytest
 
 import sealift
 from sealift.cli import main as door
-from sealift.cli.nouns import NOUNS, module_name
+from sealift.cli.main import NOUNS, parser_adder
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(sealift.__file__).parent.parent)}
 
@@ -137,8 +137,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_every_noun_has_its_module(noun: str) -> None:
-    path = Path(sealift.__file__).parent.parent / module_name(noun).replace(".", "/")
-    assert path.with_suffix(".py").exists() or path.is_dir()
+    assert callable(parser_adder(noun))
 
 
 LIGHT = ("agreement", "audit", "explain", "key", "receipt")

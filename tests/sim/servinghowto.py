@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from sealift.cli.main import main
-from sealift.cli.passphrase import VARIABLE
+from sealift.cli.terminal import VARIABLE
 from tests.sim.terminals import FENCE
 
 HOWTO: Final = Path(__file__).parents[2] / "docs/howto/serve-a-model.md"

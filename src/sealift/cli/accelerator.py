@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.evidence import Attester, measuring
-from sealift.cli.direct import add_host_arguments, open_direct_host
 from sealift.cli.hostattester import add_attester_arguments, open_attester
-from sealift.cli.rejoin import Joined, Rejoining
-from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
+from sealift.cli.roles import (
+    Joined,
+    Rejoining,
+    RoleSetup,
+    add_host_arguments,
+    add_role_arguments,
+    open_direct_host,
+    say_sandbox,
+    set_up_role,
+)
 from sealift.cli.signals import on_second_signal
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle

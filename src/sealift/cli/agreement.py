@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sealift.cli.agreementnew import add_starter_parser, write_starter
 from sealift.cli.agreementsay import add_statement_parsers, make_statement, now_s
-from sealift.cli.ask import confirm, has_terminal
-from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.cli.terminal import (
+    add_passphrase_argument,
+    confirm,
+    has_terminal,
+    read_passphrase,
+)
 from sealift.codec import to_plain
 from sealift.errors import PolicyError, RefusedError, UsageError
 from sealift.release.agreement import Agreement

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from sealift.attest.level import Level
 from sealift.attest.reference import MAX_SET_BYTES, SetName, parse_set, verify_set
 from sealift.channel.record.outputfile import open_output
-from sealift.cli.ask import ask_line, ask_words, has_terminal
+from sealift.cli.terminal import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card
 from sealift.crypto.sign import PublicKey
 from sealift.data.schema.card import ResourceCard, read_card

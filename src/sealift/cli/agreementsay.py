@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sealift.cli.ask import confirm
-from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.cli.terminal import add_passphrase_argument, confirm, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError
 from sealift.release.agreement import Agreement

@@ -24,7 +24,7 @@ from sealift.cli.attestfiles import (
     require_absent,
 )
 from sealift.cli.attestreference import Source, add_set_arguments, write_set
-from sealift.cli.evidencesources import (
+from sealift.cli.hostattester import (
     Platform,
     add_tpm_arguments,
     bind_devices,
@@ -33,7 +33,7 @@ from sealift.cli.evidencesources import (
     open_tee,
     open_tpm,
 )
-from sealift.cli.passphrase import read_passphrase
+from sealift.cli.terminal import read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Role

@@ -23,7 +23,7 @@ from sealift.cli.attestfiles import (
     parse_time,
     require_absent,
 )
-from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.cli.terminal import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.files import write_whole

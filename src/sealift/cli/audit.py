@@ -1,4 +1,7 @@
-"""`sealift audit`: verify and show a broker's log of releases and refusals."""
+"""`sealift audit`: verify and show a broker's log of releases and refusals.
+
+`sealift audit verify RUN` proves the level of a run from what it left.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,100 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from sealift.cli.attestfiles import add_time_argument
-from sealift.cli.auditrun import is_run, verify_run
-from sealift.cli.judging import add_judging_arguments
-from sealift.codec import to_plain
-from sealift.release.log.entries import Entry
-from sealift.release.log.heads import find_head
-from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
+from sealift.attest.level import protects_nobody
+from sealift.cli.attestfiles import (
+    add_judging_arguments,
+    add_time_argument,
+    equip_from,
+    parse_time,
+)
+from sealift.codec import decode, to_plain
+from sealift.errors import UsageError
+from sealift.release.audit import Entry
+from sealift.release.files import read_whole
+from sealift.release.heads import find_head, log_owner
+from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
+from sealift.release.signed import VerifiedAgreement, load_verified
 from sealift.release.visible import visible
+from sealift.train.levelproof import ShownRelease, head_of, prove_releases
+from sealift.train.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    RunManifest,
+    SignedManifest,
+    verify_manifest,
+)
+
+NOBODY: Final = "; development keeps nobody out"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run's folder or its manifest, not a log."""
+    return path.is_dir() or path.name == MANIFEST_NAME
+
+
+def verify_run(args: argparse.Namespace) -> None:
+    """Verify a run's manifest, and the logs that are given, and say what they prove.
+
+    Raises:
+        UsageError: without the agreement.
+        RefusedError: if anything does not hold.
+    """
+    if args.agreement is None:
+        raise UsageError(
+            "a run's level is proved under its agreement",
+            fix="Name the signed agreement with --agreement FILE",
+        )
+    at_s = parse_time(args.at)
+    verified = equip_from(args, load_verified(args.agreement), clock=lambda: at_s)
+    manifest = _read(args.log, verified)
+    shown = [_compare(manifest, path) for path in args.with_log]
+    facts = _facts(manifest, verified, shown)
+    if args.json:
+        print(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        for line in value if isinstance(value, list) else [value]:
+            print(f"{name:<11}  {line}")
+
+
+def _read(path: Path, verified: VerifiedAgreement) -> RunManifest:
+    file = path / MANIFEST_NAME if path.is_dir() else path
+    raw = read_whole(file, MAX_MANIFEST_BYTES)
+    signed = decode(SignedManifest, raw, max_bytes=MAX_MANIFEST_BYTES)
+    return verify_manifest(signed, verified)
+
+
+def _compare(manifest: RunManifest, path: Path) -> ShownRelease:
+    log = read_head(path).log
+    verify_log(path, head_of(manifest, log))
+    return prove_releases(manifest, log, read_entries(path))
+
+
+def _facts(
+    manifest: RunManifest, verified: VerifiedAgreement, shown: list[ShownRelease]
+) -> dict[str, Any]:
+    proven = "signature, evidence, agreement" + (", logs" if shown else "")
+    nobody = NOBODY if protects_nobody(manifest.level) else ""
+    return {
+        "job": manifest.job,
+        "agreement": verified.digest.to_text(),
+        "level": manifest.level,
+        "instance": manifest.instance.to_text(),
+        "evidence": f"{manifest.evidence.kind} {manifest.evidence.digest}",
+        "released": [_run_line(each, manifest, verified) for each in shown],
+        "verified": proven + nobody,
+    }
+
+
+def _run_line(
+    shown: ShownRelease, manifest: RunManifest, verified: VerifiedAgreement
+) -> str:
+    owner = log_owner(head_of(manifest, shown.log), verified).name
+    on = " ".join(digest.to_text() for digest in shown.evidence)
+    return f"{owner}: {', '.join(shown.resources)} on evidence {on}"
 
 
 def add_parser(subparsers: Any) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealift import codec
 from sealift.cli.datavault import OwnersVault
-from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.cli.terminal import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UsageError

@@ -2,35 +2,235 @@
 
 Levels are tried in the agreement's order of preference. Where none can be proven the
 refusal says, level by level, what evidence this machine lacks; no level is ever taken
-that was not asked for.
+that was not asked for. There is one way to open each kind of attester.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from sealift import __version__
 from sealift.attest.agent import AgentAttester
-from sealift.attest.development import DevelopmentAttester
-from sealift.attest.evidence import Attester
-from sealift.attest.level import Level
-from sealift.attest.tpm.attester import TpmAttester
-from sealift.cli.evidencesources import (
-    LoggingAttester,
-    Platform,
-    add_tpm_arguments,
-    bind_devices,
-    measure_bundle_once,
-    open_tee,
-    open_tpm,
+from sealift.attest.azure.attester import (
+    AzureAttester,
+    AzureHost,
+    AzureSources,
+    MetadataService,
 )
+from sealift.attest.composite import CompositeAttester
+from sealift.attest.configfs import INBLOB_BYTES, TsmReader
+from sealift.attest.development import DevelopmentAttester
+from sealift.attest.evidence import Attester, MeasuringAttester
+from sealift.attest.level import Level
+from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters, open_nvml
+from sealift.attest.runtimelog import (
+    CODE_BUNDLE,
+    GPU_BINDING,
+    RuntimeEvent,
+    measured_bundle,
+)
+from sealift.attest.snp.attester import PROVIDER as SNP_PROVIDER
+from sealift.attest.snp.attester import SnpAttester
+from sealift.attest.tdx.attester import (
+    CCEL_FILE,
+    KernelRegister,
+    RuntimeRegister,
+    TdxAttester,
+)
+from sealift.attest.tdx.attester import PROVIDER as TDX_PROVIDER
+from sealift.attest.tpm.attester import EVENT_LOG, IMA_LIST, TpmAttester, TpmSources
 from sealift.cli.roles import RoleSetup
+from sealift.crypto.certificate import certificates_from_pem
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest, Role
+from sealift.release.files import read_whole
+
+MAX_ISSUERS_BYTES: Final = 1 << 18
+NONE: Final = "none"
+Bank = Literal["sha256", "sha384"]
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What attesters of this machine ask; tests put stand-ins in its place.
+
+    Attributes:
+        reader: Reports of TDX and SEV-SNP.
+        register: TDX's register of the runtime log.
+        ccel: TDX's firmware log.
+        nvml: Opens NVML.
+        azure_host: What an Azure guest asks its host.
+    """
+
+    reader: TsmReader = field(default_factory=TsmReader)
+    register: RuntimeRegister = field(default_factory=KernelRegister)
+    ccel: Path = CCEL_FILE
+    nvml: Callable[[], Any] = open_nvml
+    azure_host: AzureHost = field(default_factory=MetadataService)
+
+
+@runtime_checkable
+class LoggingAttester(MeasuringAttester, Protocol):
+    """One whose runtime log can be looked at."""
+
+    @property
+    def events(self) -> tuple[RuntimeEvent, ...]:
+        """What was measured since the machine was started, in order."""
+        ...
+
+
+def add_tpm_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the evidence of a TPM comes from."""
+    group = parser.add_argument_group("evidence of this host")
+    group.add_argument(
+        "--tpm", default="/dev/tpmrm0", metavar="PLACE", help="unix:PATH for swtpm"
+    )
+    group.add_argument(
+        "--tpm-state",
+        type=Path,
+        metavar="DIR",
+        help="attestation key and enrolments, not in tpm/ beside the job",
+    )
+    group.add_argument(
+        "--tpm-issuers", type=Path, metavar="PEM", help="between the TPM and its maker"
+    )
+    group.add_argument(
+        "--event-log",
+        default=str(EVENT_LOG),
+        metavar="FILE",
+        help=f"the firmware's log; {NONE} if there is none",
+    )
+    group.add_argument(
+        "--ima-list",
+        default=str(IMA_LIST),
+        metavar="FILE",
+        help=f"the kernel's measurements; {NONE} if there are none",
+    )
+
+
+def open_tpm(
+    args: argparse.Namespace, state: Path, *, bank: Bank = "sha256", register: int = 15
+) -> TpmAttester:
+    """The attester of this host's TPM; its state lies in ``state`` unless args say.
+
+    Raises:
+        UnavailableError: without a TPM that answers.
+    """
+    return TpmAttester(
+        TpmSources(
+            state=args.tpm_state or state,
+            tpm=args.tpm,
+            bank=bank,
+            register=register,
+            event_log=_path(args.event_log),
+            ima_list=_path(args.ima_list),
+            issuers=_issuers(args.tpm_issuers),
+        )
+    )
+
+
+def open_tee(args: argparse.Namespace, platform: Platform, state: Path) -> Attester:
+    """The attester of the TDX, SEV-SNP or Azure guest that this process runs in.
+
+    A first report is made at once: a guest that gets none cannot prove anything.
+    Azure's paravisor keeps the hardware's interface to itself: there, the report lies in
+    the virtual TPM.
+
+    Raises:
+        UnavailableError: in any other machine.
+    """
+    try:
+        provider = platform.reader.report(bytes(INBLOB_BYTES)).provider
+    except UnavailableError as no_interface:
+        try:
+            return open_azure(args, platform, state)
+        except UnavailableError:
+            raise no_interface from None
+    if provider == TDX_PROVIDER:
+        return open_tdx(platform)
+    if provider == SNP_PROVIDER:
+        return SnpAttester(platform.reader)
+    raise UnavailableError(
+        f"reports of {provider} are not known here", code="tsm-provider"
+    )
+
+
+def open_azure(
+    args: argparse.Namespace, platform: Platform, state: Path
+) -> AzureAttester:
+    """The attester of a confidential guest of Azure; its log lies in ``state``.
+
+    Raises:
+        UnavailableError: ``azure-paravisor`` in any other machine.
+    """
+    return AzureAttester(
+        AzureSources(
+            state=args.tpm_state or state,
+            tpm=args.tpm,
+            event_log=_path(args.event_log),
+            host=platform.azure_host,
+        )
+    )
+
+
+def open_tdx(platform: Platform) -> TdxAttester:
+    """The attester of a TDX guest."""
+    return TdxAttester(platform.reader, platform.register, platform.ccel)
+
+
+def bind_devices(lead: Attester, platform: Platform) -> Callable[[], CompositeAttester]:
+    """Measure this machine's GPUs into the lead's log, unless this boot did already.
+
+    Returns:
+        What makes the attester of all together, once code was measured.
+
+    Raises:
+        UnavailableError: for a lead without a log, or GPUs that are not closed.
+    """
+    if not isinstance(lead, LoggingAttester):
+        raise UnavailableError(
+            "nothing here can bind GPUs to this machine",
+            why="SEV-SNP has no register that a running guest could extend",
+            code="gpu-unbound",
+        )
+    nvml = platform.nvml()
+    if not any(each.kind == GPU_BINDING for each in lead.events):
+        bind_gpus(nvml, lead.measure)
+    return lambda: CompositeAttester(lead, gpu_attesters(nvml))
+
+
+def measure_bundle_once(attester: LoggingAttester, bundle: Digest) -> None:
+    """Measure the code that will run, before any key is asked for.
+
+    Raises:
+        UnavailableError: ``other-bundle``: this boot measured other code before.
+    """
+    found = measured_bundle(attester.events)
+    if found is None:
+        attester.measure(RuntimeEvent(CODE_BUNDLE, bundle.raw))
+    elif found != bundle:
+        raise UnavailableError(
+            "this host ran other code since it was started",
+            why=f"it measured {found.short}, the agreement names {bundle.short}",
+            code="other-bundle",
+        )
+
+
+def _path(text: str) -> Path | None:
+    return None if text == NONE else Path(text)
+
+
+def _issuers(path: Path | None) -> tuple[bytes, ...]:
+    if path is None:
+        return ()
+    return tuple(
+        each.der for each in certificates_from_pem(read_whole(path, MAX_ISSUERS_BYTES))
+    )
+
 
 HOST: Final = (
     "tpm", "tpm_state", "tpm_issuers", "event_log", "ima_list", "agent",

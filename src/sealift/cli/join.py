@@ -13,14 +13,20 @@ from typing import Any
 
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.rawfile import RawSealedFile
-from sealift.cli.broker import add_store_arguments, statements_folder
-from sealift.cli.brokerbeside import BrokerBeside, broker_command
-from sealift.cli.direct import add_dialler_arguments, dialler
-from sealift.cli.judging import wall_clock
-from sealift.cli.rejoin import Joined, Rejoining
+from sealift.cli.attestfiles import wall_clock
+from sealift.cli.broker import (
+    BrokerBeside,
+    add_store_arguments,
+    broker_command,
+    statements_folder,
+)
 from sealift.cli.roles import (
+    Joined,
+    Rejoining,
     RoleSetup,
+    add_dialler_arguments,
     add_role_arguments,
+    dialler,
     require_data_owner,
     set_up_role,
 )

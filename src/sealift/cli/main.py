@@ -4,29 +4,134 @@
 and never to the screen; 130 and 143 for SIGINT and SIGTERM. stdout is the result,
 stderr the talk. A noun's module is loaded only when it is used, so that `sealift key`
 does not load torch.
+
+The file of a bug may name paths and source lines, never values of variables: no exception's text,
+which may quote a row. Only its owner can read it.
+
+To add a noun: write ``cli/NOUN.py`` with ``add_parser(subparsers)`` and ``run(args)``,
+and add its line here. A noun of two words is for a verb of a noun that takes a file as
+well (`broker JOB`, `broker backup`).
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import secrets
 import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import sealift
-from sealift.cli.buglog import record_bug
-from sealift.cli.nouns import NOUNS, joined, module_name
-from sealift.cli.results import flush_results, forget_stdout
-from sealift.cli.signals import (
-    StopRequested,
-    follow_parent,
-    install_stop_signals,
-)
+from sealift.cli.signals import StopRequested, follow_parent, install_stop_signals
+from sealift.cli.terminal import flush_results, forget_stdout
 from sealift.errors import SealiftError, UnavailableError, UsageError
 from sealift.release.visible import visible
+
+
+def record_bug(error: Exception) -> str:
+    """Write the traceback; the line for the screen."""
+    kind = type(error).__name__
+    text = "\n".join(_without_text(error))
+    for folder in (_state_folder(), Path(tempfile.gettempdir())):
+        try:
+            place = _write(folder, text)
+        except OSError:
+            continue
+        return f"a bug in sealift: {kind}. Please report it with {place} [bug]"
+    return f"a bug in sealift: {kind}, and no place to write its traceback [bug]"
+
+
+def _without_text(error: BaseException) -> list[str]:
+    """The errors that led here, the last one first: types and places."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        chain.append(each)
+        each = each.__cause__ or each.__context__
+    return [
+        f"{type(each).__name__}\nTraceback (most recent call last):\n"
+        + "".join(traceback.format_tb(each.__traceback__))
+        for each in chain
+    ]
+
+
+def _state_folder() -> Path:
+    root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(root, "sealift")
+
+
+def _write(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"bug-{secrets.token_hex(6)}.log"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+NOUNS: Final[dict[str, str]] = {
+    "accelerator": "train: the process that owns the device",
+    "agreement": "new, check, show, sign and verify what the parties agree on",
+    "attest": "collect evidence, verify it, and say what was compared",
+    "attacks": "try the attacks, and show how each is refused",
+    "audit": "verify and show a broker's log of releases and refusals",
+    "bench": "measure this machine",
+    "broker": "release this owner's keys by the agreement",
+    "broker backup": "copy a broker's vault and log, also while it runs",
+    "broker restore": "put a copy back, if it is not behind what others saw",
+    "broker upgrade": "bring a vault's schema forward, after a copy",
+    "data": "seal a table, inspect a sealed file",
+    "demo": "all roles on this machine, real data: the first contact",
+    "doctor": "what limits this machine, what that means, and what to do",
+    "explain": "what an error's name in brackets means, and what to do",
+    "health": "show a role's metrics and health over HTTP, without its keys",
+    "join": "take part in a job with this owner's sealed data",
+    "model": "seal a model that is to be served",
+    "key": "make, back up and restore an identity",
+    "orchestrator": "run a job: relay, leases, progress",
+    "output": "approve of the model of a run, or open it as its owner",
+    "predict": "ask a served model, after judging its server",
+    "receipt": "verify the receipt of a visit",
+    "resume": "go on with a job from its last checkpoint",
+    "serve": "answer with a sealed model, on an attested accelerator",
+    "train": "run a job: orchestrator and accelerator here, or all of it locally",
+    "try": "run a recipe on synthetic rows of a schema",
+}
+_ELSEWHERE: Final = {
+    "attacks": "sealift.lab.attacks.command",
+    "bench": "sealift.lab.bench.command",
+    "broker backup": "sealift.cli.brokercopies:add_backup",
+    "broker restore": "sealift.cli.brokercopies:add_restore",
+    "broker upgrade": "sealift.cli.brokercopies:add_upgrade",
+    "demo": "sealift.lab.demo.command",
+    "doctor": "sealift.cli.doctor.command",
+    "resume": "sealift.cli.train:add_resume",
+    "try": "sealift.cli.attempt",  # Python keeps the word for itself
+}
+
+
+def parser_adder(noun: str) -> Callable[[Any], None]:
+    """Load the module that a noun lives in; what adds its parser."""
+    home = _ELSEWHERE.get(noun, f"sealift.cli.{noun}")
+    module, _, function = home.partition(":")
+    adder: Callable[[Any], None] = getattr(
+        importlib.import_module(module), function or "add_parser"
+    )
+    return adder
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with a noun of two words as one."""
+    both = " ".join(words[:2])
+    return [both, *words[2:]] if both in NOUNS and len(words) > 1 else list(words)
+
 
 EXIT_BUG = 1
 EXIT_PIPE = 128 + signal.SIGPIPE
@@ -107,7 +212,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     asked = next((word for word in words if not word.startswith("-")), "")
     for noun, summary in NOUNS.items():
         if noun == asked:
-            importlib.import_module(module_name(noun)).add_parser(nouns)
+            parser_adder(noun)(nouns)
         else:
             nouns.add_parser(noun, help=summary)
     return parser

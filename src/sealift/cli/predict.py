@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealift.attest.level import Level, protects_nobody
-from sealift.cli.judging import add_judging_arguments, equip_from
-from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
-from sealift.cli.results import print_result
+from sealift.cli.attestfiles import add_judging_arguments, equip_from
+from sealift.cli.terminal import add_passphrase_argument, print_result, read_passphrase
 from sealift.codec import to_plain
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError

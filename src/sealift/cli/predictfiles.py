@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sealift.cli.attestfiles import require_absent
-from sealift.cli.results import print_result
+from sealift.cli.terminal import print_result
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.release.files import read_whole, write_whole

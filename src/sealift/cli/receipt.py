@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sealift.attest.level import protects_nobody
-from sealift.cli.attestfiles import add_time_argument, parse_time
-from sealift.cli.judging import add_judging_arguments, equip_from
+from sealift.cli.attestfiles import (
+    add_judging_arguments,
+    add_time_argument,
+    equip_from,
+    parse_time,
+)
 from sealift.codec import to_plain
 from sealift.release.agreement.explain import cargo_promise, count
 from sealift.release.agreement.signed import load_verified

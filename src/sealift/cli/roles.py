@@ -1,19 +1,44 @@
-"""What the long-running commands share: the job, the identity, the relay, the endpoint."""
+"""What the long-running commands share: the job, the identity, direct paths, dialling again.
+
+A role that lost its relay dials again, with fresh keys, for as long as the job says.
+What ends by a decision stays ended: a session that was closed in order, a refusal. What
+was cut (the orchestrator was killed, the network is gone) is begun again. Meanwhile
+anybody may have the orchestrator's port: whoever does not let us in, whatever it says, is
+a dial that failed. A role that was never let in waits for an orchestrator that is not up
+yet, says so once, and takes what it is told by whoever listens there for a decision.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeVar
 
+from sealift.channel.transport.tcp import TcpListener
+from sealift.channel.transport.unixsocket import LocalListener
+from sealift.cli.attestfiles import add_judging_arguments, equip_from, wall_clock
 from sealift.cli.eventlog import add_events_argument, open_events
-from sealift.cli.judging import add_judging_arguments, equip_from, wall_clock
-from sealift.cli.passphrase import add_passphrase_argument, read_passphrase
+from sealift.cli.terminal import add_passphrase_argument, read_passphrase
 from sealift.crypto.identity import Identity, load_identity
-from sealift.errors import PolicyError, UsageError
-from sealift.events import Sink
-from sealift.release.agreement.signed import VerifiedAgreement, load_verified
+from sealift.errors import (
+    MalformedError,
+    PeerError,
+    PolicyError,
+    RefusedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
+from sealift.events import Sink, discard, emit
+from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.session.direct.dial import PathDialler
+from sealift.session.direct.host import DirectHost
+from sealift.session.relay.client import DIAL_TIMEOUT_S
 from sealift.train.plans.plan import PLANS, PlanRole, plans_with
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable, parse_address, read_job
@@ -149,3 +174,181 @@ def require_party(setup: RoleSetup, name: str, role: str) -> None:
             fix=f"The {role} runs with the key of {name}",
             code="other-key",
         )
+
+
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what an accelerator takes."""
+    add_relay_only_argument(parser)
+    parser.add_argument(
+        "--direct",
+        metavar="HOST:PORT",
+        help="let holders bring their cargo to this address, past the relay",
+    )
+    parser.add_argument(
+        "--direct-listen",
+        metavar="HOST:PORT",
+        help="listen there for --direct, when a NAT or a proxy stands in between",
+    )
+
+
+def add_dialler_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a holder takes."""
+    add_relay_only_argument(parser)
+    parser.add_argument(
+        "--direct",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="dial the accelerator there if it offers that; no other address is dialled",
+    )
+
+
+def add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what both ends take."""
+    parser.add_argument(
+        "--relay-only",
+        action="store_true",
+        help="let cargo cross through the orchestrator's port and nowhere else",
+    )
+
+
+@contextmanager
+def open_direct_host(
+    args: argparse.Namespace, sink: Sink
+) -> Iterator[DirectHost | None]:
+    """The listening end of this command line; None with ``--relay-only``.
+
+    Raises:
+        UnavailableError: if an address that was asked for cannot be listened on.
+    """
+    if args.relay_only:
+        yield None
+        return
+    tcp, told = None, ""
+    if args.direct is not None:
+        tcp = TcpListener(*parse_address(args.direct_listen or args.direct))
+        told = args.direct if args.direct_listen else ""
+    direct_host = DirectHost(local=_local(), tcp=tcp, tcp_address=told, sink=sink)
+    try:
+        yield direct_host
+    finally:
+        direct_host.close()
+
+
+def dialler(args: argparse.Namespace) -> PathDialler:
+    """Which offered paths the holder of this command line takes."""
+    if args.relay_only:
+        return PathDialler(local=False)
+    for place in args.direct:
+        parse_address(place)  # whoever mistypes one hears of it now
+    return PathDialler(places=args.direct)
+
+
+def _local() -> LocalListener | None:
+    """Without a place for a local socket there is still the relay."""
+    with suppress(UnavailableError):
+        return LocalListener()
+    return None
+
+
+T = TypeVar("T")
+Joined = Callable[[], None]
+PAUSE_S: Final = 0.1
+NOBODY_THERE: Final = "peer-unreachable"
+ASKED_TO_END: Final = "role-ended"
+RELAY_GONE: Final = "relay-gone"  # it was there: its orchestrator was killed meanwhile
+BROKER_MISSING: Final = "checkpoint-broker-missing"  # it may be coming back as well
+CUT: Final = frozenset({
+    BROKER_MISSING,
+    "name-taken",  # by our former connection, which the relay has not missed yet
+    "peer-closed", "peer-timeout", NOBODY_THERE, RELAY_GONE,
+    "session-truncated", "unknown-peer",
+    "state-restored",  # it cut itself off, to go on from a checkpoint
+})  # fmt: skip
+
+
+class Rejoining:
+    """Runs a role until it ends by a decision, or stays cut off for too long.
+
+    Args:
+        rejoin_s: How long after a cut; 0: not at all.
+        sink: Gets ``relay.awaited`` and ``relay.lost``.
+        clock: Monotonic seconds.
+        pause: Sleeps for so many seconds.
+    """
+
+    def __init__(
+        self,
+        rejoin_s: float,
+        *,
+        sink: Sink = discard,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rejoin_s = rejoin_s
+        self._sink = sink
+        self._clock = clock
+        self._pause = pause
+        self._arrived = False
+        self._let_in = False  # by this dial
+        self._awaited = False
+        self._deadline: float | None = None
+        self._missing_until: float | None = None
+
+    @property
+    def dial_s(self) -> float:
+        """How long one dial may take."""
+        if self._deadline is None:
+            return DIAL_TIMEOUT_S
+        return max(PAUSE_S, min(DIAL_TIMEOUT_S, self._deadline - self._clock()))
+
+    def run(self, serve: Callable[[Joined], T]) -> T:
+        """What ``serve`` returns; it calls its argument once it has arrived.
+
+        Raises:
+            PeerError, RefusedError, MalformedError: the last one, if it stays cut off.
+        """
+        while True:
+            self._let_in = False
+            try:
+                return serve(self._join)
+            except (PeerError, RefusedError, MalformedError) as error:
+                if not self._tries_again(error):
+                    raise
+            self._pause(PAUSE_S)
+
+    def _join(self) -> None:
+        self._arrived = self._let_in = True
+        self._deadline = None
+
+    def _tries_again(self, error: SealiftError) -> bool:
+        self._arrived = self._arrived or error.code == RELAY_GONE
+        if not self._arrived:
+            return self._awaits(error)
+        if not self._rejoin_s or not self._was_cut(error):
+            return False
+        arrived_again = self._deadline is None
+        if self._deadline is None:
+            self._deadline = self._clock() + self._rejoin_s
+            emit(self._sink, "relay.lost", reason=error.code, rejoin_s=self._rejoin_s)
+        if error.code == BROKER_MISSING:  # let in, and no further than before
+            self._missing_until = self._missing_until or self._deadline
+            return self._clock() < self._missing_until
+        if arrived_again:
+            self._missing_until = None
+        return self._clock() < self._deadline
+
+    def _awaits(self, error: SealiftError) -> bool:
+        """Nobody listens there yet; a person sees for whom this waits, and can end it."""
+        if error.code != NOBODY_THERE:
+            return False
+        if not self._awaited:
+            self._awaited = True
+            emit(self._sink, "relay.awaited", role="orchestrator", why=str(error))
+        return True
+
+    def _was_cut(self, error: SealiftError) -> bool:
+        """Off a relay that had let us in, or not let in by whoever has its place."""
+        if self._let_in:
+            return isinstance(error, PeerError) and error.code in CUT
+        return error.code != ASKED_TO_END

@@ -15,9 +15,9 @@ from sealift.attest.level import Level
 from sealift.channel.transport.tcp import TcpListener
 from sealift.cli.accelerator import restart_overwriting
 from sealift.cli.hostattester import add_attester_arguments, open_attester
-from sealift.cli.results import print_result
 from sealift.cli.roles import RoleSetup, add_role_arguments, say_sandbox, set_up_role
 from sealift.cli.signals import on_second_signal
+from sealift.cli.terminal import print_result
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle

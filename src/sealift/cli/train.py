@@ -1,4 +1,7 @@
-"""``sealift train``: run a job on this machine, by the plan that ``job.toml`` names."""
+"""``sealift train``: run a job on this machine, by the plan that ``job.toml`` names.
+
+``sealift resume`` is the same for a job that was cut off, and refuses to begin it again.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from sealift.cli.attestfiles import add_judging_arguments
 from sealift.cli.hostattester import add_attester_arguments
-from sealift.cli.judging import add_judging_arguments
 from sealift.cli.roles import check_job
 from sealift.errors import UsageError
 from sealift.release.agreement.signed import load_verified
@@ -104,3 +107,26 @@ def _shortened(value: Any) -> str:
     """A total on one line; ``statistics.json`` has the whole of it."""
     text = json.dumps(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def add_resume(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "resume",
+        help="go on with a job from its last checkpoint",
+        description="As `sealift train`, which goes on from a checkpoint by itself if "
+        "there is one; this command ends with an error if there is none. Only the last "
+        "checkpoint that counts in the owners' logs opens.",
+    )
+    parser.set_defaults(run=run_resume, must_resume=True)
+    add_train_arguments(parser)
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Go on; the exit code."""
+    plan = PLANS[read_job(args.job).plan]
+    if not plan.checkpoints:
+        raise UsageError(
+            f"a job of plan {plan.name} keeps no checkpoints", code="nothing-to-resume"
+        )
+    return run(args)

@@ -1,21 +1,225 @@
-"""``sealift train`` for the plan ``travel``: two roles as children, one view of them."""
+"""``sealift train`` for the plan ``travel``: two roles as children, one view of them.
+
+The children are orchestrator and accelerator; progress is plain lines on stderr. One that
+was killed is started again, a few times: the other one waits for it, and the
+job goes on from its last checkpoint. One that ended by itself said why, and is not.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
-from sealift.cli.signals import on_second_signal
-from sealift.cli.trainlines import TrainLines
-from sealift.cli.travelroles import ACCELERATOR, ORCHESTRATOR, TravelRoles
+from sealift.cli.attestfiles import JUDGING, option_words
+from sealift.cli.hostattester import HOST
+from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.errors import JobError, PeerError, UsageError
-from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement import Agreement
+from sealift.release.signed import VerifiedAgreement
+from sealift.release.visible import visible
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
+from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable
+from sealift.travel.peers import say_role
+from sealift.travel.sizing import say_bytes
+
+
+@dataclass(slots=True)
+class _Epoch:
+    number: int
+    visits: int = 0
+    rows: int = 0
+    sealed_bytes: int = 0
+    loss: float = 0.0
+
+
+class TrainLines:
+    """One line per epoch and for whatever goes wrong; with ``watch``, per visit.
+
+    Args:
+        agreement: Names the holders.
+        job: Has the number of epochs.
+        watch: A line for every visit.
+        stream: Where lines go.
+    """
+
+    def __init__(
+        self, agreement: Agreement, job: JobTable, *, watch: bool, stream: TextIO
+    ) -> None:
+        self._owners = agreement.data_owners
+        self._epochs = job.training.epochs
+        self._watch = watch
+        self._stream = stream
+        self._epoch = _Epoch(-1)
+
+    def take(self, event: RoleEvent) -> None:
+        """Say what a person wants to know of an event."""
+        match event.kind:
+            case "orchestrator.listening":
+                place = f"{event.text('host')}:{event.text('port')}"
+                self.say(f"waiting at {place} for {', '.join(self._owners)}")
+            case "role.arrived":
+                who = say_role(event.text("role"), event.text("name"))
+                self.say(f"{who} is here")
+            case "job.ready":
+                level, keys = event.text("level"), event.text("keys")
+                self.say(f"the job starts: level {level}, {keys} keys released")
+                self.say(Confinement.parse(event.text("sandbox")).say())
+                size = say_bytes(int(event.fields["buffer_bytes"]))
+                self.say(f"buffer of a visit: {size}: {event.text('why')}")
+            case "visit.ended":
+                self._take_visit(event)
+            case "visit.skipped":
+                self.say(f"skipped {event.text('holder')}: {_cause(event)}")
+            case "visit.again":
+                seconds = float(event.fields["pause_s"])
+                self.say(f"asks {event.text('holder')} again in {seconds:.1f} s")
+            case "checkpoint.restored":
+                number, group = event.text("number"), event.text("position")
+                self.say(f"goes on from checkpoint {number}, at group {group}")
+            case "checkpoint.missed" | "checkpoint.kept":
+                self.say(f"{event.kind.replace('.', ' ')}: {event.text('line')}")
+            case (
+                "role.refused"
+                | "holder.missing"
+                | "release.missing"
+                | "accelerator.lost"
+            ):
+                self.say(event.text("line"))
+
+    def _take_visit(self, event: RoleEvent) -> None:
+        if event.text("outcome") != "verified":
+            self.say(f"a visit to {event.text('holder')} failed: {_cause(event)}")
+        elif event.text("purpose") == "train":
+            self._count(event)
+        if self._watch:
+            self.say(self._visit_line(event))
+
+    def _count(self, event: RoleEvent) -> None:
+        number = int(event.fields["epoch"])
+        if number != self._epoch.number:
+            self.say_epoch()
+            self._epoch = _Epoch(number)
+        rows = int(event.fields["rows"])
+        self._epoch.visits += 1
+        self._epoch.rows += rows
+        self._epoch.sealed_bytes += int(event.fields["sealed_bytes"])
+        self._epoch.loss += float(event.fields.get("metric.loss", 0.0)) * rows
+
+    def say_epoch(self) -> None:
+        """The line of the epoch that ended, if there is one."""
+        epoch = self._epoch
+        if epoch.visits:
+            self.say(
+                f"epoch {epoch.number + 1} of {self._epochs}: {epoch.visits} visits, "
+                f"{epoch.sealed_bytes / 1000:.0f} kB sealed, "
+                f"loss {epoch.loss / epoch.rows:.4g}"
+            )
+
+    def _visit_line(self, event: RoleEvent) -> str:
+        loss = event.fields.get("metric.loss")
+        shown = f", loss {loss:.4g}" if isinstance(loss, float) else ""
+        seconds = sum(
+            float(value) for name, value in event.fields.items() if name.endswith("_s")
+        )
+        return (
+            f"visit {event.text('number')} {event.text('holder')} "
+            f"{event.text('purpose')}: {event.text('rows')} rows in "
+            f"{seconds:.2f} s{shown}"
+        )
+
+    def say(self, line: str) -> None:
+        """One line for people."""
+        print(visible(f"sealift: {line}"), file=self._stream, flush=True)
+
+
+def _cause(event: RoleEvent) -> str:
+    return f"{event.text('line')} [{event.text('reason')}]"
+
+
+ORCHESTRATOR: Final = "orchestrator"
+ACCELERATOR: Final = "accelerator"
+
+
+class TravelRoles:
+    """Starts both, and again.
+
+    Args:
+        house: Where they run.
+        args: Of the command.
+        restarts: Most times that each is started again.
+        say: Gets a line for people.
+    """
+
+    def __init__(
+        self,
+        house: Household,
+        args: argparse.Namespace,
+        *,
+        restarts: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._house = house
+        self._args = args
+        self._say = say
+        self._address = args.orchestrator
+        self._listening: RoleEvent | None = None
+        self._left = {ORCHESTRATOR: restarts, ACCELERATOR: restarts}
+
+    def start_orchestrator(self) -> None:
+        """At the address that was asked for, or where it listened before."""
+        args = self._args
+        words: list[str | Path] = [ORCHESTRATOR, args.job, "--events", "-"]
+        words += ["--key", args.key[0], "--passphrase-file", args.passphrase_file[0]]
+        if args.output is not None:
+            words += ["--output", args.output]
+        if self._address is not None:
+            words += ["--orchestrator", self._address]
+        words += option_words(args, JUDGING)
+        self._start(ORCHESTRATOR, words)
+
+    def take_listening(self, event: RoleEvent) -> None:
+        """The orchestrator listens: time for the accelerator, unless it is there."""
+        self._address = f"{event.text('host')}:{event.fields['port']}"
+        self._listening = event
+        if ACCELERATOR not in self._house.children:
+            self._start_accelerator(event)
+
+    def start_again(self, name: str) -> bool:
+        """Start a role that was killed; False if it ended otherwise, or too often."""
+        if not self._left[name] or not self._house.was_killed(name):
+            return False
+        self._left[name] -= 1
+        self._say(f"the {name} was killed; started again")
+        if name == ORCHESTRATOR:
+            self.start_orchestrator()
+        elif self._listening is not None:
+            self._start_accelerator(self._listening)
+        return True
+
+    def _start_accelerator(self, listening: RoleEvent) -> None:
+        args, host = self._args, listening.text("host")
+        here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
+        words: list[str | Path] = [ACCELERATOR, args.job, "--events", "-"]
+        words += ["--orchestrator", f"{here}:{listening.fields['port']}"]
+        words += ["--key", args.attester_key]
+        words += ["--passphrase-file", args.attester_passphrase_file]
+        if args.state is not None:
+            words += ["--state", args.state]
+        if args.must_resume:
+            words.append("--must-resume")
+        words += option_words(args, (*JUDGING, *HOST))
+        self._start(ACCELERATOR, words)
+
+    def _start(self, name: str, words: list[str | Path]) -> None:
+        with stop_postponed():
+            self._house.start(name, "sealift", words, followed())
+
 
 MAX_RESTARTS: Final = 5  # of each role
 GRACE_S: Final = 2.0  # the roles end together; who ends first is a race

@@ -1,0 +1,111 @@
+"""``sealift broker backup``, ``restore`` and ``upgrade``: copies of vault and log.
+
+A copy is made also while the broker runs, put back in the place of both, and kept before
+a vault's schema is brought forward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from sealift.release.backup import LOG, Copy, back_up, restore, upgrade
+from sealift.release.heads import find_head
+from sealift.release.logcheck import read_head
+
+
+def add_backup(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "broker backup",
+        help="copy a broker's vault and log, also while it runs",
+        description="The copies are checked. The identity file and its passphrase are no "
+        "part of them: back these up with `sealift key backup`, and elsewhere.",
+    )
+    parser.set_defaults(run=run_backup)
+    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--log", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="a new folder"
+    )
+
+
+def run_backup(args: argparse.Namespace) -> int:
+    """Copy, check, say."""
+    print_copy(back_up(args.vault, args.log, args.output))
+    print(
+        f"sealift: {args.output} is as secret as the vault: whoever has it and the "
+        "identity has the keys",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def print_copy(copy: Copy) -> None:
+    """What a copy holds, for people."""
+    print(f"vault form   {copy.form}")
+    print(f"log owner    {copy.log.owner}")
+    print(f"entries      {copy.log.size}")
+    print(f"releases     {copy.log.releases}")
+    print(f"verified     {copy.log.statement}")
+
+
+def add_restore(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "broker restore",
+        help="put a copy back, if it is not behind what others saw",
+        description="An older copy brings older memory back: uses that were counted "
+        "since, and instances that were revoked. With --head a copy is refused that is "
+        "behind what somebody else saw of this log.",
+    )
+    parser.set_defaults(run=run_restore)
+    parser.add_argument("copy", type=Path, metavar="DIR", help="from broker backup")
+    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--log", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--head",
+        type=Path,
+        metavar="FILE",
+        help="a signed head, or the file of heads that a holder or another party keeps",
+    )
+
+
+def run_restore(args: argparse.Namespace) -> int:
+    """Check, copy, say."""
+    outside = None
+    if args.head is not None:
+        outside = find_head(args.head, read_head(args.copy / LOG).log)
+    print_copy(restore(args.copy, args.vault, args.log, outside))
+    if outside is None:
+        print(
+            "sealift: nothing was compared with what others saw: uses and revocations "
+            "since this copy are forgotten; give --head FILE",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def add_upgrade(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "broker upgrade",
+        help="bring a vault's schema forward, after a copy",
+        description="Stop the broker first. A broker upgrades a vault by itself when it "
+        "opens it; this keeps a copy for the version before.",
+    )
+    parser.set_defaults(run=run_upgrade)
+    parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the copy"
+    )
+
+
+def run_upgrade(args: argparse.Namespace) -> int:
+    """Copy, upgrade, say."""
+    before, now = upgrade(args.vault, args.output)
+    print(f"vault form   {before} -> {now}")
+    print(f"copy         {args.output}")
+    return 0

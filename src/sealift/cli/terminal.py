@@ -1,0 +1,165 @@
+"""What is asked at a terminal, passphrases above all, and what is written to stdout.
+
+A passphrase comes from a file, from the environment or from the terminal, never from an
+argument: every process of the machine can read those. The environment is
+for machines without a terminal; the variable is removed once read, so that no process
+that we start inherits it.
+
+stdout is the result: where it cannot be written, that is an error like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+from sealift.errors import UnavailableError, UsageError
+from sealift.release.files import read_secret_line
+from sealift.release.visible import ascii_only
+
+YES: Final = frozenset({"y", "yes"})
+
+
+def has_terminal() -> bool:
+    """Whether somebody can answer."""
+    return sys.stdin.isatty()
+
+
+def ask_line(question: str, default: str = "") -> str:
+    """One answer; empty takes the default. Asked again until there is one.
+
+    Raises:
+        UsageError: ``no-answer``, if the input ends.
+    """
+    shown = f"{question} [{default}]: " if default else f"{question}: "
+    while True:
+        print(ascii_only(shown), end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            raise UsageError("nobody answered", code="no-answer")
+        answer = line.strip() or default
+        if answer:
+            return answer
+
+
+def ask_words(question: str, default: str = "") -> list[str]:
+    """Several answers on one line, quoted as for a shell; ``-`` for none."""
+    answer = ask_line(question, default)
+    return [] if answer == "-" else shlex.split(answer)
+
+
+def confirm(
+    question: str,
+    *,
+    yes: bool,
+    fix: str = "Read it with `sealift agreement check`, then give --yes",
+) -> None:
+    """Go on only if somebody said yes.
+
+    Raises:
+        UsageError: ``not-confirmed``.
+    """
+    if yes:
+        return
+    if not has_terminal():
+        raise UsageError(
+            "nobody said yes",
+            why="there is no terminal to ask",
+            fix=fix,
+            code="not-confirmed",
+        )
+    if ask_line(f"{question} (yes/no)", "no").lower() not in YES:
+        raise UsageError("nothing was done", why="not yes", code="not-confirmed")
+
+
+VARIABLE: Final = "SEALIFT_PASSPHRASE"
+
+
+def add_passphrase_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--passphrase-file``."""
+    parser.add_argument(
+        "--passphrase-file",
+        type=Path,
+        metavar="FILE",
+        help="read the identity's passphrase from the first line of FILE; without it "
+        f"{VARIABLE} is used, or the terminal is asked",
+    )
+
+
+def read_passphrase(file: Path | None, *, prompt: str, twice: bool = False) -> str:
+    """The passphrase, without its line end.
+
+    Args:
+        file: Where it stands, if the user named a file.
+        prompt: What the terminal shows.
+        twice: Ask the terminal twice, for a passphrase that is being chosen.
+
+    Raises:
+        UsageError: without file, variable and terminal, or if two answers differ.
+        UnavailableError: if the file cannot be read.
+        MalformedError: if its first line is empty or not UTF-8.
+    """
+    if file is not None:
+        return read_secret_line(file)
+    if VARIABLE in os.environ:
+        return os.environ.pop(VARIABLE)
+    passphrase = ask_terminal(prompt)
+    if twice and ask_terminal(f"{prompt}, once more") != passphrase:
+        raise UsageError("the two passphrases differ", code="passphrases-differ")
+    return passphrase
+
+
+def ask_terminal(prompt: str) -> str:
+    """Ask without echo.
+
+    Raises:
+        UsageError: ``no-terminal``.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "a passphrase is needed and there is no terminal to ask", code="no-terminal"
+        )
+    return getpass.getpass(f"{prompt}: ")
+
+
+def print_result(line: str) -> None:
+    """Print a line now, for whoever reads along.
+
+    Raises:
+        UnavailableError: ``cannot-write``, if the disk behind stdout is full.
+        BrokenPipeError: if nobody reads any more.
+    """
+    try:
+        print(line)
+    except OSError as error:
+        raise _unwritten(error) from None
+    flush_results()
+
+
+def flush_results() -> None:
+    """Notice a full disk behind stdout while an exit code can still say so.
+
+    Raises:
+        UnavailableError, BrokenPipeError: as ``print_result``.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise _unwritten(error) from None
+
+
+def forget_stdout() -> None:
+    """Let the interpreter's own flush at exit find a place that takes everything."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritten(error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return error
+    forget_stdout()
+    return UnavailableError("cannot write the output", why=error, code="cannot-write")
