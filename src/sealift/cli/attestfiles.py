@@ -21,10 +21,10 @@ from sealift.attest.tools.vendorfiles import wrap
 from sealift.codec import decode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import MalformedError, UsageError
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.equip import equip
 from sealift.release.files import read_whole
-from sealift.release.ledger import Ledger
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.vault.ledger import Ledger
 
 MAX_FILE_BYTES: Final = 2 * MAX_BODY_BYTES  # the body in base64, and a little
 

@@ -20,11 +20,11 @@ from sealift.cli.attestfiles import (
 )
 from sealift.codec import decode, to_plain
 from sealift.errors import UsageError
-from sealift.release.audit import Entry
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.files import read_whole
-from sealift.release.heads import find_head, log_owner
-from sealift.release.logcheck import LogReport, read_entries, read_head, verify_log
-from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.log.entries import Entry
+from sealift.release.log.heads import find_head, log_owner
+from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
 from sealift.release.visible import visible
 from sealift.train.levelproof import ShownRelease, head_of, prove_releases
 from sealift.train.manifest import (

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.release.backup import LOG, Copy, back_up, restore, upgrade
-from sealift.release.heads import find_head
-from sealift.release.logcheck import read_head
+from sealift.release.broker.backup import LOG, Copy, back_up, restore, upgrade
+from sealift.release.log.heads import find_head
+from sealift.release.log.verify import read_head
 
 
 def add_backup(subparsers: Any) -> None:

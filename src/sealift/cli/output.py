@@ -24,8 +24,8 @@ from sealift.cli.terminal import add_passphrase_argument, confirm, read_passphra
 from sealift.crypto.identity import load_identity
 from sealift.errors import UsageError
 from sealift.release.agreement import Agreement
+from sealift.release.agreement.signed import load_verified
 from sealift.release.files import write_whole
-from sealift.release.signed import load_verified
 from sealift.release.visible import ascii_only
 from sealift.train.faultnote import OpenedFault, open_fault
 

@@ -35,7 +35,7 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.events import Sink, discard, emit
-from sealift.release.signed import VerifiedAgreement, load_verified
+from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
 from sealift.session.relay.client import DIAL_TIMEOUT_S

@@ -19,7 +19,7 @@ from sealift.cli.hostattester import HOST
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.agreement import Agreement
-from sealift.release.signed import VerifiedAgreement
+from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.visible import visible
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household
