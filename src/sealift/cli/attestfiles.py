@@ -1,6 +1,4 @@
-"""What the verbs of `sealift attest` read: evidence, bound values, times, and
-what it is judged with: bundles of vendors, signed reference sets.
-"""
+"""What commands read evidence from and judge it with: files, times, bundles, sets."""
 
 from __future__ import annotations
 
