@@ -20,8 +20,8 @@ from sealift.errors import MalformedError, PeerError
 from sealift.events import Event
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
-from sealift.travel.holder import Provisioning
-from sealift.travel.messages import Failed, send_message
+from sealift.travel.holder.visit import Provisioning
+from sealift.travel.visit.messages import Failed, send_message
 from tests.sim.hands import Bring, Hand
 from tests.sim.visit_world import VisitWorld
 

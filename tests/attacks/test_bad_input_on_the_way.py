@@ -21,8 +21,8 @@ from sealift.errors import MalformedError
 from sealift.feed import handover, receiving, sending
 from sealift.feed.handover import Consent, Proposal
 from sealift.session.session import Session
-from sealift.travel import messages
-from sealift.travel.messages import (
+from sealift.travel.visit import messages
+from sealift.travel.visit.messages import (
     ANY,
     Cargo,
     Leaves,

@@ -34,9 +34,14 @@ from sealift.session.direct.exchange import (
     prove_to_dialler,
     prove_to_host,
 )
-from sealift.travel.accelerator import HostedVisit
-from sealift.travel.frame import frame_bytes
-from sealift.travel.messages import PathTaken, Ready, receive_message, send_message
+from sealift.travel.accelerator.visit import HostedVisit
+from sealift.travel.visit.frame import frame_bytes
+from sealift.travel.visit.messages import (
+    PathTaken,
+    Ready,
+    receive_message,
+    send_message,
+)
 from tests.sim.directpaths import directly, finder_of, listening, paths_of
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.visit_world import VisitWorld

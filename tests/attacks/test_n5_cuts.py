@@ -16,11 +16,11 @@ from sealift.errors import PolicyError, UnavailableError
 from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.train.jobshapes import JobShapes
-from sealift.travel.attendance import Attendance
-from sealift.travel.holder import HeldResource, Provisioning, check_lease
-from sealift.travel.lease import LeaseTerms, sign_lease
-from sealift.travel.served import SERVED_NAME
+from sealift.travel.holder.jobs import Attendance
+from sealift.travel.holder.served import SERVED_NAME
+from sealift.travel.holder.visit import HeldResource, Provisioning, check_lease
 from sealift.travel.sizing import BufferChoice
+from sealift.travel.visit.lease import LeaseTerms, sign_lease
 from tests.sim.hands import Hand
 from tests.sim.settings import job_settings
 from tests.sim.visit_world import VisitWorld

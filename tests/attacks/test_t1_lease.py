@@ -18,11 +18,11 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Digest, Handle
 from sealift.release.receipt import SignedReceipt
-from sealift.travel import accelerator as host
-from sealift.travel import load, rows
-from sealift.travel.frame import Frame, Placement, placement
-from sealift.travel.lease import Lease, sign_lease
-from sealift.travel.state import State, Visit
+from sealift.travel.accelerator.visit import load, rows
+from sealift.travel.accelerator.visit import visit as host
+from sealift.travel.visit.frame import Frame, Placement, placement
+from sealift.travel.visit.lease import Lease, sign_lease
+from sealift.travel.visit.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.visit_world import Outcome, VisitWorld
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from sealift.travel.frame import Frame
-from sealift.travel.messages import VisitEnded
-from sealift.travel.state import Visit
+from sealift.travel.visit.frame import Frame
+from sealift.travel.visit.messages import VisitEnded
+from sealift.travel.visit.state import Visit
 from tests.sim.hands import WAIT_S, Bring, Hand, sending
 from tests.sim.hosting_world import Guest, HostingWorld
 from tests.sim.visit_world import VisitWorld

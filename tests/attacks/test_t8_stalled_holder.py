@@ -16,9 +16,9 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError, StaleError
 from sealift.events import Event
-from sealift.travel.holder import Provisioning
-from sealift.travel.messages import Present, Ready, receive_message, send_message
-from sealift.travel.state import State, Visit
+from sealift.travel.holder.visit import Provisioning
+from sealift.travel.visit.messages import Present, Ready, receive_message, send_message
+from sealift.travel.visit.state import State, Visit
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.live import live_job
 from tests.sim.visit_parts import FakeClock

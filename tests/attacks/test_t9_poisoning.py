@@ -25,8 +25,8 @@ from sealift.release.receipt import (
     sign_receipt,
     verify_receipt,
 )
-from sealift.travel import load
-from sealift.travel.holder import HeldResource
+from sealift.travel.accelerator.visit import load
+from sealift.travel.holder.visit import HeldResource
 from tests.sim.visit_world import RECORD_BYTES, ROW_BYTES, VisitWorld
 
 Change = Callable[[bytes], bytes]

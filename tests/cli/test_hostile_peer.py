@@ -12,8 +12,8 @@ from sealift.errors import MalformedError
 from sealift.events import emit
 from sealift.ids import Digest
 from sealift.release.agreement.signed import load_signed, verify
-from sealift.travel.messages import JobFinished, Output
-from sealift.travel.orchestrator import RunSummary
+from sealift.travel.orchestrator.job import RunSummary
+from sealift.travel.visit.messages import JobFinished, Output
 from tests.sim.jobworld import Wishes, fresh_world
 
 

@@ -20,7 +20,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.data.seal.seal import seal_table
 from sealift.errors import MalformedError
 from sealift.release.vault.vault import Vault
-from sealift.travel.holder import HeldResource
+from sealift.travel.holder.visit import HeldResource
 
 NORTH = create_identity("north")
 SCHEMA = Schema((Field("age", "float32"), Field("pulse", "float32")))

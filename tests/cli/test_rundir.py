@@ -23,7 +23,7 @@ from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
 from sealift.train.manifest import MANIFEST_NAME
 from sealift.train.sandbox.kernel import call, mount
-from sealift.travel.messages import Output
+from sealift.travel.visit.messages import Output
 
 NAME = RunName("digits", Digest.of(b"agreement"))
 OTHER = RunName("letters", NAME.agreement)

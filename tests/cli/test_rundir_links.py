@@ -9,7 +9,7 @@ import pytest
 from sealift.cli.rundir import RunFolder, RunName
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
-from sealift.travel.messages import Output
+from sealift.travel.visit.messages import Output
 
 NAME = RunName("digits", Digest.of(b"agreement"))
 OUTPUT = Output("model.sealed", b"weights", last=True)

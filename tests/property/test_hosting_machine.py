@@ -24,9 +24,14 @@ from hypothesis.stateful import (
 )
 
 from sealift.errors import MalformedError, SealiftError
-from sealift.travel.hosting import Hosting
-from sealift.travel.hostsetup import LoadedCargo
-from sealift.travel.messages import BufferOffered, VisitEnded, VisitLoaded, WorkVisits
+from sealift.travel.accelerator.setup import LoadedCargo
+from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.visit.messages import (
+    BufferOffered,
+    VisitEnded,
+    VisitLoaded,
+    WorkVisits,
+)
 from tests.sim.hands import Hand
 from tests.sim.hosting_world import Guest, HostingWorld
 from tests.sim.visit_world import OWNERS, VisitWorld

@@ -16,7 +16,7 @@ from sealift.release.client.broker import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
-from sealift.travel.brokerage import Brokerage
+from sealift.travel.holder.broker import Brokerage
 from sealift.travel.peers import expect_broker
 from tests.sim.owners import BrokerBox, Consortium, make_broker
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from sealift.cli.main import main
 from sealift.release.agreement import Resource
 from sealift.train.jobshapes import JobShapes
-from sealift.travel import orchestrator
-from sealift.travel.hosting import Hosting
+from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.orchestrator.job import job as orchestrator
 from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import JobSettings
 

@@ -13,7 +13,7 @@ from sealift.events import Event
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.exchange import Kind
 from sealift.session.direct.host import DirectHost
-from sealift.travel.holder import Provisioning
+from sealift.travel.holder.visit import Provisioning
 from tests.sim.hands import Bring, Hand
 from tests.sim.visit_world import VisitWorld
 

@@ -17,10 +17,10 @@ from sealift.errors import PeerError
 from sealift.ids import Buffer, Handle
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session
-from sealift.travel.frame import build_frame, placement, record_range
-from sealift.travel.holder import HeldResource, Provisioning
-from sealift.travel.lease import Lease, SignedLease
-from sealift.travel.messages import (
+from sealift.travel.holder.visit import HeldResource, Provisioning
+from sealift.travel.visit.frame import build_frame, placement, record_range
+from sealift.travel.visit.lease import Lease, SignedLease
+from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
     Credit,

@@ -15,17 +15,17 @@ from sealift.ids import VisitId
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session
-from sealift.travel.hosting import Hosting
-from sealift.travel.lease import Lease
-from sealift.travel.messages import (
+from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.schedule import Stop
+from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.messages import (
     BufferOffered,
     OfferVisit,
     VisitEnded,
     VisitLoaded,
     WorkVisits,
 )
-from sealift.travel.schedule import Stop
-from sealift.travel.settings import TravelSettings
 from tests.sim.hands import WAIT_S, Bring, honest
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import GuardedPool, TappedTransport

@@ -31,10 +31,11 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, accept, connect
-from sealift.travel.brokerage import Brokerage
-from sealift.travel.holder import HeldResource, Provisioning
-from sealift.travel.lease import Lease, SignedLease, sign_lease
-from sealift.travel.messages import (
+from sealift.travel.holder.broker import Brokerage
+from sealift.travel.holder.visit import HeldResource, Provisioning
+from sealift.travel.peers import expect_accelerator
+from sealift.travel.visit.lease import Lease, SignedLease, sign_lease
+from sealift.travel.visit.messages import (
     BufferOffered,
     Granted,
     JobReady,
@@ -48,7 +49,6 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.peers import expect_accelerator
 from tests.sim.owners import Consortium, make_broker, make_consortium
 from tests.sim.process import start, stop
 from tests.sim.sealing import seal_resource

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from sealift.crypto.keys import SecretKey
 from sealift.errors import SealiftError
 from sealift.release.receipt import SignedReceipt
-from sealift.travel.lease import SignedLease
-from sealift.travel.messages import OfferVisit, VisitEnded
+from sealift.travel.visit.lease import SignedLease
+from sealift.travel.visit.messages import OfferVisit, VisitEnded
 
 
 @dataclass

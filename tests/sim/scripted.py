@@ -18,7 +18,7 @@ from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Handle, Role, VisitId
-from sealift.travel.messages import (
+from sealift.travel.visit.messages import (
     ANY,
     BufferOffered,
     Finished,

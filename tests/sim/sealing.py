@@ -11,7 +11,7 @@ from sealift.channel.record.commitment import key_commitment
 from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
 from sealift.crypto.keys import SecretKey
 from sealift.release.agreement import Resource
-from sealift.travel.holder import HeldResource
+from sealift.travel.holder.visit import HeldResource
 
 
 def seal_resource(

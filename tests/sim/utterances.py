@@ -18,7 +18,7 @@ import numpy as np
 
 from sealift.codec import encode, to_plain
 from sealift.errors import SealiftError
-from sealift.travel.messages import ANY, message_name
+from sealift.travel.visit.messages import ANY, message_name
 
 NUMBERS = (0, 1, -1, 2, 255, 1 << 20, 1 << 31, (1 << 53) - 1, -(1 << 53) + 1)
 TEXTS = ("", "ada-train", "read", "../../etc/passwd", "a" * 4000, "\u0000", "0x7f00")

@@ -22,8 +22,8 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator
 from sealift.train.worker.workshop import Workshop
-from sealift.travel import accelerator as room
-from sealift.travel.pool import CPUPool
+from sealift.travel.accelerator.visit import visit as room
+from sealift.travel.visit.pool import CPUPool
 
 
 def believe_the_flag() -> None:

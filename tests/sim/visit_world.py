@@ -27,20 +27,20 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind
 from sealift.session.session import Session, accept, connect
 from sealift.train.receipts import ReceiptWriter, prove_instance
-from sealift.travel.accelerator import HostedVisit
-from sealift.travel.holder import HeldResource
-from sealift.travel.hostsetup import (
+from sealift.travel.accelerator.load import Columns
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import (
     GroupResult,
     HostSetup,
     LoadedCargo,
     ReleasedResource,
 )
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
-from sealift.travel.load import Columns
-from sealift.travel.messages import BufferOffered, OfferVisit
+from sealift.travel.accelerator.visit import HostedVisit
+from sealift.travel.holder.visit import HeldResource
 from sealift.travel.peers import expect_accelerator, expect_holder
-from sealift.travel.rules import VisitRules
 from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.visit.messages import BufferOffered, OfferVisit
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
 from tests.sim.owners import Consortium, make_consortium

@@ -47,7 +47,7 @@ def test_trust_core_loads_nothing_heavy(room: str) -> None:
 
 
 def test_a_holder_loads_nothing_heavy() -> None:
-    assert not loaded_by("sealift.travel.holder") & HEAVY
+    assert not loaded_by("sealift.travel.holder.visit") & HEAVY
 
 
 def test_what_seals_and_opens_has_no_torch() -> None:

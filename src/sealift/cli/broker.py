@@ -37,7 +37,7 @@ from sealift.release.vault.ledger import Ledger
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
-from sealift.travel.brokerage import Brokerage
+from sealift.travel.holder.broker import Brokerage
 from sealift.travel.peers import relay_name
 
 

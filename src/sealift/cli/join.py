@@ -51,11 +51,11 @@ from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
-from sealift.travel.attendance import Attendance, Receipts
-from sealift.travel.holder import HeldResource
-from sealift.travel.messages import Finished
+from sealift.travel.holder.jobs import Attendance, Receipts
+from sealift.travel.holder.served import SERVED_NAME, ServedVisits
+from sealift.travel.holder.visit import HeldResource
 from sealift.travel.peers import relay_name
-from sealift.travel.served import SERVED_NAME, ServedVisits
+from sealift.travel.visit.messages import Finished
 
 
 def add_parser(subparsers: Any) -> None:

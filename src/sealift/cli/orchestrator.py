@@ -18,12 +18,12 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
-from sealift.travel.brokerage import dismiss_brokers
-from sealift.travel.doorkeeper import Doorkeeper
-from sealift.travel.messages import Output, StartJob
-from sealift.travel.orchestrator import Orchestrator, RunSummary, dismiss_roles
+from sealift.travel.holder.broker import dismiss_brokers
+from sealift.travel.orchestrator.door import Doorkeeper
+from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
+from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.peers import registry_of
-from sealift.travel.roster import Roster
+from sealift.travel.visit.messages import Output, StartJob
 
 FAREWELL_WAIT_S: Final = 10.0  # for roles that lost an orchestrator that was killed
 BACK_S: Final = 1.0  # for a broker, when everybody else had that time already

@@ -40,8 +40,8 @@ from sealift.train.manifest import (
     verify_manifest,
 )
 from sealift.train.totals import STATISTICS_NAME, totals_file
-from sealift.travel.messages import Output
-from sealift.travel.orchestrator import RunSummary
+from sealift.travel.orchestrator.job import RunSummary
+from sealift.travel.visit.messages import Output
 
 MAX_OUTPUT_BYTES = 1 << 34
 MAX_MANIFEST_BYTES = 4 << 20

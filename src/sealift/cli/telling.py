@@ -16,8 +16,8 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.session.session import connect
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.messages import Said, receive_message, send_message
 from sealift.travel.peers import accelerator_names, expect_accelerator, teller_name
+from sealift.travel.visit.messages import Said, receive_message, send_message
 
 DIAL_S: Final = 10.0
 OBEY_S: Final = 40.0  # for the accelerator to overwrite what is under work

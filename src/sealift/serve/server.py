@@ -45,7 +45,7 @@ from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import ServingTable
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 HANDSHAKE_S: Final = 10.0
 FINISH_S: Final = 3.0  # for the batch under way, when the server ends

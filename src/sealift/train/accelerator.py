@@ -39,12 +39,22 @@ from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench, check_cargo_rows, columns_of
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.hosting import Hosting
-from sealift.travel.hostsetup import GroupResult, HostSetup, LoadedCargo, StartOverError
-from sealift.travel.lease import LeaseTerms
+from sealift.travel.accelerator.meeting import Meeting
+from sealift.travel.accelerator.orders import Orders
+from sealift.travel.accelerator.rules import VisitRules, check_cargo
+from sealift.travel.accelerator.setup import (
+    GroupResult,
+    HostSetup,
+    LoadedCargo,
+    StartOverError,
+)
+from sealift.travel.accelerator.visits import Hosting
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.meeting import Meeting
-from sealift.travel.messages import (
+from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
+from sealift.travel.settings import JobSettings, RunSettings
+from sealift.travel.sizing import choose_buffer
+from sealift.travel.visit.lease import LeaseTerms
+from sealift.travel.visit.messages import (
     Failed,
     Finished,
     FinishJob,
@@ -54,13 +64,8 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.orders import Orders
-from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
-from sealift.travel.pool import CPUPool
-from sealift.travel.rules import VisitRules, check_cargo
-from sealift.travel.settings import JobSettings, RunSettings
-from sealift.travel.sizing import choose_buffer
-from sealift.travel.state import Clock
+from sealift.travel.visit.pool import CPUPool
+from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
 KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output

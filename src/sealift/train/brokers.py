@@ -14,7 +14,7 @@ from sealift.release.client.shares import Shares
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 
 class BrokerSessions:

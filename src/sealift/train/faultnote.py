@@ -26,7 +26,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
 from sealift.release.receipt import appraise_instance
 from sealift.train.faults import Fault, explain
-from sealift.travel.messages import Output
+from sealift.travel.visit.messages import Output
 
 MAX_NOTE_BYTES: Final = 1 << 20
 

@@ -35,7 +35,9 @@ from sealift.train.plans.coverage import Coverage
 from sealift.train.progress import Measured, MeasuredPart
 from sealift.train.receipts import InstanceProof
 from sealift.train.totals import Statistic, check_totals, let_out_totals
-from sealift.travel.messages import (
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.messages import (
     Failed,
     JobFinished,
     OfferVisit,
@@ -43,8 +45,6 @@ from sealift.travel.messages import (
     VisitEnded,
     send_message,
 )
-from sealift.travel.rules import VisitRules
-from sealift.travel.settings import TravelSettings
 
 
 class Handout:

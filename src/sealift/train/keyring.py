@@ -20,9 +20,9 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.travel.hostsetup import ReleasedResource
+from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 PAUSE_S: Final = 0.1
 

@@ -12,12 +12,12 @@ from sealift.train.keyring import Keyring
 from sealift.train.progress import JobCheckpoints, JobProgress
 from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench
-from sealift.travel.hostsetup import GroupResult, LoadedCargo
-from sealift.travel.messages import JobReady
-from sealift.travel.rules import VisitRules
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.schedule import Stop, plan_job
 from sealift.travel.settings import JobSettings
 from sealift.travel.sizing import BufferChoice, choose_buffer
+from sealift.travel.visit.messages import JobReady
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sealift.train.checkpoint import Checkpoint
-from sealift.travel.rules import RulesProgress
+from sealift.travel.accelerator.rules import RulesProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sealift.release.receipt import (
     sign_receipt,
 )
 from sealift.session.endpoint import Endpoint
-from sealift.travel.hostsetup import VisitAccount
+from sealift.travel.accelerator.setup import VisitAccount
 from sealift.travel.settings import TravelSettings
 
 

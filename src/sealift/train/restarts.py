@@ -13,7 +13,7 @@ from typing import Final
 
 from sealift.errors import JobError
 from sealift.events import Sink, discard, emit
-from sealift.travel.hostsetup import StartOverError
+from sealift.travel.accelerator.setup import StartOverError
 
 MOST: Final = 3
 CHANGED: Final = "state-changed"

@@ -16,9 +16,9 @@ from sealift.train.checkpoint import Checkpoint, JobBinding
 from sealift.train.checkpoints import Checkpoints, StateFolder
 from sealift.train.keyring import Keyring
 from sealift.train.progress import JobProgress
-from sealift.travel.messages import StartJob
 from sealift.travel.settings import JobSettings
-from sealift.travel.state import Clock
+from sealift.travel.visit.messages import StartJob
+from sealift.travel.visit.state import Clock
 
 BROKER_WAIT_S: Final = 2.0  # for one that is being started again
 

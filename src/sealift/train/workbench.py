@@ -15,7 +15,7 @@ from sealift.train.sandbox.confine import Confinement
 from sealift.train.states import JointState
 from sealift.train.tasks import Workplace
 from sealift.train.worker.taskprocess import garbled
-from sealift.travel.hostsetup import GroupResult, LoadedCargo
+from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.settings import JobSettings
 
 

@@ -13,7 +13,7 @@ from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import PeerPolicy
 from sealift.session.relay.envelope import Registry
-from sealift.travel.lease import Lease
+from sealift.travel.visit.lease import Lease
 
 ORCHESTRATOR = "orchestrator"
 TELLER = "tell-"  # and the name of the party that comes to say something

@@ -16,8 +16,8 @@ from sealift.cli.main import main
 from sealift.lab.attacks import board
 from sealift.lab.attacks.board import Scenario, attempt
 from sealift.lab.attacks.stage import Stage
-from sealift.travel.frame import Frame
-from sealift.travel.state import Visit
+from sealift.travel.visit.frame import Frame
+from sealift.travel.visit.state import Visit
 
 
 def scenario(attack: str) -> Scenario:

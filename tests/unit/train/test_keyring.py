@@ -18,8 +18,8 @@ from sealift.train import accelerator as module
 from sealift.train import keyring as keyring_module
 from sealift.train.accelerator import Accelerator
 from sealift.train.keyring import Keyring
-from sealift.travel.hostsetup import ReleasedResource
-from sealift.travel.messages import StartJob
+from sealift.travel.accelerator.setup import ReleasedResource
+from sealift.travel.visit.messages import StartJob
 from tests.unit.train.joints import resource
 
 

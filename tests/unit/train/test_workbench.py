@@ -10,7 +10,7 @@ import pytest
 from sealift.errors import JobError, MalformedError, SealiftError
 from sealift.train.faults import bad_row
 from sealift.train.workbench import Workbench
-from sealift.travel.hostsetup import LoadedCargo
+from sealift.travel.accelerator.setup import LoadedCargo
 from tests.unit.train.joints import resource
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Handle, VisitId
-from sealift.travel.lease import Lease, LeaseTerms
+from sealift.travel.visit.lease import Lease, LeaseTerms
 
 OPERATOR = SigningKey.generate()
 INSTANCE = SigningKey.generate()

@@ -16,8 +16,8 @@ from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
 from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
-from sealift.travel.attendance import Attendance, Receipts
-from sealift.travel.served import SERVED_NAME, ServedVisits
+from sealift.travel.holder.jobs import Attendance, Receipts
+from sealift.travel.holder.served import SERVED_NAME, ServedVisits
 from tests.sim.owners import Consortium, make_consortium, now
 
 
@@ -132,7 +132,7 @@ def test_a_receipt_still_on_its_way_to_the_disk_is_not_lost(
         assert go_on.wait(300)
         write_whole(path, content)
 
-    monkeypatch.setattr("sealift.travel.attendance.write_whole", write_slowly)
+    monkeypatch.setattr("sealift.travel.holder.jobs.write_whole", write_slowly)
     receipts = Receipts(tmp_path)
     lease = cast(Any, SimpleNamespace(visit=VisitId.generate(), shape=(3,)))
     signed = cast(Any, head(consortium, "ada"))

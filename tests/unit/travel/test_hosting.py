@@ -17,10 +17,10 @@ from sealift.errors import (
 )
 from sealift.ids import VisitId
 from sealift.train.faults import no_memory
-from sealift.travel import accelerator as room
-from sealift.travel.hostsetup import LoadedCargo
-from sealift.travel.messages import VisitEnded, WorkVisits
-from sealift.travel.scrub import scrub
+from sealift.travel.accelerator.setup import LoadedCargo
+from sealift.travel.accelerator.visit import visit as room
+from sealift.travel.visit.messages import VisitEnded, WorkVisits
+from sealift.travel.visit.scrub import scrub
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.hosting_world import Guest, MakeHost, reason
 from tests.sim.visit_world import VisitWorld

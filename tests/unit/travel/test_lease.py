@@ -12,8 +12,8 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, MalformedError, PolicyError
 from sealift.ids import Digest
-from sealift.travel.holder import check_lease
-from sealift.travel.lease import SignedLease, sign_lease, verify_lease
+from sealift.travel.holder.visit import check_lease
+from sealift.travel.visit.lease import SignedLease, sign_lease, verify_lease
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE, OPERATOR, TERMS
 

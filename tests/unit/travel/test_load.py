@@ -6,8 +6,8 @@ import pytest
 
 from sealift.channel.record.commitment import LEAF_BYTES
 from sealift.errors import IntegrityError
-from sealift.travel.load import split_leaves
-from sealift.travel.messages import LEAVES_PER_MESSAGE
+from sealift.travel.accelerator.load import split_leaves
+from sealift.travel.visit.messages import LEAVES_PER_MESSAGE
 
 
 @pytest.mark.parametrize("count", [1, 2, LEAVES_PER_MESSAGE])

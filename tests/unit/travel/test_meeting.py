@@ -15,10 +15,10 @@ from sealift.release.agreement.statements import SignedStatement, sign_statement
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
-from sealift.travel import meeting as room
-from sealift.travel.lease import Lease
-from sealift.travel.meeting import Meeting
-from sealift.travel.messages import Said, receive_message, send_message
+from sealift.travel.accelerator.meeting import Meeting
+from sealift.travel.accelerator.visit import meeting as room
+from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.messages import Said, receive_message, send_message
 from tests.sim.hands import WAIT_S
 from tests.sim.owners import NOW_S
 from tests.sim.visit_world import VisitWorld

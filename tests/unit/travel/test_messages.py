@@ -12,7 +12,17 @@ import pytest
 from sealift.codec import encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Role, VisitId
-from sealift.travel.messages import (
+from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.peers import (
+    accelerator_names,
+    expect_accelerator,
+    expect_broker,
+    expect_data_owner,
+    expect_holder,
+    expect_orchestrator,
+    relay_name,
+)
+from sealift.travel.visit.messages import (
     ANY,
     Cargo,
     Credit,
@@ -24,16 +34,6 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.peers import (
-    accelerator_names,
-    expect_accelerator,
-    expect_broker,
-    expect_data_owner,
-    expect_holder,
-    expect_orchestrator,
-    relay_name,
-)
-from sealift.travel.roster import Roster
 from tests.sim.owners import make_consortium
 from tests.sim.visit_parts import FakeClock
 from tests.unit.travel.leases import LEASE

@@ -10,7 +10,11 @@ import pytest
 from sealift.errors import JobError, PeerError, PolicyError, UnavailableError
 from sealift.events import Event
 from sealift.ids import VisitId
-from sealift.travel.messages import (
+from sealift.travel.orchestrator.job import Orchestrator, RunSummary
+from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.schedule import plan_job
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import (
     Failed,
     Finished,
     FinishJob,
@@ -20,10 +24,6 @@ from sealift.travel.messages import (
     StartJob,
     VisitEnded,
 )
-from sealift.travel.orchestrator import Orchestrator, RunSummary
-from sealift.travel.roster import Roster
-from sealift.travel.schedule import plan_job
-from sealift.travel.settings import JobSettings
 from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.settings import job_settings

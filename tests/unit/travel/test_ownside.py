@@ -17,7 +17,7 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.broker.statements import StatementDesk
 from sealift.session.session import Session
-from sealift.travel.ownside import OwnSide
+from sealift.travel.holder.standing import OwnSide
 from tests.sim.owners import NOW_S, Consortium, make_consortium, now
 
 

@@ -13,9 +13,9 @@ from sealift.codec import decode, encode
 from sealift.errors import PolicyError, RefusedError, StaleError
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose, TravelRule
-from sealift.travel.messages import OfferVisit
-from sealift.travel.rules import RulesProgress, VisitRules, check_cargo
+from sealift.travel.accelerator.rules import RulesProgress, VisitRules, check_cargo
 from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.messages import OfferVisit
 
 PURPOSES: tuple[Purpose, ...] = ("prepare", "train", "heldout")
 

@@ -17,9 +17,9 @@ from sealift.errors import (
 )
 from sealift.ids import Handle, VisitId
 from sealift.release.receipt import verify_receipt
-from sealift.travel.lease import Purpose
-from sealift.travel.rules import VisitRules
-from sealift.travel.state import State, Visit
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.visit.lease import Purpose
+from sealift.travel.visit.state import State, Visit
 from tests.sim.visit_parts import FakeClock
 from tests.sim.visit_world import ROW_BYTES, VisitWorld
 from tests.unit.travel.leases import LEASE

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
-from sealift.travel.granting import Granting
-from sealift.travel.messages import (
+from sealift.travel.orchestrator.leases import Granting
+from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, Tally, Voyage
+from sealift.travel.schedule import Group, plan_job
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import (
     Failed,
     FailedError,
     OfferVisit,
@@ -22,10 +26,6 @@ from sealift.travel.messages import (
     VisitLoaded,
     WorkVisits,
 )
-from sealift.travel.roster import Roster
-from sealift.travel.schedule import Group, plan_job
-from sealift.travel.settings import JobSettings
-from sealift.travel.voyage import SHORTEST_PAUSE_S, Tally, Voyage
 from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.settings import job_settings

@@ -17,8 +17,8 @@ from sealift.lab.attacks.stage import (
 )
 from sealift.lab.worlds.visits import ROW_BYTES
 from sealift.train.jobshapes import JobShapes
-from sealift.travel.holder import check_lease
-from sealift.travel.served import SERVED_NAME, ServedVisits
+from sealift.travel.holder.served import SERVED_NAME, ServedVisits
+from sealift.travel.holder.visit import check_lease
 from sealift.travel.sizing import BufferChoice
 
 _CHOICE: Final = BufferChoice(1 << 20, "as the job began")

@@ -33,11 +33,11 @@ from sealift.release.client.enrolment import enrol
 from sealift.release.receipt import SignedReceipt
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
-from sealift.travel.hostsetup import GroupResult, LoadedCargo
-from sealift.travel.lease import Lease, SignedLease
-from sealift.travel.messages import VisitEnded
+from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.peers import expect_at_broker
-from sealift.travel.pool import CPUPool, Pool
+from sealift.travel.visit.lease import Lease, SignedLease
+from sealift.travel.visit.messages import VisitEnded
+from sealift.travel.visit.pool import CPUPool, Pool
 
 OWNERS: Final = ("ada", "bern")
 ADA, BERN = OWNERS

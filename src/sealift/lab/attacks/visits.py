@@ -40,11 +40,11 @@ from sealift.lab.worlds.holders import (
     InterposedSession,
 )
 from sealift.session.session import Session
-from sealift.travel.frame import Frame, Placement, build_frame, parse_frame
-from sealift.travel.lease import Lease
-from sealift.travel.messages import Present, parse_message
-from sealift.travel.pool import CPUPool
-from sealift.travel.scrub import scrub
+from sealift.travel.visit.frame import Frame, Placement, build_frame, parse_frame
+from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.messages import Present, parse_message
+from sealift.travel.visit.pool import CPUPool
+from sealift.travel.visit.scrub import scrub
 
 Spoil = Callable[[InterposedSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3

@@ -41,8 +41,8 @@ from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.leasekeeping import LeaseKeeper
-from sealift.travel.brokerage import Brokerage
-from sealift.travel.leasewatch import LeaseWatch
+from sealift.travel.holder.broker import Brokerage
+from sealift.travel.holder.leasewatch import LeaseWatch
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 
 OWNER: Final = "owner"

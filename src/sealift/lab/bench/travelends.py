@@ -36,14 +36,14 @@ from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.travel.frame import HEADER_BYTES, frame_bytes
-from sealift.travel.holder import HeldResource, Provisioning
-from sealift.travel.hostsetup import HostSetup
-from sealift.travel.lease import Lease, SignedLease
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import HostSetup
+from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import accelerator_names, expect_accelerator, relay_name
-from sealift.travel.pool import CPUPool
-from sealift.travel.rules import VisitRules
-from sealift.travel.scrub import scrub
+from sealift.travel.visit.frame import HEADER_BYTES, frame_bytes
+from sealift.travel.visit.lease import Lease, SignedLease
+from sealift.travel.visit.pool import CPUPool
+from sealift.travel.visit.scrub import scrub
 
 OWNER: Final = "owner"
 (NAME,) = accelerator_names()

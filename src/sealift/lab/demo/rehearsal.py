@@ -33,7 +33,7 @@ from sealift.release.log.entries import Entry
 from sealift.release.log.verify import read_entries
 from sealift.train.eventlines import RoleEvent
 from sealift.train.household import Ended, Household
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 HEARTBEAT_S: Final = 5.0  # the guest is emulated: a quote takes it 0.1 s and more
 LEASE_S: Final = 60.0

@@ -19,8 +19,8 @@ from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household, Told
 from sealift.train.settings import read_job
 from sealift.travel.schedule import count_stops
-from sealift.travel.scrub import ALLOCATOR_ENVIRONMENT
 from sealift.travel.sizing import plan_here
+from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT
 
 SILENCE_S: Final = 60.0
 ALONE_S: Final = 600.0  # a local run tells nothing until it has ended

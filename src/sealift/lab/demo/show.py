@@ -26,7 +26,7 @@ from sealift.lab.demo.views import View
 from sealift.lab.demo.world import Travel, make_world, second_act
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
 from sealift.train.eventlines import RoleEvent
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 
 def run_demo(args: argparse.Namespace, view: View, *, clock: Clock) -> Outcome:

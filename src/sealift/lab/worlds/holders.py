@@ -21,9 +21,9 @@ from sealift.ids import Buffer
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Incoming, Session
 from sealift.train.eventlines import EventLines
-from sealift.travel.frame import Placement, build_frame, parse_frame
-from sealift.travel.holder import Provisioning
-from sealift.travel.lease import Lease, SignedLease
+from sealift.travel.holder.visit import Provisioning
+from sealift.travel.visit.frame import Placement, build_frame, parse_frame
+from sealift.travel.visit.lease import Lease, SignedLease
 
 MODULE: Final = "sealift.lab.worlds.holders"
 REPLAY: Final = "replay"

@@ -35,20 +35,20 @@ from sealift.release.agreement import Purpose, Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session, accept, connect
 from sealift.train.receipts import ReceiptWriter, prove_instance
-from sealift.travel.accelerator import HostedVisit
-from sealift.travel.holder import HeldResource, Provisioning
-from sealift.travel.hostsetup import (
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import (
     GroupResult,
     HostSetup,
     LoadedCargo,
     ReleasedResource,
 )
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease, sign_lease
-from sealift.travel.messages import BufferOffered, OfferVisit
+from sealift.travel.accelerator.visit import HostedVisit
+from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator, expect_holder
-from sealift.travel.pool import CPUPool, Pool
-from sealift.travel.rules import VisitRules
 from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.visit.messages import BufferOffered, OfferVisit
+from sealift.travel.visit.pool import CPUPool, Pool
 
 ROW_BYTES: Final = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES: Final = 96

@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 from sealift.errors import UsageError
 from sealift.release.agreement import About, Agreement
-from sealift.travel.lease import check_seconds
-from sealift.travel.rules import check_cargo
+from sealift.travel.accelerator.rules import check_cargo
 from sealift.travel.schedule import check_buffer
 from sealift.travel.settings import JobSettings
+from sealift.travel.visit.lease import check_seconds
 
 PlanName = Literal["local", "travel", "serve"]
 PlanRole = Literal["orchestrator", "accelerator", "holder", "broker", "server"]

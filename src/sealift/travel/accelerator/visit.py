@@ -20,7 +20,9 @@ from sealift.errors import PolicyError, SealiftError, StaleError
 from sealift.release.agreement import part_for
 from sealift.release.receipt import ScrubSummary
 from sealift.session.session import Session
-from sealift.travel.hostsetup import (
+from sealift.travel.accelerator.load import CargoLoader, Loaded
+from sealift.travel.accelerator.phases import PhaseTimer
+from sealift.travel.accelerator.setup import (
     GroupResult,
     HostSetup,
     LoadedCargo,
@@ -29,9 +31,8 @@ from sealift.travel.hostsetup import (
     VisitAccount,
     Work,
 )
-from sealift.travel.lease import Lease, SignedLease, verify_lease
-from sealift.travel.load import CargoLoader, Loaded
-from sealift.travel.messages import (
+from sealift.travel.visit.lease import Lease, SignedLease, verify_lease
+from sealift.travel.visit.messages import (
     BufferOffered,
     Failed,
     FailedError,
@@ -41,9 +42,8 @@ from sealift.travel.messages import (
     VisitPhase,
     send_message,
 )
-from sealift.travel.phases import PhaseTimer
-from sealift.travel.scrub import scrub
-from sealift.travel.state import State, Visit
+from sealift.travel.visit.scrub import scrub
+from sealift.travel.visit.state import State, Visit
 
 CODE: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")
 

@@ -20,8 +20,8 @@ from sealift.events import Sink, discard
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing
 from sealift.release.client.broker import BrokerRefusedError
-from sealift.travel.state import Clock
-from sealift.travel.watcher import Watcher
+from sealift.travel.holder.watcher import Watcher
+from sealift.travel.visit.state import Clock
 
 RETRY_S: Final = 0.1
 MARGIN_S: Final = 0.5

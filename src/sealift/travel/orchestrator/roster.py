@@ -9,7 +9,7 @@ from sealift.errors import PeerError
 from sealift.ids import Role
 from sealift.session.session import Session
 from sealift.travel.peers import say_role
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 Key = tuple[Role, str]
 

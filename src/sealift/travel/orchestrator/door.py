@@ -19,13 +19,13 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import accept
+from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.peers import (
     accelerator_names,
     expect_accelerator,
     expect_data_owner,
     registry_of,
 )
-from sealift.travel.roster import Roster
 
 MAX_GREETED: Final = 24  # at one time under an accelerator's name: anybody has that
 MAX_GREETED_EACH: Final = 8  # under a party's, which it proved

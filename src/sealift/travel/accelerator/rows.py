@@ -17,8 +17,8 @@ from typing import Final
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.channel.record.opener import Place, RecordOpener
 from sealift.channel.record.quarantine import Slot
-from sealift.travel.frame import Placement
-from sealift.travel.pool import Pool
+from sealift.travel.visit.frame import Placement
+from sealift.travel.visit.pool import Pool
 
 MAX_HASHING_THREADS: Final = 3
 MAX_QUEUED: Final = 2  # more would leave the cache before they are hashed

@@ -16,10 +16,13 @@ from typing import Final
 
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import VisitId
-from sealift.travel.accelerator import HostedVisit, work_together
-from sealift.travel.hostsetup import HostSetup
-from sealift.travel.lease import SignedLease
-from sealift.travel.messages import (
+from sealift.travel.accelerator.setup import HostSetup
+from sealift.travel.accelerator.visit import HostedVisit, work_together
+from sealift.travel.schedule import Stop
+from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.errors import job_failed
+from sealift.travel.visit.lease import SignedLease
+from sealift.travel.visit.messages import (
     Departed,
     Failed,
     OfferVisit,
@@ -27,9 +30,6 @@ from sealift.travel.messages import (
     VisitLoaded,
     WorkVisits,
 )
-from sealift.travel.schedule import Stop
-from sealift.travel.settings import TravelSettings
-from sealift.travel.told import job_failed
 
 GONE_S: Final = 30.0  # for the visits of an owner that left to end
 POLL_S: Final = 0.05

@@ -21,7 +21,7 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import SignedReceipt
 from sealift.session.direct.exchange import DirectOffer, PathName
 from sealift.session.session import Session
-from sealift.travel.lease import SignedLease
+from sealift.travel.visit.lease import SignedLease
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 LEAVES_PER_MESSAGE: Final = 8192

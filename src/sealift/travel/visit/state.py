@@ -16,8 +16,8 @@ from enum import StrEnum
 
 from sealift.errors import IntegrityError, PolicyError, StaleError
 from sealift.ids import Handle, VisitId
-from sealift.travel.frame import Frame, Placement, placement, record_range
-from sealift.travel.lease import Lease
+from sealift.travel.visit.frame import Frame, Placement, placement, record_range
+from sealift.travel.visit.lease import Lease
 
 Clock = Callable[[], float]
 

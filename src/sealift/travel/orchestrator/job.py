@@ -21,9 +21,16 @@ from sealift.events import Sink, emit
 from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
-from sealift.travel.granting import Granting
-from sealift.travel.lease import check_seconds
-from sealift.travel.messages import (
+from sealift.travel.accelerator.rules import check_cargo
+from sealift.travel.orchestrator.leases import Granting
+from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, Tally, Voyage
+from sealift.travel.peers import accelerator_names
+from sealift.travel.schedule import plan_job
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.errors import told_errors
+from sealift.travel.visit.lease import check_seconds
+from sealift.travel.visit.messages import (
     FAREWELL_S,
     Departed,
     Failed,
@@ -40,14 +47,7 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.peers import accelerator_names
-from sealift.travel.roster import Roster
-from sealift.travel.rules import check_cargo
-from sealift.travel.schedule import plan_job
-from sealift.travel.settings import JobSettings
-from sealift.travel.state import Clock
-from sealift.travel.told import told_errors
-from sealift.travel.voyage import ANSWER_WAIT_S, Tally, Voyage
+from sealift.travel.visit.state import Clock
 
 _MISSED: Final = frozenset({"output-withheld", "statistics-withheld"})
 LAST_WORDS_S: Final = 10.0  # for the accelerator to let go of its checkpoints

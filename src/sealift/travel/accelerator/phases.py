@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sealift.travel.state import Clock
+from sealift.travel.visit.state import Clock
 
 # Our phases beside the five that the travelling-GPU prototype reports: grab_gpu is
 # handshake, import_key is release (once a job), buffer_read and gpu_write are load,

@@ -18,8 +18,12 @@ from sealift.channel.transport.transport import peer_timeout
 from sealift.errors import PeerError
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
-from sealift.travel.granting import Granting, Offered
-from sealift.travel.messages import (
+from sealift.travel.orchestrator.leases import Granting, Offered
+from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.schedule import Group, Stop
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.errors import NEVER_LATER, job_failed, told_errors
+from sealift.travel.visit.messages import (
     BufferOffered,
     Departed,
     Failed,
@@ -32,11 +36,7 @@ from sealift.travel.messages import (
     parse_message,
     send_message,
 )
-from sealift.travel.roster import Roster
-from sealift.travel.schedule import Group, Stop
-from sealift.travel.settings import JobSettings
-from sealift.travel.state import Clock
-from sealift.travel.told import NEVER_LATER, job_failed, told_errors
+from sealift.travel.visit.state import Clock
 
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for

@@ -24,7 +24,7 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
 from sealift.session.direct.dial import PathDialler
 from sealift.session.session import Session
-from sealift.travel.frame import (
+from sealift.travel.visit.frame import (
     HEADER_BYTES,
     Placement,
     frame_bytes,
@@ -32,8 +32,8 @@ from sealift.travel.frame import (
     placement,
     record_range,
 )
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease, verify_lease
-from sealift.travel.messages import (
+from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, verify_lease
+from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
     Failed,
@@ -47,8 +47,8 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.paths import DirectSink, FrameSink, RelayedSink
-from sealift.travel.state import Clock
+from sealift.travel.visit.paths import DirectSink, FrameSink, RelayedSink
+from sealift.travel.visit.state import Clock
 
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
 

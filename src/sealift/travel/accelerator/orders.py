@@ -13,8 +13,8 @@ from typing import Final
 
 from sealift.errors import PeerError
 from sealift.session.session import Session
-from sealift.travel.hosting import Hosting
-from sealift.travel.messages import (
+from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.visit.messages import (
     FinishJob,
     Granted,
     OfferVisit,

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from sealift.channel.transport.transport import SlotTransport, peer_timeout
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.session.session import Session
-from sealift.travel.messages import (
+from sealift.travel.visit.messages import (
     Credit,
     Failed,
     FailedError,

@@ -10,8 +10,11 @@ from sealift.events import Sink, emit
 from sealift.ids import VisitId
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
-from sealift.travel.lease import Lease, sign_lease
-from sealift.travel.messages import (
+from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.schedule import Stop
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.lease import Lease, sign_lease
+from sealift.travel.visit.messages import (
     BufferOffered,
     Departed,
     Failed,
@@ -21,9 +24,6 @@ from sealift.travel.messages import (
     Withdrawn,
     send_message,
 )
-from sealift.travel.roster import Roster
-from sealift.travel.schedule import Stop
-from sealift.travel.settings import JobSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from threading import Lock
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import VisitId
 from sealift.release.agreement import Purpose, TravelRule
-from sealift.travel.messages import OfferVisit
 from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.messages import OfferVisit
 
 Rows = tuple[int, int]  # first row, number of rows
 

@@ -21,21 +21,21 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept
-from sealift.travel.lease import Lease
-from sealift.travel.messages import (
-    Failed,
-    Said,
-    await_end,
-    receive_message,
-    send_message,
-)
 from sealift.travel.peers import (
     expect_data_owner,
     expect_holder,
     relay_name,
     teller_name,
 )
-from sealift.travel.state import Clock
+from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.messages import (
+    Failed,
+    Said,
+    await_end,
+    receive_message,
+    send_message,
+)
+from sealift.travel.visit.state import Clock
 
 EARLY_S: Final = 5.0  # that a holder may come before its visit waits for it
 TELLER_S: Final = 5.0

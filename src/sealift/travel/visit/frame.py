@@ -16,7 +16,7 @@ from sealift.crypto.hash import keyed_hash, verify_equal
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError
 from sealift.ids import Buffer, Digest, Handle
-from sealift.travel.lease import Lease
+from sealift.travel.visit.lease import Lease
 
 VERSION: Final = 1
 MAC_BYTES: Final = 32

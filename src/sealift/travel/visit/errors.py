@@ -16,7 +16,7 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from sealift.travel.messages import FailedError
+from sealift.travel.visit.messages import FailedError
 
 # Refusals that do not depend on the holder: asking again changes nothing.
 NEVER_LATER: Final = frozenset(

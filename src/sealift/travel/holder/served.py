@@ -13,7 +13,7 @@ from typing import Final
 
 from sealift.errors import PolicyError, UsageError
 from sealift.release.database import create_database, open_database, transaction
-from sealift.travel.lease import Lease
+from sealift.travel.visit.lease import Lease
 
 SERVED_NAME: Final = "served.db"  # beside the heads that the holder keeps
 _APPLICATION: Final = 0x5345_4C56

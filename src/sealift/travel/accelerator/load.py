@@ -30,9 +30,10 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.session.direct.exchange import PathName
 from sealift.session.direct.host import DirectHost, DirectPlace
 from sealift.session.session import Session
-from sealift.travel.frame import frame_bytes, parse_frame
-from sealift.travel.lease import Lease
-from sealift.travel.messages import (
+from sealift.travel.accelerator.rows import SealedRows
+from sealift.travel.visit.frame import frame_bytes, parse_frame
+from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
     Leaves,
@@ -42,15 +43,14 @@ from sealift.travel.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.paths import (
+from sealift.travel.visit.paths import (
     WINDOW_FRAMES,
     DirectSource,
     FrameSource,
     RelayedSource,
 )
-from sealift.travel.pool import Pool
-from sealift.travel.rows import SealedRows
-from sealift.travel.state import Visit
+from sealift.travel.visit.pool import Pool
+from sealift.travel.visit.state import Visit
 
 Columns = Callable[[Resource], bytes]
 CONNECT_S: Final = 5.0  # the holder said that it came; its connection is on the way

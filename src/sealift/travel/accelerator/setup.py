@@ -13,12 +13,12 @@ from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import ScrubSummary, SignedReceipt
 from sealift.session.direct.host import DirectHost
 from sealift.session.session import Session
-from sealift.travel.lease import Lease, LeaseTerms
-from sealift.travel.load import Columns, Loaded
-from sealift.travel.messages import OfferVisit, VisitPhase
-from sealift.travel.pool import Pool
-from sealift.travel.rules import VisitRules
-from sealift.travel.state import Clock
+from sealift.travel.accelerator.load import Columns, Loaded
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.visit.lease import Lease, LeaseTerms
+from sealift.travel.visit.messages import OfferVisit, VisitPhase
+from sealift.travel.visit.pool import Pool
+from sealift.travel.visit.state import Clock
 
 
 def _nothing() -> None:

@@ -23,9 +23,9 @@ from sealift.release.broker.statements import StatementDesk
 from sealift.release.client.lease import ask_standing
 from sealift.session.relay.circuit import Circuit
 from sealift.session.session import Session
-from sealift.travel.leasewatch import LeaseWatch
-from sealift.travel.state import Clock
-from sealift.travel.watcher import Watcher
+from sealift.travel.holder.leasewatch import LeaseWatch
+from sealift.travel.holder.watcher import Watcher
+from sealift.travel.visit.state import Clock
 
 HOME_S: Final = 0.25  # how often our own side is looked at, sending or not
 

@@ -26,14 +26,9 @@ from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import accept, connect
+from sealift.travel.holder.watcher import Look, Watcher
+from sealift.travel.holder.workers import Workers
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.messages import (
-    FAREWELL_S,
-    Finished,
-    await_end,
-    receive_message,
-    send_message,
-)
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
@@ -44,8 +39,13 @@ from sealift.travel.peers import (
     registry_of,
     relay_name,
 )
-from sealift.travel.watcher import Look, Watcher
-from sealift.travel.workers import Workers
+from sealift.travel.visit.messages import (
+    FAREWELL_S,
+    Finished,
+    await_end,
+    receive_message,
+    send_message,
+)
 
 MAX_SESSIONS: Final = 32
 MAX_EACH: Final = 8  # of them to one name on the relay; to all strangers' together

@@ -31,24 +31,24 @@ from sealift.session.direct.dial import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.travel.holder import (
+from sealift.travel.holder.served import ServedVisits
+from sealift.travel.holder.standing import OwnSide
+from sealift.travel.holder.visit import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,
     Provisioning,
     check_lease,
 )
-from sealift.travel.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.meetbroker import meet_broker
-from sealift.travel.messages import Finished, Granted, receive_message
-from sealift.travel.ownside import OwnSide
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
     expect_accelerator,
     expect_orchestrator,
 )
-from sealift.travel.served import ServedVisits
-from sealift.travel.state import Clock
+from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
+from sealift.travel.visit.messages import Finished, Granted, receive_message
+from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 60.0
 BROKER_WAIT_S: Final = 5.0

@@ -1,0 +1,1 @@
+"""The accelerator: what visits it hosts, how their cargo is loaded, what it enforces."""

@@ -1,0 +1,1 @@
+"""The orchestrator: who is visited when, under which lease."""

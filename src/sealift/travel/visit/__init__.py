@@ -1,0 +1,1 @@
+"""What both ends of a visit share: lease, frames, state, messages, memory and its scrub."""
