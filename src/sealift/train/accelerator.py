@@ -51,7 +51,7 @@ from sealift.travel.accelerator.setup import (
 from sealift.travel.accelerator.visits import Hosting
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
-from sealift.travel.settings import JobSettings, RunSettings
+from sealift.travel.settings import JobSettings
 from sealift.travel.sizing import choose_buffer
 from sealift.travel.visit.lease import LeaseTerms
 from sealift.travel.visit.messages import (
@@ -347,10 +347,13 @@ class Accelerator:
             cut=self._workshop.cut,
         )
         meet.start()
+        # A group is worked on, another comes in, or a holder beside it is waited for:
+        # no loaded cargo waits longer.
+        idle_s = settings.run.work_s + settings.run.wait_s + setup.terms.longest_s
         return Hosting(
             setup,
             settings.travel,
-            idle_s=self._idle_s(settings.run),
+            idle_s=idle_s,
             planned=job.planned(self._agreement.agreement.resources),
             send=lambda message: send_message(control, message),
             note=job.handout.note,
@@ -378,13 +381,6 @@ class Accelerator:
             for note in notes:
                 _tell(control, note)
         raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
-
-    def _idle_s(self, run: RunSettings) -> float:
-        """A group is worked on, another comes in, or a holder beside it is waited for.
-
-        No loaded cargo waits longer.
-        """
-        return run.work_s + self._agreement.agreement.travel_rule.lease_s + run.wait_s
 
     def _terms(self, job: str) -> LeaseTerms:
         agreement = self._agreement.agreement
