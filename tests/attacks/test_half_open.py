@@ -21,8 +21,8 @@ from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
 from sealift.session.relay.switchboard import MAX_OPENED_UNPROVEN
 from sealift.session.session import connect
+from sealift.travel.holder import broker as brokerage
 from sealift.travel.holder.broker import Brokerage
-from sealift.travel.holder.visit import broker as brokerage
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 from tests.sim.owners import Consortium, make_broker, make_consortium
 

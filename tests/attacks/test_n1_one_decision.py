@@ -28,9 +28,9 @@ from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.keyrelease import Door
 from sealift.release.facts import Kind
 from sealift.release.log.auditlog import AuditLog
+from sealift.travel.holder import jobs as attendance
 from sealift.travel.holder.standing import OwnSide
 from sealift.travel.holder.visit import Provisioning
-from sealift.travel.holder.visit import jobs as attendance
 from tests.sim.doors import DOORS, MARK, OUT, SHARE, World, at_level
 from tests.sim.hands import Hand
 from tests.sim.linked import LinkedParties, Other, linked

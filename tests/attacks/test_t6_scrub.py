@@ -23,7 +23,7 @@ import pytest
 from sealift.crypto.kdf import Label
 from sealift.errors import IntegrityError, PeerError
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, SignedReceipt
-from sealift.travel.accelerator.visit import visit as room
+from sealift.travel.accelerator import visit as room
 from sealift.travel.visit.frame import build_frame, placement
 from sealift.travel.visit.lease import SignedLease
 from sealift.travel.visit.messages import (

@@ -19,9 +19,9 @@ from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.server import Broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
+from sealift.travel.holder import broker as brokerage
+from sealift.travel.holder import watcher
 from sealift.travel.holder.broker import Brokerage
-from sealift.travel.holder.visit import broker as brokerage
-from sealift.travel.holder.visit import watcher
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, make_consortium
 
 WAIT_S = 300.0

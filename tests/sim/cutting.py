@@ -13,7 +13,7 @@ from sealift.cli.main import main
 from sealift.release.agreement import Resource
 from sealift.train.jobshapes import JobShapes
 from sealift.travel.accelerator.visits import Hosting
-from sealift.travel.orchestrator.job import job as orchestrator
+from sealift.travel.orchestrator import job as orchestrator
 from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import JobSettings
 

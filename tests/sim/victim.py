@@ -22,7 +22,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.accelerator.visit import visit as room
+from sealift.travel.accelerator import visit as room
 from sealift.travel.visit.pool import CPUPool
 
 

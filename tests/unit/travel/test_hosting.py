@@ -17,8 +17,8 @@ from sealift.errors import (
 )
 from sealift.ids import VisitId
 from sealift.train.faults import no_memory
+from sealift.travel.accelerator import visit as room
 from sealift.travel.accelerator.setup import LoadedCargo
-from sealift.travel.accelerator.visit import visit as room
 from sealift.travel.visit.messages import VisitEnded, WorkVisits
 from sealift.travel.visit.scrub import scrub
 from tests.sim.hands import WAIT_S, Hand

@@ -15,8 +15,8 @@ from sealift.release.agreement.statements import SignedStatement, sign_statement
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session
+from sealift.travel.accelerator import meeting as room
 from sealift.travel.accelerator.meeting import Meeting
-from sealift.travel.accelerator.visit import meeting as room
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import Said, receive_message, send_message
 from tests.sim.hands import WAIT_S

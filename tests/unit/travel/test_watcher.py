@@ -11,7 +11,7 @@ import pytest
 
 from sealift.errors import UnavailableError
 from sealift.events import Event
-from sealift.travel.holder.visit import watcher
+from sealift.travel.holder import watcher
 from sealift.travel.holder.watcher import Watcher
 
 REFUSED = [
