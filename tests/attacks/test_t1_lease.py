@@ -18,8 +18,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Digest, Handle
 from sealift.release.receipt import SignedReceipt
+from sealift.travel.accelerator import load, rows
 from sealift.travel.accelerator import visit as host
-from sealift.travel.accelerator.visit import load, rows
 from sealift.travel.visit.frame import Frame, Placement, placement
 from sealift.travel.visit.lease import Lease, sign_lease
 from sealift.travel.visit.state import State, Visit

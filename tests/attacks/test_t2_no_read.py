@@ -25,8 +25,8 @@ import pytest
 from sealift.codec import encode
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
+from sealift.travel.accelerator import load
 from sealift.travel.accelerator import visit as host
-from sealift.travel.accelerator.visit import load
 from sealift.travel.visit.messages import ANY, Failed, Leaves, send_message
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.live import live_job

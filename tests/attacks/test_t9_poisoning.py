@@ -25,7 +25,7 @@ from sealift.release.receipt import (
     sign_receipt,
     verify_receipt,
 )
-from sealift.travel.accelerator.visit import load
+from sealift.travel.accelerator import load
 from sealift.travel.holder.visit import HeldResource
 from tests.sim.visit_world import RECORD_BYTES, ROW_BYTES, VisitWorld
 
