@@ -15,14 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sealift.lab.guest.guest import Guest
+
 from sealift import codec
 from sealift.attest.evidence import Evidence
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import labelled
-from sealift.lab.guest.guest import Guest
 from sealift.lab.guest.protocol import Act
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def bound(step: str) -> bytes:
 
 def shown(step: str, evidence: Evidence, path: str = "") -> dict[str, Any]:
     """A step as it is written down. `path`: what the bad act touched."""
-    body = parse_body(evidence.body)
+    body = TpmBody.parse(evidence.body)
     listed = parse_list(body.ima_list)
     entries = [listed.entry(number) for number in range(len(listed))]
     return {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.tpm import verifier
-from sealift.attest.tpm.evidence import TpmBody, parse_body
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.errors import StaleError
 from sealift.lab.attacks.evidence import RepeatingAttester, SpoilingAttester, entries_of
 from sealift.lab.attacks.stage import PROGRAMS, Office
@@ -87,7 +87,7 @@ def test_entries_that_nothing_quoted_are_not_believed(office: Office) -> None:
 
 def test_a_quote_of_before(office: Office) -> None:
     earlier = office.host.attester.collect(bytes(32))
-    assert parse_body(earlier.body).quote
+    assert TpmBody.parse(earlier.body).quote
     assert office.ask(RepeatingAttester(earlier)) == "evidence-unbound"
 
 

@@ -15,7 +15,7 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, Level, policy
 from sealift.attest import development as verifier
-from sealift.attest.development import DevelopmentAttester
+from sealift.attest.development import DevelopmentAttester, DevelopmentBody
 from sealift.crypto import kem
 from sealift.crypto.aead import Suite
 from sealift.crypto.hash import labelled
@@ -182,7 +182,7 @@ def altered_claims(cast: Cast) -> object:
 
         def collect(self, bound: bytes) -> Evidence:
             evidence = genuine.collect(bound)
-            body = verifier.parse_body(evidence.body)
+            body = DevelopmentBody.parse(evidence.body)
             claims = replace(body.statement.claims, code_bundle=wanted)
             statement = replace(body.statement, claims=claims)
             body = replace(body, statement=statement)

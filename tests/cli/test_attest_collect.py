@@ -14,9 +14,9 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, Level
 from sealift.attest.azure.attester import AzureAttester
-from sealift.attest.azure.evidence import parse_body as parse_azure
+from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.collateral import pack_bundle
-from sealift.attest.composite import parse_body as parse_composite
+from sealift.attest.composite import CompositeBody
 from sealift.attest.configfs import TsmReader
 from sealift.attest.reference import SetName, parse_set, verify_set
 from sealift.attest.runtimelog import (
@@ -25,7 +25,7 @@ from sealift.attest.runtimelog import (
     measured_bundle,
     read_binding,
 )
-from sealift.attest.tdx.evidence import parse_body as parse_tdx
+from sealift.attest.tdx.evidence import TdxBody
 from sealift.cli import attestcollect
 from sealift.cli.hostattester import Platform, open_attester
 from sealift.cli.main import build_parser, main
@@ -78,7 +78,7 @@ def test_a_tdx_guest(
     out = tmp_path / "evidence.json"
     words = ["--kind", kind, "--bound", BOUND.hex(), "-o", str(out)]
     assert collect(tdx_platform(world), *words) == 0
-    assert BOUND in parse_tdx(read(out).body).quote
+    assert BOUND in TdxBody.parse(read(out).body).quote
     assert f"bound     {BOUND.hex()}" in capsys.readouterr().out
     with pytest.raises(SealiftError) as caught:
         collect(tdx_platform(world), *words)
@@ -92,7 +92,7 @@ def test_a_fresh_bound_value_is_shown(
     for name in ("a", "b"):
         assert collect(tdx_platform(world), "-o", str(tmp_path / name)) == 0
         bound = capsys.readouterr().out.split()[-1]
-        assert bytes.fromhex(bound) in parse_tdx(read(tmp_path / name).body).quote
+        assert bytes.fromhex(bound) in TdxBody.parse(read(tmp_path / name).body).quote
         shown.add(bound)
     assert len(shown) == 2
 
@@ -104,8 +104,8 @@ def test_a_tdx_guest_binds_its_gpus_once(
     out = tmp_path / "evidence.json"
     platform = tdx_platform(world, SoftDevice(), SoftDevice())
     collect(platform, "--kind", "composite", "-o", str(out))
-    body = parse_composite(read(out).body)
-    binding, checks = read_binding(parse_tdx(body.lead.body).events)
+    body = CompositeBody.parse(read(out).body)
+    binding, checks = read_binding(TdxBody.parse(body.lead.body).events)
     assert binding is not None
     assert len(body.devices) == len(binding.devices) == 2
     assert all(each.passed for each in checks)
@@ -213,7 +213,7 @@ NO_TPM = argparse.Namespace(
 
 def test_a_tdx_guest_proves_tee(world: IntelWorld) -> None:
     made = open_attester(NO_TPM, Agreed((Level.TEE,)).setup, tdx_platform(world))
-    events = parse_tdx(made.collect(BOUND).body).events
+    events = TdxBody.parse(made.collect(BOUND).body).events
     assert measured_bundle(events) == BUNDLE
 
 
@@ -224,8 +224,8 @@ def test_a_tdx_guest_with_gpus_proves_gpu_tee(
     platform = tdx_platform(world, SoftDevice())
     accept = (Level.GPU_TEE, Level.TEE)
     made = open_attester(NO_TPM, Agreed(accept).setup, platform)
-    lead = parse_composite(made.collect(BOUND).body).lead
-    events = parse_tdx(lead.body).events
+    lead = CompositeBody.parse(made.collect(BOUND).body).lead
+    events = TdxBody.parse(lead.body).events
     assert [each.kind for each in events] == [GPU_BINDING, CODE_BUNDLE]
 
 
@@ -248,7 +248,7 @@ def test_an_azure_guest_proves_tee(tmp_path: Path) -> None:
         made = open_attester(args, Agreed((Level.TEE,)).setup, platform)
         assert isinstance(made, AzureAttester)
         with made:
-            body = parse_azure(made.collect(BOUND).body)
+            body = AzureBody.parse(made.collect(BOUND).body)
             assert measured_bundle(body.events) == BUNDLE
 
         out = tmp_path / "azure.json"
@@ -284,5 +284,5 @@ def test_the_composite_measures_into_its_lead(
     platform = tdx_platform(world, SoftDevice())
     made = open_attester(NO_TPM, Agreed((Level.GPU_TEE,)).setup, platform)
     measuring(made)(RuntimeEvent("module", b"{}"))
-    lead = parse_composite(made.collect(BOUND).body).lead
-    assert parse_tdx(lead.body).events[-1].kind == "module"
+    lead = CompositeBody.parse(made.collect(BOUND).body).lead
+    assert TdxBody.parse(lead.body).events[-1].kind == "module"

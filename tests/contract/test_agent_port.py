@@ -6,7 +6,7 @@ import pytest
 
 from sealift.attest.agent import AgentAttester
 from sealift.attest.runtimelog import RuntimeEvent
-from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.lab.guest.agentport import AgentPort
 from tests.sim.guest import BOUND, GuestHost
 
@@ -19,7 +19,7 @@ def test_it_attests_for_whoever_connects(guest_host: GuestHost) -> None:
         whole = attester.collect(BOUND)
         earlier = guest_host.examine(whole)
         continued = attester.continue_from(whole, BOUND)
-        assert len(parse_body(continued.body).ima_list) == 0
+        assert len(TpmBody.parse(continued.body).ima_list) == 0
         claims = guest_host.examine(continued, earlier=earlier)
         assert claims.attester == earlier.attester
         event = RuntimeEvent("module", b'"x"')

@@ -16,7 +16,7 @@ from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.eventlog import parse
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, parse_body
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import sha256
 from sealift.errors import PolicyError, UnavailableError
@@ -73,7 +73,7 @@ def test_a_quote_binds_its_challenge(guest_host: GuestHost) -> None:
 def test_the_event_log_explains_the_registers_of_the_boot(
     guest_host: GuestHost,
 ) -> None:
-    body = parse_body(guest_host.clean.body)
+    body = TpmBody.parse(guest_host.clean.body)
     quoted, log = body.registers()["sha256"], parse(body.event_log)
     replayed = log.replay("sha256")
     assert {0, 4, 7, 9} <= replayed.keys()
@@ -83,7 +83,7 @@ def test_the_event_log_explains_the_registers_of_the_boot(
 def test_measured_boot_covers_initramfs_and_command_line(guest_host: GuestHost) -> None:
     """So init, Python, the agent and its policy are what the references say."""
     image = build_image(folder())
-    body = parse_body(guest_host.clean.body)
+    body = TpmBody.parse(guest_host.clean.body)
     digests = [
         each.digests["sha256"]
         for each in parse(body.event_log).events
@@ -97,7 +97,7 @@ def test_measured_boot_covers_initramfs_and_command_line(guest_host: GuestHost) 
 
 
 def test_the_kernel_measured_what_ran(guest_host: GuestHost) -> None:
-    measured = parse_list(parse_body(guest_host.clean.body).ima_list)
+    measured = parse_list(TpmBody.parse(guest_host.clean.body).ima_list)
     paths = [measured.entry(number).path for number in range(len(measured))]
     assert paths[0] == "boot_aggregate"
     assert {PYTHON, BUNDLE} <= set(paths)
@@ -132,27 +132,27 @@ def test_only_new_entries_travel(guest_host: GuestHost) -> None:
     earlier = guest_host.examine(whole)
     claims = guest_host.examine(continued, earlier=earlier)
     assert not refused(claims)
-    assert len(parse_body(continued.body).ima_list) == 0
-    assert len(parse_body(whole.body).ima_list) > 0
+    assert len(TpmBody.parse(continued.body).ima_list) == 0
+    assert len(TpmBody.parse(whole.body).ima_list) > 0
 
 
 def test_a_list_that_hides_an_entry_is_refused(guest_host: GuestHost) -> None:
-    body = parse_body(guest_host.clean.body)
+    body = TpmBody.parse(guest_host.clean.body)
     size = len(body.ima_list)
     shown = [parse_list(body.ima_list[:end]) for end in _ends(body.ima_list)]
     assert len(shown) > 2
     for end in _ends(body.ima_list)[:-1]:
         assert end < size
         hidden = replace(body, ima_list=body.ima_list[:end])
-        evidence = Evidence(KIND, MEDIA_TYPE, codec.encode(hidden))
+        evidence = Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(hidden))
         assert "ima-replay-differs" in refused(guest_host.examine(evidence)).values()
 
 
 def test_the_runtime_log_is_extended_inside(guest_host: GuestHost) -> None:
     event = RuntimeEvent("note", b'"sha256:' + b"0" * 64 + b'"')
-    before = parse_body(guest_host.guest.collect(BOUND).body).events
+    before = TpmBody.parse(guest_host.guest.collect(BOUND).body).events
     guest_host.guest.measure(event)
-    body = parse_body(guest_host.guest.collect(BOUND).body)
+    body = TpmBody.parse(guest_host.guest.collect(BOUND).body)
     assert body.events == (*before, event)
     assert body.registers()["sha256"][15] != bytes(32)
 

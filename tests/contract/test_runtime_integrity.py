@@ -20,7 +20,7 @@ import pytest
 from sealift.attest.agent import AgentAttester
 from sealift.attest.level import Level
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.attest.tpm.references import TpmReferences
 from sealift.errors import PolicyError, SealiftError
@@ -76,7 +76,7 @@ def as_it_is(guest: Guest) -> TpmReferences:
     values = guest_references(guest.image.manifest, shown, guest.root)
     assert values.ima is not None
     allowed = {path: set(digests) for path, digests in values.ima.allow.items()}
-    measured = parse_list(parse_body(shown.body).ima_list)
+    measured = parse_list(TpmBody.parse(shown.body).ima_list)
     for entry in map(measured.entry, range(len(measured))):
         allowed.setdefault(entry.path, set()).add(Digest(entry.digest))
     allow = {path: tuple(sorted(found)) for path, found in allowed.items()}

@@ -8,9 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.attest.azure.evidence import KIND, MEDIA_TYPE, parse_claims, parse_hcl
+from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.evidence import Evidence
+from sealift.attest.reference import Basis
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import azure_made as made
 from tests.sim import snp_made
@@ -71,7 +72,7 @@ def test_nearly_evidence(changes: list[tuple[int, int]], part: str) -> None:
 
 @given(body=st.binary(max_size=300))
 def test_any_body(body: bytes) -> None:
-    _examine(Evidence(KIND, MEDIA_TYPE, body))
+    _examine(Evidence(AzureBody.kind, MEDIA_TYPE, body))
 
 
 def _examine(evidence: Evidence) -> None:
@@ -79,8 +80,10 @@ def _examine(evidence: Evidence) -> None:
     with contextlib.suppress(*EXPECTED):
         AzureVerifier(authority.roots).examine(
             evidence,
-            bound=made.BOUND,
-            references=made.Guest().references(),
-            collateral=authority.collateral(),
-            at_s=snp_made.AT_S,
+            Basis(
+                bound=made.BOUND,
+                references=made.Guest().references(),
+                collateral=authority.collateral(),
+                at_s=snp_made.AT_S,
+            ),
         )

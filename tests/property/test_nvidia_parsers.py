@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.nvidia.evidence import KIND, MEDIA_TYPE, NvidiaBody, parse_report
+from sealift.attest.nvidia.evidence import MEDIA_TYPE, NvidiaBody, parse_report
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.nvidia.verifier import NvidiaVerifier
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim
@@ -61,15 +61,17 @@ def test_evidence(report: bytes, place: int, data: st.DataObject) -> None:
 
 @given(st.binary(max_size=300))
 def test_bodies(raw: bytes) -> None:
-    examine(Evidence(KIND, MEDIA_TYPE, raw))
+    examine(Evidence(NvidiaBody.kind, MEDIA_TYPE, raw))
 
 
 def examine(evidence: Evidence) -> None:
     with REFUSED:
         NvidiaVerifier().examine(
             evidence,
-            bound=bytes(32),
-            references=REFERENCES,
-            collateral=Collateral(as_of_s=sim.AT_S),
-            at_s=sim.AT_S,
+            Basis(
+                bound=bytes(32),
+                references=REFERENCES,
+                collateral=Collateral(as_of_s=sim.AT_S),
+                at_s=sim.AT_S,
+            ),
         )

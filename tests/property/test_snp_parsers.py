@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
+from sealift.attest.reference import Basis
 from sealift.attest.snp.endorsement import (
     parse_certificates,
     parse_endorsement,
     parse_table,
 )
 from sealift.attest.snp.evidence import (
-    KIND,
     MEDIA_TYPE,
     REPORT_BYTES,
     SnpBody,
@@ -82,7 +82,7 @@ def test_nearly_evidence(changes: list[tuple[int, int]], which: int) -> None:
 
 @given(body=st.binary(max_size=300))
 def test_any_body(body: bytes) -> None:
-    _examine(Evidence(KIND, MEDIA_TYPE, body))
+    _examine(Evidence(SnpBody.kind, MEDIA_TYPE, body))
 
 
 def test_a_table_gives_its_certificates() -> None:
@@ -104,8 +104,10 @@ def _examine(evidence: Evidence) -> None:
     with contextlib.suppress(*EXPECTED):
         SnpVerifier(authority.roots).examine(
             evidence,
-            bound=made.BOUND,
-            references=made.references(),
-            collateral=Collateral(items=authority.collateral().items),
-            at_s=made.AT_S,
+            Basis(
+                bound=made.BOUND,
+                references=made.references(),
+                collateral=Collateral(items=authority.collateral().items),
+                at_s=made.AT_S,
+            ),
         )

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from sealift.attest import binary as der
 from sealift.attest.evidence import Evidence
+from sealift.attest.reference import Basis
 from sealift.attest.tdx import evidence as sgxquote
 from sealift.attest.tdx import platform as pck
 from sealift.attest.tdx import tcb as tcbinfo
-from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody, parse_body
+from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
 from sealift.attest.tools import collateralfiles as pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.revocation import RevocationList
@@ -45,7 +46,7 @@ PARSERS: list[Callable[[bytes], object]] = [
     der.read_values,
     der.read_oid,
     der.read_number,
-    parse_body,
+    TdxBody.parse,
     Certificate,
     RevocationList,
     certificates_from_pem,
@@ -137,10 +138,9 @@ def test_a_damaged_quote_is_never_taken(raw: bytes) -> None:
     try:
         claims = WORLD.verifier().examine(
             evidence,
-            bound=bytes(32),
-            references=REFERENCES,
-            collateral=COLLATERAL,
-            at_s=AT_S,
+            Basis(
+                bound=bytes(32), references=REFERENCES, collateral=COLLATERAL, at_s=AT_S
+            ),
         )
     except (MalformedError, RefusedError):
         return

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from sealift import codec
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import Command, TpmClient
 from sealift.attest.tpm.evidence import (
-    KIND,
     MEDIA_TYPE,
     TpmBody,
     parse_quote,
@@ -111,14 +110,13 @@ BODIES = st.builds(
 
 @given(body=BODIES)
 def test_any_body(body: TpmBody) -> None:
-    evidence = Evidence(KIND, MEDIA_TYPE, codec.encode(body))
+    evidence = Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(body))
     with pytest.raises((EvidenceError, MalformedError)):
         TpmVerifier().examine(
             evidence,
-            bound=bytes(32),
-            references=REFERENCES,
-            collateral=Collateral(),
-            at_s=0,
+            Basis(
+                bound=bytes(32), references=REFERENCES, collateral=Collateral(), at_s=0
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.runtimelog import RuntimeEvent, replay
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Claims
@@ -128,10 +128,12 @@ class Guest:
         authority = snp_made.authority("Milan")
         return AzureVerifier(authority.roots).examine(
             self.evidence_body().to_evidence(),
-            bound=BOUND,
-            references=self.references(),
-            collateral=collateral or authority.collateral(),
-            at_s=snp_made.AT_S,
+            Basis(
+                bound=BOUND,
+                references=self.references(),
+                collateral=collateral or authority.collateral(),
+                at_s=snp_made.AT_S,
+            ),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sealift.attest.azure.evidence import AzureBody, parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import parse_report
 from sealift.attest.snp.references import SnpReferences
@@ -79,10 +79,12 @@ def examine(
     genuine = body_of(name)
     return AzureVerifier().examine(
         (body or genuine).to_evidence(),
-        bound=parse_quote(genuine.quote).extra if bound is None else bound,
-        references=references or references_of(genuine),
-        collateral=collateral or Collateral(),
-        at_s=AT_S,
+        Basis(
+            bound=parse_quote(genuine.quote).extra if bound is None else bound,
+            references=references or references_of(genuine),
+            collateral=collateral or Collateral(),
+            at_s=AT_S,
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from sealift.attest.composite import (
 from sealift.attest.level import TrustVector
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import AttestationResult
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     MODULE,
@@ -59,15 +60,7 @@ class LeadVerifier:
     levels = frozenset({Level.TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT})
     result_media_type = "application/eat+jwt"
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         body = codec.decode(LeadBody, evidence.body)
         rehearsing = Level(body.rehearsing) if body.rehearsing else None
         return Claims(
@@ -77,7 +70,7 @@ class LeadVerifier:
             role=None,
             code_bundle=measured_bundle(body.events),
             trust=TrustVector(hardware=97 if rehearsing else 2, runtime_opaque=2),
-            checks=(check_bound(body.bound, bound, "bound value"),),
+            checks=(check_bound(body.bound, basis.bound, "bound value"),),
             events=body.events,
         )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.tpm.enrolment import (
     Enrolment,
     SignedEnrolment,
@@ -115,15 +115,15 @@ def examine(
     at_s: int | None = None,
     earlier: Claims | None = None,
 ) -> Claims:
-    basis: dict[str, Any] = {
-        "bound": bound,
-        "references": references,
-        "collateral": Collateral(),
-        "at_s": now_s() if at_s is None else at_s,
-    }
+    basis = Basis(
+        bound=bound,
+        references=references,
+        collateral=Collateral(),
+        at_s=now_s() if at_s is None else at_s,
+    )
     if earlier is None:
-        return TpmVerifier().examine(evidence, **basis)
-    return TpmVerifier().examine_continued(evidence, earlier=earlier, **basis)
+        return TpmVerifier().examine(evidence, basis)
+    return TpmVerifier().examine_continued(evidence, basis, earlier=earlier)
 
 
 def refused(claims: Claims) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import Report, SnpBody, parse_report
 from sealift.attest.snp.references import SnpReferences
@@ -85,8 +85,10 @@ def examine(
     chain = certificates_of(chosen) if certificates is None else certificates
     return SnpVerifier().examine(
         evidence_of(genuine.raw if report is None else report, chain),
-        bound=genuine.report_data if bound is None else bound,
-        references=references or references_of(genuine),
-        collateral=collateral or Collateral(),
-        at_s=at_s,
+        Basis(
+            bound=genuine.report_data if bound is None else bound,
+            references=references or references_of(genuine),
+            collateral=collateral or Collateral(),
+            at_s=at_s,
+        ),
     )

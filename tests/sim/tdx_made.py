@@ -10,6 +10,7 @@ import pytest
 
 from sealift.attest import Claims, ReferenceValues
 from sealift.attest.collateral import Collateral
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdxBody
 from sealift.errors import EvidenceError
@@ -37,10 +38,12 @@ def examine(
     quote = quote or (QUOTE if world is WORLD else world.quote(REPORT_DATA))
     return world.verifier().examine(
         TdxBody(quote=quote, events=events, ccel=ccel).to_evidence(),
-        bound=bound,
-        references=references or WORLD.references(),
-        collateral=collateral or (GOOD if world is WORLD else world.collateral()),
-        at_s=at_s,
+        Basis(
+            bound=bound,
+            references=references or WORLD.references(),
+            collateral=collateral or (GOOD if world is WORLD else world.collateral()),
+            at_s=at_s,
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
 from sealift.attest.tdx.references import TdxReferences
@@ -71,8 +72,10 @@ def examine(
     report = td_report(original)
     return TdxVerifier().examine(
         evidence_of(original if quote is None else quote),
-        bound=report.report_data if bound is None else bound,
-        references=references or references_of(report),
-        collateral=collateral or collateral_of(name),
-        at_s=AT_S[name] if at_s is None else at_s,
+        Basis(
+            bound=report.report_data if bound is None else bound,
+            references=references or references_of(report),
+            collateral=collateral or collateral_of(name),
+            at_s=AT_S[name] if at_s is None else at_s,
+        ),
     )

@@ -16,7 +16,7 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.tpm.attester import TpmAttester, TpmSources
 from sealift.attest.tpm.enrolment import (
     Enrolment,
@@ -26,7 +26,7 @@ from sealift.attest.tpm.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.verifier import TpmVerifier
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import SigningKey
@@ -146,10 +146,12 @@ def examine(
 ) -> Claims:
     return VERIFIER.examine(
         evidence,
-        bound=bound,
-        references=references,
-        collateral=collateral or Collateral(),
-        at_s=int(now_s()) if at_s is None else at_s,
+        Basis(
+            bound=bound,
+            references=references,
+            collateral=collateral or Collateral(),
+            at_s=int(now_s()) if at_s is None else at_s,
+        ),
     )
 
 
@@ -164,8 +166,8 @@ def appraiser(references: ReferenceValues, **changes: Any) -> Appraiser:
 
 def changed(evidence: Evidence, change: Callable[[TpmBody], TpmBody]) -> Evidence:
     """The evidence with another body."""
-    body = change(parse_body(evidence.body))
-    return Evidence(KIND, MEDIA_TYPE, codec.encode(body))
+    body = change(TpmBody.parse(evidence.body))
+    return Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(body))
 
 
 def failed(claims: Claims) -> set[str]:

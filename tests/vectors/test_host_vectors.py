@@ -14,7 +14,7 @@ from sealift import codec
 from sealift.attest.evidence import Evidence
 from sealift.attest.reference import ReferenceValues
 from sealift.attest.tpm.eventlog import parse
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.verifier import Claims
@@ -41,7 +41,7 @@ def step(name: str) -> dict[str, Any]:
 
 
 def evidence(name: str) -> Evidence:
-    return Evidence(KIND, MEDIA_TYPE, codec.encode(step(name)["evidence"]))
+    return Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(step(name)["evidence"]))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def test_the_file_is_small_and_whole() -> None:
 
 @pytest.mark.parametrize("name", ["boot", "runtime-event", *BAD])
 def test_lists_read_as_expected(name: str) -> None:
-    listed = parse_list(parse_body(evidence(name).body).ima_list)
+    listed = parse_list(TpmBody.parse(evidence(name).body).ima_list)
     entries = [listed.entry(number) for number in range(len(listed))]
     found = [f"{each.digest.hex()} {each.path}" for each in entries]
     assert found == step(name)["expected"]["ima"]
@@ -126,7 +126,7 @@ def test_a_list_with_a_gap_is_refused() -> None:
 
 @pytest.mark.parametrize("field", ["quote", "signature"])
 def test_each_byte_of_the_quote_counts(field: str) -> None:
-    body = parse_body(evidence("boot").body)
+    body = TpmBody.parse(evidence("boot").body)
     original = getattr(body, field)
     for place in range(len(original)):
         with pytest.raises((EvidenceError, MalformedError)):
@@ -138,7 +138,7 @@ def test_each_byte_of_the_list_counts_but_recorded_hashes() -> None:
 
     Every 5th byte: entries are of uneven length, so all their fields are met.
     """
-    body = parse_body(evidence("boot").body)
+    body = TpmBody.parse(evidence("boot").body)
     listed = parse_list(body.ima_list)
     recorded, at = set[int](), 0
     for template, content in zip(listed.templates, listed.contents, strict=True):
@@ -154,7 +154,7 @@ def test_each_byte_of_the_list_counts_but_recorded_hashes() -> None:
 
 def test_each_digest_of_the_event_log_counts() -> None:
     """Other bytes of a log: spec/evidence-logs.md says which of them nothing covers."""
-    body = parse_body(evidence("boot").body)
+    body = TpmBody.parse(evidence("boot").body)
     events = [each for each in parse(body.event_log).events if each.extends]
     assert len(events) > 15
     for event in events:
@@ -171,7 +171,7 @@ def _is_refused(shown: Evidence) -> bool:
 
 
 def _with(body: TpmBody, **changes: Any) -> Evidence:
-    return Evidence(KIND, MEDIA_TYPE, codec.encode(replace(body, **changes)))
+    return Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(replace(body, **changes)))
 
 
 def _flipped(raw: bytes, place: int) -> bytes:

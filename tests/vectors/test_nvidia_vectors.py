@@ -14,7 +14,7 @@ from sealift.attest.nvidia.attester import NvidiaAttester
 from sealift.attest.nvidia.evidence import parse_report
 from sealift.attest.nvidia.rim import Rim, read_rim
 from sealift.attest.nvidia.verifier import Device, examine_device
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
@@ -48,10 +48,12 @@ def examine(
 ) -> tuple[Device, Claims]:
     return examine_device(
         found.evidence,
-        bound=found.nonce,
-        references=references or sim.references(),
-        collateral=collateral or sim.triple_collateral(at_s=at_s),
-        at_s=at_s,
+        Basis(
+            bound=found.nonce,
+            references=references or sim.references(),
+            collateral=collateral or sim.triple_collateral(at_s=at_s),
+            at_s=at_s,
+        ),
     )
 
 
@@ -91,10 +93,12 @@ def test_a_recorded_report_with_one_changed_bit_is_not(name: str) -> None:
     with pytest.raises((EvidenceError, MalformedError)):
         examine_device(
             changed,
-            bound=found.nonce,
-            references=sim.references(),
-            collateral=sim.triple_collateral(),
-            at_s=sim.JUNE_2025,
+            Basis(
+                bound=found.nonce,
+                references=sim.references(),
+                collateral=sim.triple_collateral(),
+                at_s=sim.JUNE_2025,
+            ),
         )
 
 
@@ -108,10 +112,12 @@ def test_a_report_with_anothers_chain_is_refused(name: str) -> None:
     with pytest.raises(EvidenceError) as caught:
         examine_device(
             mixed,
-            bound=found.nonce,
-            references=sim.references(),
-            collateral=sim.triple_collateral(),
-            at_s=sim.JUNE_2025,
+            Basis(
+                bound=found.nonce,
+                references=sim.references(),
+                collateral=sim.triple_collateral(),
+                at_s=sim.JUNE_2025,
+            ),
         )
     assert caught.value.code == "nvidia-signature"
 
@@ -332,10 +338,12 @@ def chain_error(certificates: tuple[bytes, ...], at_s: int = sim.JUNE_2025) -> s
     with pytest.raises(SealiftError) as caught:
         examine_device(
             changed,
-            bound=found.nonce,
-            references=sim.references(),
-            collateral=sim.triple_collateral(at_s=at_s),
-            at_s=at_s,
+            Basis(
+                bound=found.nonce,
+                references=sim.references(),
+                collateral=sim.triple_collateral(at_s=at_s),
+                at_s=at_s,
+            ),
         )
     return caught.value.code
 

@@ -17,7 +17,7 @@ from sealift.attest.collateral import DAY_S, INTEL_SGX_ROOTS
 from sealift.attest.configfs import TsmReader
 from sealift.attest.level import Level, Tier
 from sealift.attest.tdx.attester import TdxAttester
-from sealift.attest.tdx.evidence import TdxBody, parse_body, parse_quote
+from sealift.attest.tdx.evidence import TdxBody, parse_quote
 from sealift.attest.tdx.platform import (
     Source,
     verify_quote,
@@ -155,7 +155,7 @@ def test_a_recorded_platform_is_collected_from(tmp_path: Path) -> None:
     ccel.write_bytes(vector("tdx/gotdx_ccel_data.dat"))
     folder = StandInTsmFolder(lambda inblob, level: (quote, b""))
     attester = TdxAttester(TsmReader(folder), ccel=ccel)
-    body = parse_body(attester.collect(bytes(32)).body)  # the challenge of that day
+    body = TdxBody.parse(attester.collect(bytes(32)).body)  # the challenge of that day
     assert body.quote == quote
     assert len(body.ccel or b"") < 32 << 10, "without the padding of its buffer"
     checks = check_logs(td_report(quote), body)

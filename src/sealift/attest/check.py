@@ -10,12 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sealift.attest.collateral import Collateral, require_recent
+from sealift.attest.collateral import require_recent
+from sealift.attest.reference import Basis
 from sealift.errors import EvidenceError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
 
 UNBOUND: Final = "evidence-unbound"
 Refusal = Literal["evidence", "policy", "stale"]
+_REFUSALS: Final[dict[Refusal, type[RefusedError]]] = {
+    "evidence": EvidenceError,
+    "policy": PolicyError,
+    "stale": StaleError,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +51,10 @@ class Check:
 def check(
     holds: bool,
     subject: str,
-    *,
     expected: str,
     found: str,
     code: str,
+    *,
     refusal: Refusal = "policy",
 ) -> Check:
     """A check that passed if ``holds``, and fails under the name ``code`` if not."""
@@ -68,9 +74,9 @@ def check_among(
     return check(
         found in allowed,
         subject,
-        expected=" or ".join(each.hex() for each in allowed) or "no value is allowed",
-        found=found.hex(),
-        code=code,
+        " or ".join(each.hex() for each in allowed) or "no value is allowed",
+        found.hex(),
+        code,
     )
 
 
@@ -83,9 +89,9 @@ def check_bound(found: bytes, bound: bytes | None, subject: str) -> Check:
     return check(
         found == expected,
         subject,
-        expected="nothing to compare with" if expected is None else expected.hex(),
-        found=found.hex(),
-        code="evidence-unbound",
+        "nothing to compare with" if expected is None else expected.hex(),
+        found.hex(),
+        "evidence-unbound",
         refusal="evidence",
     )
 
@@ -104,26 +110,24 @@ def check_code_bundle(found: Digest | None, expected: Digest | None) -> Check:
     return check(
         expected is None or found == expected,
         "code bundle",
-        expected=expected.to_text() if expected else "any",
-        found=found.to_text() if found else "none measured",
-        code="code-bundle-differs",
+        expected.to_text() if expected else "any",
+        found.to_text() if found else "none measured",
+        "code-bundle-differs",
     )
 
 
-def check_collateral_age(collateral: Collateral, *, max_age_s: int, at_s: int) -> Check:
+def check_collateral_age(basis: Basis) -> Check:
     """The collateral is as recent as the agreement wants it (rule H13)."""
+    max_age_s = basis.references.collateral_max_age_s
     try:
-        require_recent(collateral, at_s=at_s, max_age_s=max_age_s)
+        require_recent(basis.collateral, at_s=basis.at_s, max_age_s=max_age_s)
+        code = ""
     except StaleError as error:
         code = error.code
-    else:
-        code = ""
-    return Check(
-        subject="age of the collateral",
-        expected=f"at most {max_age_s} s",
-        found=f"{at_s - collateral.as_of_s} s",
-        code=code,
-        refusal="stale",
+    found = f"{basis.at_s - basis.collateral.as_of_s} s"
+    expected = f"at most {max_age_s} s"
+    return check(
+        not code, "age of the collateral", expected, found, code, refusal="stale"
     )
 
 
@@ -134,18 +138,11 @@ def require_passed(checks: Iterable[Check]) -> None:
         EvidenceError, StaleError, PolicyError: with the check's code.
     """
     failed = [each for each in checks if not each.passed]
-    if failed:
-        raise _refusal(failed[0], len(failed) - 1)
-
-
-def _refusal(first: Check, more: int) -> RefusedError:
-    kinds: dict[Refusal, type[RefusedError]] = {
-        "evidence": EvidenceError,
-        "policy": PolicyError,
-        "stale": StaleError,
-    }
-    also = f" (and {more} more)" if more else ""
-    return kinds[first.refusal](
+    if not failed:
+        return
+    first, *more = failed
+    also = f" (and {len(more)} more)" if more else ""
+    raise _REFUSALS[first.refusal](
         f"evidence refused: {first.subject}",
         why=f"expected {_short(first.expected)}, found {_short(first.found)}{also}",
         code=first.code,

@@ -9,24 +9,22 @@ failing. Source: spec/evidence.md section Composite.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.attest.check import Check, check
-from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import (
-    MAX_BODY_BYTES,
     Attester,
+    Body,
     Evidence,
     measuring,
     require_bound,
 )
-from sealift.attest.level import Level, Tier, TrustVector, tier_of
-from sealift.attest.nvidia.evidence import KIND as DEVICE_KIND
+from sealift.attest.level import Level, worst
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as DEVICE_MEDIA_TYPE
-from sealift.attest.nvidia.evidence import Mode
-from sealift.attest.nvidia.verifier import Device, examine_device
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.nvidia.evidence import Device, Mode, NvidiaBody
+from sealift.attest.nvidia.verifier import examine_device
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import (
     BoundDevice,
     GpuBinding,
@@ -35,13 +33,11 @@ from sealift.attest.runtimelog import (
     check_binding,
     read_binding,
 )
-from sealift.attest.verifier import Claims, Verifier
-from sealift.codec import decode, encode
+from sealift.attest.verifier import EAT, Claims, Verifier
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label
 from sealift.errors import EvidenceError, MalformedError, UsageError
 
-KIND: Final = "composite"
 MEDIA_TYPE: Final = "application/vnd.sealift.composite-evidence+json"
 MAX_DEVICES: Final = 32
 
@@ -60,13 +56,15 @@ def lead_bound(bound: bytes, devices: Sequence[Evidence]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompositeBody:
+class CompositeBody(Body):
     """The whole body of composite evidence.
 
     Attributes:
         devices: In the order of their places; at least one.
         lead: Of the CPU's TEE or TPM, over all of them.
     """
+
+    kind = "composite"
 
     devices: tuple[Evidence, ...]
     lead: Evidence
@@ -76,19 +74,6 @@ class CompositeBody:
             raise MalformedError(
                 f"a composite has 1 to {MAX_DEVICES} devices", field="devices"
             )
-
-    def to_evidence(self) -> Evidence:
-        """Evidence with this body."""
-        return Evidence(KIND, MEDIA_TYPE, encode(self))
-
-
-def parse_body(body: bytes) -> CompositeBody:
-    """Parse; trusts nothing.
-
-    Raises:
-        MalformedError: if it is not this format.
-    """
-    return decode(CompositeBody, body, max_bytes=MAX_BODY_BYTES)
 
 
 class CompositeAttester:
@@ -131,14 +116,12 @@ class CompositeAttester:
         return CompositeBody(devices=devices, lead=lead).to_evidence()
 
 
-RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
 _MULTI_GPU: Final[Mapping[Mode, MultiGpu]] = {
     "spt": "none",
     "unstated": "none",
     "mpt": "nvle",
     "ppcie": "ppcie",
 }
-_ORDER: Final = (Tier.NONE, Tier.AFFIRMING, Tier.WARNING, Tier.CONTRAINDICATED)
 
 
 class CompositeVerifier:
@@ -150,36 +133,22 @@ class CompositeVerifier:
 
     media_type = MEDIA_TYPE
     levels = frozenset({Level.GPU_TEE, Level.ATTESTED_HOST, Level.DEVELOPMENT})
-    result_media_type = RESULT_MEDIA_TYPE
+    result_media_type = EAT
 
     def __init__(self, leads: Mapping[str, Verifier]) -> None:
         self._leads = leads
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        body = parse_body(evidence.body)
-        lead = self._find_lead(body).examine(
-            body.lead,
-            bound=None if bound is None else lead_bound(bound, body.devices),
-            references=references,
-            collateral=collateral,
-            at_s=at_s,
-        )
+        body, bound = CompositeBody.parse(evidence.body), basis.bound
+        ours = None if bound is None else lead_bound(bound, body.devices)
+        lead = self._find_lead(body).examine(body.lead, replace(basis, bound=ours))
         examined = [
             examine_device(
                 device,
-                bound=None if bound is None else device_bound(bound, place),
-                references=references,
-                collateral=collateral,
-                at_s=at_s,
+                replace(
+                    basis, bound=None if bound is None else device_bound(bound, place)
+                ),
             )
             for place, device in enumerate(body.devices)
         ]
@@ -191,7 +160,7 @@ class CompositeVerifier:
         Raises:
             EvidenceError: ``composite-part``.
         """
-        own = (DEVICE_KIND, DEVICE_MEDIA_TYPE)
+        own = (NvidiaBody.kind, DEVICE_MEDIA_TYPE)
         strange = [each for each in body.devices if (each.kind, each.media_type) != own]
         found = self._leads.get(body.lead.media_type)
         if strange or found is None:
@@ -215,10 +184,12 @@ def _join(lead: Claims, examined: Sequence[tuple[Device, Claims]]) -> Claims:
         _check_links(devices),
     )
     closed = all(each.passed for each in tied)
+    gpu_tee = Level.GPU_TEE if closed else None
     ours = [_within_lead(claims, closed) for _, claims in examined]
     return replace(
         lead,
-        level=_level(lead, closed),
+        # A TEE's memory and its GPUs'; a host or a rehearsal stays what it is.
+        level=lead.level if lead.level is not Level.TEE else gpu_tee,
         trust=worst((lead.trust, *(each.trust for each in ours))),
         checks=(
             *_named("lead", lead.checks),
@@ -251,13 +222,6 @@ def _by_name(devices: Sequence[Device], ours: Sequence[Claims]) -> dict[str, Cla
     return found
 
 
-def _level(lead: Claims, closed: bool) -> Level | None:
-    """A TEE's memory and its GPUs'; a host or a rehearsal stays what it is."""
-    if lead.level is not Level.TEE:
-        return lead.level
-    return Level.GPU_TEE if closed else None
-
-
 def _within_lead(claims: Claims, closed: bool) -> Claims:
     """A device's claims, where the lead's log closed its memory to the host."""
     if not closed:
@@ -275,9 +239,9 @@ def _check_modes(binding: GpuBinding | None, devices: Sequence[Device]) -> Check
     return check(
         stated == {expected},
         "GPUs together",
-        expected=f"GPUs, all of multi-GPU {expected}, as the driver said",
-        found=", ".join(sorted(stated)) or "no GPU",
-        code="gpu-mode-differs",
+        f"GPUs, all of multi-GPU {expected}, as the driver said",
+        ", ".join(sorted(stated)) or "no GPU",
+        "gpu-mode-differs",
     )
 
 
@@ -295,23 +259,9 @@ def _check_links(devices: Sequence[Device]) -> Check:
     return check(
         not apart,
         "links between devices",
-        expected="every GPU's switches, and every switch's GPUs, are here",
-        found=", ".join(apart) + " linked elsewhere" if apart else "they are",
-        code="gpu-links",
-    )
-
-
-def worst(vectors: Iterable[TrustVector]) -> TrustVector:
-    """Of each aspect the worst that anybody says; who says nothing does not count."""
-    found = tuple(vectors)
-    return TrustVector(
-        **{
-            each.name: max(
-                (getattr(vector, each.name) for vector in found),
-                key=lambda value: (_ORDER.index(tier_of(value)), abs(value)),
-            )
-            for each in fields(TrustVector)
-        }
+        "every GPU's switches, and every switch's GPUs, are here",
+        ", ".join(apart) + " linked elsewhere" if apart else "they are",
+        "gpu-links",
     )
 
 

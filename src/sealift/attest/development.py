@@ -11,20 +11,17 @@ from typing import Final
 
 from sealift import codec
 from sealift.attest.check import check_bound, check_code_bundle
-from sealift.attest.collateral import Collateral
-from sealift.attest.evidence import Evidence, require_bound
+from sealift.attest.evidence import Body, Evidence, require_bound
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis
 from sealift.attest.verifier import Claims
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import EvidenceError
 from sealift.ids import Digest, Role
 
-KIND: Final = "development"
 MEDIA_TYPE: Final = "application/vnd.sealift.development-evidence+json"
 RESULT_MEDIA_TYPE: Final = "application/vnd.sealift.development-result+json"
-MAX_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +43,14 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class DevelopmentBody:
+class DevelopmentBody(Body):
     """The whole body."""
+
+    kind = "development"
+    max_bytes = 4096
 
     statement: Statement
     signature: bytes
-
-
-def parse_body(body: bytes) -> DevelopmentBody:
-    """Parse; trusts nothing.
-
-    Raises:
-        MalformedError: if it is not this format.
-    """
-    return codec.decode(DevelopmentBody, body, max_bytes=MAX_BYTES)
 
 
 class DevelopmentAttester:
@@ -96,8 +87,7 @@ class DevelopmentAttester:
         signature = self._signer.sign(
             Label.DEVELOPMENT_EVIDENCE, codec.encode(statement)
         )
-        body = codec.encode(DevelopmentBody(statement, signature))
-        return Evidence(KIND, MEDIA_TYPE, body)
+        return DevelopmentBody(statement, signature).to_evidence()
 
 
 CEILING: Final = TrustVector(hardware=97, runtime_opaque=96)
@@ -110,44 +100,26 @@ class DevelopmentVerifier:
     levels = frozenset({Level.DEVELOPMENT})
     result_media_type = RESULT_MEDIA_TYPE
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``; collateral and time play no part."""
-        body = parse_body(evidence.body)
-        _require_pinned_attester(body, references)
-        _verify_signature(body)
-        claims = body.statement.claims
+        body = DevelopmentBody.parse(evidence.body)
+        attester, claims = body.statement.attester, body.statement.claims
+        if attester not in basis.references.development_attesters:
+            raise EvidenceError(
+                "evidence by an attester that the agreement does not name",
+                code="attester-unknown",
+            )
+        signed = codec.encode(body.statement)
+        attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)
         return Claims(
             level=Level.DEVELOPMENT,
-            attester=body.statement.attester.to_text(),
+            attester=attester.to_text(),
             role=claims.role,
             code_bundle=claims.code_bundle,
             trust=CEILING,
             checks=(
-                check_bound(body.statement.bound, bound, "bound value"),
-                check_code_bundle(claims.code_bundle, references.code_bundle),
+                check_bound(body.statement.bound, basis.bound, "bound value"),
+                check_code_bundle(claims.code_bundle, basis.references.code_bundle),
             ),
             notes=("software keys: nobody is kept out",),
         )
-
-
-def _require_pinned_attester(
-    body: DevelopmentBody, references: ReferenceValues
-) -> None:
-    if body.statement.attester not in references.development_attesters:
-        raise EvidenceError(
-            "evidence by an attester that the agreement does not name",
-            code="attester-unknown",
-        )
-
-
-def _verify_signature(body: DevelopmentBody) -> None:
-    signed = codec.encode(body.statement)
-    body.statement.attester.verify(Label.DEVELOPMENT_EVIDENCE, signed, body.signature)

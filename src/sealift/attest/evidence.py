@@ -12,8 +12,9 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, Self, runtime_checkable
 
+from sealift import codec
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
@@ -68,6 +69,28 @@ class Evidence:
     def digest(self) -> Digest:
         """SHA-256 of the body, for logs and receipts."""
         return Digest.of(self.body)
+
+
+class Body:
+    """Base of what one kind's evidence says: canonical JSON of a dataclass."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    max_bytes: ClassVar[int] = MAX_BODY_BYTES
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Parse; trusts nothing.
+
+        Raises:
+            MalformedError: if it is not this format.
+        """
+        return codec.decode(cls, raw, max_bytes=cls.max_bytes)
+
+    def to_evidence(self) -> Evidence:
+        """Evidence with this body."""
+        media_type = f"application/vnd.sealift.{self.kind}-evidence+json"
+        return Evidence(self.kind, media_type, codec.encode(self))
 
 
 def require_bound(bound: bytes, most: int = MAX_BOUND_BYTES) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level
-from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
+from sealift.attest.reference import Basis
+from sealift.attest.verifier import EAT, Claims, ContinuingVerifier, Verifier
 
-EAT: Final = "application/eat+jwt"
 _TEE: Final = frozenset({Level.TEE})
 _HOST: Final = frozenset({Level.ATTESTED_HOST, Level.DEVELOPMENT})
 
@@ -37,20 +37,22 @@ class Kind:
     load: Callable[[], Verifier]
     result_media_type: str = EAT
 
-    def examine(self, evidence: Evidence, **basis: Any) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        return self.load().examine(evidence, **basis)
+        return self.load().examine(evidence, basis)
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingKind(Kind):
     """One of growing evidence."""
 
-    def examine_continued(self, evidence: Evidence, **basis: Any) -> Claims:
+    def examine_continued(
+        self, evidence: Evidence, basis: Basis, *, earlier: Claims
+    ) -> Claims:
         """See ``ContinuingVerifier.examine_continued``."""
         verifier = self.load()
         assert isinstance(verifier, ContinuingVerifier)
-        return verifier.examine_continued(evidence, **basis)
+        return verifier.examine_continued(evidence, basis, earlier=earlier)
 
 
 def _azure() -> Verifier:

@@ -140,3 +140,17 @@ class TrustVector:
 
 
 _CLAIMS: Final = attrgetter(*(field.name for field in fields(TrustVector)))
+
+
+def worst(vectors: Iterable[TrustVector]) -> TrustVector:
+    """Of each aspect the worst that anybody says; who says nothing does not count."""
+    found = tuple(vectors)
+    return TrustVector(
+        **{
+            each.name: max(
+                (getattr(vector, each.name) for vector in found),
+                key=lambda value: (_ORDER.index(tier_of(value)), abs(value)),
+            )
+            for each in fields(TrustVector)
+        }
+    )

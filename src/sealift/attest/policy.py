@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.level import Level, Tier, parse_accept, say_level
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.runtimelog import check_modules
 from sealift.attest.verifier import Claims, ContinuingVerifier, Verifier
 from sealift.errors import EvidenceError, PolicyError, UsageError
@@ -166,18 +166,16 @@ class Appraiser:
             MalformedError: evidence that does not parse.
         """
         verifier = find_verifier(evidence, self.verifiers)
-        basis: dict[str, Any] = {
-            "bound": bound,
-            "references": self.references,
-            "collateral": self.collateral,
-            "at_s": int(self.clock()),
-        }
+        basis = Basis(
+            bound=bound,
+            references=self.references,
+            collateral=self.collateral,
+            at_s=int(self.clock()),
+        )
         if earlier is not None and isinstance(verifier, ContinuingVerifier):
-            claims = verifier.examine_continued(
-                evidence, earlier=earlier.claims, **basis
-            )
+            claims = verifier.examine_continued(evidence, basis, earlier=earlier.claims)
         else:
-            claims = verifier.examine(evidence, **basis)
+            claims = verifier.examine(evidence, basis)
         return self._with_modules(claims)
 
     def _with_modules(self, claims: Claims) -> Claims:

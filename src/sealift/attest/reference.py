@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
-from sealift.attest.collateral import DAY_S
+from sealift.attest.collateral import DAY_S, Collateral
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
@@ -60,6 +60,23 @@ class ReferenceValues:
     nvidia: NvidiaReferences | None = None
     collateral_max_age_s: int = COLLATERAL_MAX_AGE_S
     lowest_tier: LowestTier = "affirming"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What evidence is judged by, beside itself.
+
+    Attributes:
+        bound: What it must carry; None makes that check fail.
+        references: From the agreement.
+        collateral: From the verifier's side, never from the attester (rule H13).
+        at_s: The time to judge certificates and collateral at, since 1970.
+    """
+
+    bound: bytes | None
+    references: ReferenceValues
+    collateral: Collateral
+    at_s: int
 
 
 def no_references(kind: str) -> PolicyError:

@@ -107,9 +107,9 @@ def check_modules(
         check(
             files.get(module.path) == module.digest,
             f"module {module.path}",
-            expected=str(files.get(module.path, "no such file in the bundle")),
-            found=module.digest.to_text(),
-            code="module-foreign",
+            str(files.get(module.path, "no such file in the bundle")),
+            module.digest.to_text(),
+            "module-foreign",
         )
         for module in measured_modules(events)
     )
@@ -208,18 +208,16 @@ def read_binding(
     once = check(
         len(places) == 1,
         "binding of the GPUs",
-        expected="measured once",
-        found=f"measured {len(places)} times",
-        code="gpu-binding-count",
+        "measured once",
+        f"measured {len(places)} times",
+        "gpu-binding-count",
     )
     early = check(
         not places or not code or max(places) < min(code),
         "order of the runtime log",
-        expected="GPUs bound before any code that owners brought",
-        found="bound first"
-        if not code
-        else f"bound at {places}, code from {min(code)}",
-        code="gpu-binding-late",
+        "GPUs bound before any code that owners brought",
+        "bound first" if not code else f"bound at {places}, code from {min(code)}",
+        "gpu-binding-late",
     )
     if len(places) != 1:
         return None, (once, early)
@@ -237,17 +235,16 @@ def check_binding(
         check(
             binding.devices == present and len(ids) == len(present),
             "devices of the machine",
-            expected=_say_devices(binding.devices),
-            found=_say_devices(present),
-            code="gpu-binding-devices",
+            _say_devices(binding.devices),
+            _say_devices(present),
+            "gpu-binding-devices",
         ),
         check(
             binding.protects,
             "state of the GPUs",
-            expected="production, confidential mode on or multi-GPU ppcie, "
-            "debug tools off",
-            found=binding.say_state(),
-            code="gpu-not-protected",
+            "production, confidential mode on or multi-GPU ppcie, debug tools off",
+            binding.say_state(),
+            "gpu-not-protected",
         ),
     )
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from sealift.attest.check import Check
-from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.ids import Digest
+
+EAT: Final = "application/eat+jwt"  # how results are marked, but for development's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +74,8 @@ class Verifier(Protocol):
         """How a result over this evidence is marked wherever it is shown or sent."""
         ...
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """Verify that the evidence is genuine, and compare it with the references.
-
-        Args:
-            evidence: Of this verifier's media type.
-            bound: What it must carry; None makes that check fail.
-            references: From the agreement.
-            collateral: From the verifier's side.
-            at_s: The time to judge certificates and collateral at, since 1970.
 
         Raises:
             EvidenceError: if it is not genuine.
@@ -103,14 +89,7 @@ class ContinuingVerifier(Verifier, Protocol):
     """Verifies growing evidence from where it left off."""
 
     def examine_continued(
-        self,
-        evidence: Evidence,
-        *,
-        earlier: Claims,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
+        self, evidence: Evidence, basis: Basis, *, earlier: Claims
     ) -> Claims:
         """Like ``examine``, of evidence that continues what led to ``earlier``.
 

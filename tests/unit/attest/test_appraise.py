@@ -22,16 +22,16 @@ from sealift.attest import (
     ReferenceValues,
     Tier,
 )
-from sealift.attest.collateral import Collateral
 from sealift.attest.development import (
     MEDIA_TYPE,
     RESULT_MEDIA_TYPE,
     DevelopmentAttester,
-    parse_body,
+    DevelopmentBody,
 )
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.level import TrustVector
 from sealift.attest.policy import APPRAISED
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import RuntimeEvent, module_event
 from sealift.attest.verifier import ContinuingVerifier
 from sealift.crypto.sign import SigningKey
@@ -62,16 +62,8 @@ class RehearsedVerifier:
     levels: frozenset[Level] = frozenset({Level.TEE, Level.DEVELOPMENT})
     result_media_type: str = "application/eat+jwt"
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
-        if evidence.body != bound:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
+        if evidence.body != basis.bound:
             raise EvidenceError("unbound")
         return Claims(
             level=self.level,
@@ -188,7 +180,7 @@ def test_any_changed_byte_is_refused(evidence: Evidence, key: SigningKey) -> Non
 
 
 def test_changed_claims_do_not_verify(evidence: Evidence, key: SigningKey) -> None:
-    body = parse_body(evidence.body)
+    body = DevelopmentBody.parse(evidence.body)
     claims = replace(body.statement.claims, role="broker")
     forged = replace(body, statement=replace(body.statement, claims=claims))
     with pytest.raises(AuthenticationError):

@@ -15,7 +15,7 @@ from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser
-from sealift.attest.reference import ReferenceSet, sign_set
+from sealift.attest.reference import Basis, ReferenceSet, sign_set
 from sealift.attest.snp.evidence import MEDIA_TYPE as SNP
 from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.snp.verifier import SnpVerifier
@@ -49,10 +49,12 @@ def judge(evidence: Evidence, values: ReferenceValues, trusted: Trusted) -> Clai
     """As any party would, with references from the file."""
     return trusted.verifiers[evidence.media_type].examine(
         evidence,
-        bound=trusted.bound,
-        references=values,
-        collateral=trusted.collateral,
-        at_s=trusted.at_s,
+        Basis(
+            bound=trusted.bound,
+            references=values,
+            collateral=trusted.collateral,
+            at_s=trusted.at_s,
+        ),
     )
 
 

@@ -7,15 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.attest.azure.evidence import (
-    MEDIA_TYPE,
-    parse_body,
-    parse_claims,
-    parse_hcl,
-)
+from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.level import Level
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import MalformedError, PolicyError, SealiftError
@@ -134,10 +130,12 @@ def test_both_kinds_of_references_are_needed(missing: str) -> None:
     with pytest.raises(PolicyError) as caught:
         AzureVerifier(snp_made.authority("Milan").roots).examine(
             guest.evidence_body().to_evidence(),
-            bound=made.BOUND,
-            references=references,
-            collateral=snp_made.authority("Milan").collateral(),
-            at_s=snp_made.AT_S,
+            Basis(
+                bound=made.BOUND,
+                references=references,
+                collateral=snp_made.authority("Milan").collateral(),
+                at_s=snp_made.AT_S,
+            ),
         )
     assert caught.value.code == "references-missing"
 
@@ -148,7 +146,7 @@ def test_it_is_registered() -> None:
 
 def test_body_round_trip() -> None:
     body = Guest(events=EVENTS).evidence_body()
-    assert parse_body(body.to_evidence().body) == body
+    assert AzureBody.parse(body.to_evidence().body) == body
 
 
 class TestFormat:

@@ -24,10 +24,10 @@ from sealift.attest.azure.attester import (
     AzureSources,
     MetadataService,
 )
-from sealift.attest.azure.evidence import parse_body
+from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_quote
 from sealift.attest.tpm.keys import (
@@ -70,7 +70,7 @@ def sources(
 
 def examine(attester: AzureAttester, **changes: Any) -> Claims:
     evidence = attester.collect(azure_made.BOUND)
-    values = parse_body(evidence.body).pcrs["sha256"]
+    values = AzureBody.parse(evidence.body).pcrs["sha256"]
     pcrs = {str(number): (values[str(number)],) for number in REQUIRED_PCRS}
     virtual = TpmReferences(roots=(), endorsement_keys=(), pcrs=pcrs)
     references: ReferenceValues = replace(
@@ -79,10 +79,12 @@ def examine(attester: AzureAttester, **changes: Any) -> Claims:
     authority = snp_made.authority("Milan")
     return AzureVerifier(authority.roots).examine(
         evidence,
-        bound=azure_made.BOUND,
-        references=references,
-        collateral=authority.collateral(),
-        at_s=snp_made.AT_S,
+        Basis(
+            bound=azure_made.BOUND,
+            references=references,
+            collateral=authority.collateral(),
+            at_s=snp_made.AT_S,
+        ),
     )
 
 
@@ -149,7 +151,7 @@ def test_on_tdx_the_host_quotes_the_report(
         paravisor.kind = 4
         paravisor.write_report(client, bytes(64))
     with AzureAttester(sources(tpm, paravisor, tmp_path)) as attester:
-        body = parse_body(attester.collect(azure_made.BOUND).body)
+        body = AzureBody.parse(attester.collect(azure_made.BOUND).body)
     assert body.td_quote.startswith(b"quote of ")
     assert body.certificates == ()
 
@@ -180,7 +182,7 @@ def test_a_bound_value_has_2_to_64_bytes(
     opened = AzureAttester(sources(tpm, paravisor, tmp_path))
     with opened as attester:
         for bound in (b"ab", bytes(range(64))):
-            body = parse_body(attester.collect(bound).body)
+            body = AzureBody.parse(attester.collect(bound).body)
             assert parse_quote(body.quote).extra == bound
         for bound in (b"a", bytes(65)):
             with pytest.raises(UsageError):

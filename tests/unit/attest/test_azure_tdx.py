@@ -11,6 +11,7 @@ from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.collateral import Collateral
 from sealift.attest.level import Level
+from sealift.attest.reference import Basis
 from sealift.attest.verifier import Claims
 from sealift.crypto.hash import sha256
 from sealift.errors import SealiftError
@@ -51,10 +52,12 @@ class TdxGuest:
         root = WORLD.root.certificate.spki_digest
         return AzureVerifier(intel_roots=(root,)).examine(
             guest.evidence_body().to_evidence(),
-            bound=made.BOUND,
-            references=replace(references, tpm=guest.references().tpm),
-            collateral=self.collateral,
-            at_s=AT_S,
+            Basis(
+                bound=made.BOUND,
+                references=replace(references, tpm=guest.references().tpm),
+                collateral=self.collateral,
+                at_s=AT_S,
+            ),
         )
 
 

@@ -15,12 +15,11 @@ from sealift.attest.composite import (
     CompositeVerifier,
     device_bound,
     lead_bound,
-    parse_body,
     worst,
 )
 from sealift.attest.level import TrustVector
 from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
 from sealift.errors import (
     EvidenceError,
@@ -204,7 +203,7 @@ def test_devices_changed_after_the_lead_answered_are_refused(
     gpus: list[SoftDevice],
 ) -> None:
     """Whoever carries the evidence cannot change what the lead covers."""
-    body = parse_body(Machine(gpus).collect(BOUND).body)
+    body = CompositeBody.parse(Machine(gpus).collect(BOUND).body)
     again = (body.devices[0], answers(gpus)[1])  # fresh, right, but not the same bytes
     for devices in (again, body.devices[:1], (*body.devices, body.devices[0])):
         changed = replace(body, devices=devices).to_evidence()
@@ -219,10 +218,12 @@ def test_another_challenge_is_refused(gpus: list[SoftDevice]) -> None:
 def test_without_a_bound_value_nothing_passes(gpus: list[SoftDevice]) -> None:
     found = CompositeVerifier({LEAD_MEDIA_TYPE: LeadVerifier()}).examine(
         Machine(gpus).collect(BOUND),
-        bound=None,
-        references=ReferenceValues(nvidia=NvidiaReferences(drivers=(), vbios=())),
-        collateral=Collateral(),
-        at_s=sim.AT_S,
+        Basis(
+            bound=None,
+            references=ReferenceValues(nvidia=NvidiaReferences(drivers=(), vbios=())),
+            collateral=Collateral(),
+            at_s=sim.AT_S,
+        ),
     )
     unbound = [c.subject for c in found.checks if c.code == "evidence-unbound"]
     assert unbound == [
@@ -244,10 +245,12 @@ def test_exactly_one_binding_is_taken(gpus: list[SoftDevice], bindings: int) -> 
 def test_an_unbound_gpu_proves_no_level(gpus: list[SoftDevice]) -> None:
     found = CompositeVerifier({LEAD_MEDIA_TYPE: LeadVerifier()}).examine(
         Machine(gpus, bindings=0).collect(BOUND),
-        bound=BOUND,
-        references=ReferenceValues(nvidia=NvidiaReferences(drivers=(), vbios=())),
-        collateral=Collateral(),
-        at_s=sim.AT_S,
+        Basis(
+            bound=BOUND,
+            references=ReferenceValues(nvidia=NvidiaReferences(drivers=(), vbios=())),
+            collateral=Collateral(),
+            at_s=sim.AT_S,
+        ),
     )
     assert found.level is None
     assert found.trust.runtime_opaque == 96

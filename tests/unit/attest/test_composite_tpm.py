@@ -13,7 +13,7 @@ import pytest
 
 from sealift.attest import Evidence, Level, Tier
 from sealift.attest.collateral import Collateral
-from sealift.attest.composite import CompositeAttester, parse_body
+from sealift.attest.composite import CompositeAttester, CompositeBody
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import AttestationResult
@@ -124,7 +124,7 @@ def test_code_before_the_binding_is_refused(host: TpmHost, nvml: FakeNvml) -> No
 
 
 def test_the_quote_covers_the_devices(booted: TpmHost, nvml: FakeNvml) -> None:
-    body = parse_body(collect(booted, nvml).body)
+    body = CompositeBody.parse(collect(booted, nvml).body)
     fewer = replace(body, devices=body.devices[:1]).to_evidence()
     with pytest.raises(RefusedError) as caught:
         judge(booted, fewer)

@@ -17,13 +17,14 @@ from sealift.attest import Appraiser, Evidence, Level, ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as spdm
-from sealift.attest.nvidia.evidence import NvidiaBody, parse_body, parse_report
+from sealift.attest.nvidia.evidence import NvidiaBody, parse_report
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.verifier import (
     Device,
     _verify_signature,
     examine_device,
 )
+from sealift.attest.reference import Basis
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, PolicyError
@@ -69,10 +70,12 @@ def examine(
     ours = Collateral(as_of_s=AT_S, items=sim.rims())
     return examine_device(
         evidence,
-        bound=bound,
-        references=ReferenceValues(nvidia=references),
-        collateral=collateral or ours,
-        at_s=at_s,
+        Basis(
+            bound=bound,
+            references=ReferenceValues(nvidia=references),
+            collateral=collateral or ours,
+            at_s=at_s,
+        ),
     )
 
 
@@ -313,7 +316,7 @@ def test_the_other_form_of_a_signature_changes_no_claim(gpu: SoftDevice) -> None
 
 def test_a_body_holds_five_certificates(gpu: SoftDevice) -> None:
     body = gpu.body(NONCE)
-    assert parse_body(body.to_evidence().body) == body
+    assert NvidiaBody.parse(body.to_evidence().body) == body
     for number in (0, 4, 6):
         with pytest.raises(MalformedError):
             replace(body, certificates=(body.certificates * 2)[:number])

@@ -16,7 +16,7 @@ from sealift.attest.nvidia.attester import (
     open_nvml,
     read_gpu_state,
 )
-from sealift.attest.nvidia.evidence import parse_body, parse_report
+from sealift.attest.nvidia.evidence import NvidiaBody, parse_report
 from sealift.attest.runtimelog import BoundDevice, GpuBinding, RuntimeEvent
 from sealift.codec import decode
 from sealift.errors import UnavailableError, UsageError
@@ -48,7 +48,7 @@ def why(call: Any) -> str:
 @pytest.mark.parametrize("padding", [0, 3])
 def test_a_gpu_answers_its_nonce(nvml: FakeNvml, padding: int) -> None:
     nvml.padding = padding
-    body = parse_body(NvidiaAttester(nvml, 1).collect(BOUND).body)
+    body = NvidiaBody.parse(NvidiaAttester(nvml, 1).collect(BOUND).body)
     assert body.report[4:36] == BOUND
     assert body.certificates == nvml.devices[1].certificates  # type: ignore[attr-defined]
 
@@ -139,7 +139,7 @@ def test_a_gpu_that_does_not_answer_says_so(nvml: FakeNvml) -> None:
 def test_a_gpu_binds_up_to_its_nonce(nvml: FakeNvml) -> None:
     attester = gpu_attesters(nvml)[0]
     for bound in (b"ab", bytes(range(32))):
-        report = parse_report(parse_body(attester.collect(bound).body).report)
+        report = parse_report(NvidiaBody.parse(attester.collect(bound).body).report)
         assert check_bound(report.nonce, bound, "SPDM nonce").passed
     for bound in (b"a", bytes(33)):
         with pytest.raises(UsageError, match="2 to 32 bytes"):

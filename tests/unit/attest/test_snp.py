@@ -8,7 +8,8 @@ import pytest
 
 from sealift.attest import Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody, parse_body
+from sealift.attest.reference import Basis
+from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
 from sealift.attest.snp.references import SnpReferences
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
@@ -183,10 +184,12 @@ class TestChain:
         with pytest.raises(EvidenceError) as caught:
             SnpVerifier().examine(
                 body.to_evidence(),
-                bound=made.BOUND,
-                references=made.references(),
-                collateral=made.authority("Milan").collateral(),
-                at_s=made.AT_S,
+                Basis(
+                    bound=made.BOUND,
+                    references=made.references(),
+                    collateral=made.authority("Milan").collateral(),
+                    at_s=made.AT_S,
+                ),
             )
         assert caught.value.code == "chain-root"
 
@@ -251,13 +254,13 @@ class TestChain:
 
 def test_body_round_trip() -> None:
     body = _body(Case())
-    assert parse_body(body.to_evidence().body) == body
+    assert SnpBody.parse(body.to_evidence().body) == body
 
 
 def test_runtime_events_have_no_place() -> None:
     plain = {"certificates": [], "events": [], "report": ""}
     with pytest.raises(MalformedError, match="unknown field"):
-        parse_body(encode(plain))
+        SnpBody.parse(encode(plain))
 
 
 def test_too_many_certificates() -> None:
@@ -298,8 +301,10 @@ def _examine(
     authority = made.authority("Milan")
     return SnpVerifier(roots or authority.roots).examine(
         body.to_evidence(),
-        bound=made.BOUND,
-        references=made.references(),
-        collateral=collateral or authority.collateral(),
-        at_s=made.AT_S,
+        Basis(
+            bound=made.BOUND,
+            references=made.references(),
+            collateral=collateral or authority.collateral(),
+            at_s=made.AT_S,
+        ),
     )

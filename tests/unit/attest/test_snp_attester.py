@@ -9,7 +9,7 @@ import pytest
 from sealift.attest import Appraiser, Level
 from sealift.attest.configfs import TsmReader
 from sealift.attest.snp.attester import SnpAttester
-from sealift.attest.snp.evidence import MEDIA_TYPE, parse_body
+from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from tests.sim import snp_made as made
@@ -66,11 +66,11 @@ def test_collected_evidence_is_appraised_at_tee(host: Host) -> None:
     )
     evidence = host.attester(table(host.chain)).collect(made.BOUND)
     assert appraiser.appraise(evidence, made.BOUND).level is Level.TEE
-    assert parse_body(evidence.body).certificates == host.chain
+    assert SnpBody.parse(evidence.body).certificates == host.chain
 
 
 def test_hosts_need_not_hand_over_certificates(host: Host) -> None:
-    assert parse_body(host.attester().collect(made.BOUND).body).certificates == ()
+    assert SnpBody.parse(host.attester().collect(made.BOUND).body).certificates == ()
 
 
 def test_the_level_that_asks_is_in_the_report(host: Host) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.check import require_passed
 from sealift.attest.level import Level, Tier
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     RuntimeEvent,
@@ -176,8 +177,10 @@ def test_a_body_that_does_not_parse() -> None:
         with pytest.raises(MalformedError):
             WORLD.verifier().examine(
                 Evidence("tdx", WORLD.verifier().media_type, body),
-                bound=BOUND,
-                references=WORLD.references(),
-                collateral=GOOD,
-                at_s=AT_S,
+                Basis(
+                    bound=BOUND,
+                    references=WORLD.references(),
+                    collateral=GOOD,
+                    at_s=AT_S,
+                ),
             )

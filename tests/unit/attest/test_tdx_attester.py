@@ -11,9 +11,10 @@ import pytest
 from sealift.attest import Appraiser, Claims, Evidence, Level
 from sealift.attest.configfs import TsmReader
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
+from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tdx.attester import KernelRegister, TdxAttester
-from sealift.attest.tdx.evidence import MEDIA_TYPE, parse_body
+from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
 from sealift.errors import EvidenceError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim.intel_world import IntelWorld
@@ -38,10 +39,12 @@ def attester(world: IntelWorld, ccel: Path = Path("/absent")) -> TdxAttester:
 def examine(world: IntelWorld, evidence: Evidence) -> Claims:
     return world.verifier().examine(
         evidence,
-        bound=BOUND,
-        references=world.references(),
-        collateral=world.collateral(),
-        at_s=AT_S,
+        Basis(
+            bound=BOUND,
+            references=world.references(),
+            collateral=world.collateral(),
+            at_s=AT_S,
+        ),
     )
 
 
@@ -71,10 +74,12 @@ def test_intel_did_not_sign_the_made_world(world: IntelWorld) -> None:
     with pytest.raises(EvidenceError) as caught:
         verifier.examine(
             attester(world).collect(BOUND),
-            bound=BOUND,
-            references=world.references(),
-            collateral=world.collateral(),
-            at_s=AT_S,
+            Basis(
+                bound=BOUND,
+                references=world.references(),
+                collateral=world.collateral(),
+                at_s=AT_S,
+            ),
         )
     assert caught.value.code == "chain-root"
 
@@ -104,7 +109,7 @@ def test_a_register_that_cannot_be_extended_keeps_no_event(world: IntelWorld) ->
     with pytest.raises(UnavailableError) as caught:
         made.measure(EVENTS[0])
     assert caught.value.code == "rtmr-unavailable"
-    assert parse_body(made.collect(BOUND).body).events == ()
+    assert TdxBody.parse(made.collect(BOUND).body).events == ()
 
 
 def test_the_register_file_takes_the_whole_digest(tmp_path: Path) -> None:
@@ -160,5 +165,5 @@ def test_too_little_or_too_much_to_bind(world: IntelWorld, length: int) -> None:
 
 
 def test_longer_hash_of_another_protocol(world: IntelWorld) -> None:
-    body = parse_body(attester(world).collect(bytes(range(48))).body)
+    body = TdxBody.parse(attester(world).collect(bytes(range(48))).body)
     assert bytes(range(48)) + bytes(16) in body.quote

@@ -12,7 +12,7 @@ from sealift import codec
 from sealift.attest import ReferenceValues
 from sealift.attest.runtimelog import LABEL, MODULE, RuntimeEvent, replay
 from sealift.attest.tpm import eventlog as tcglog
-from sealift.attest.tpm.evidence import TpmBody, parse_body
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import template_data
 from sealift.attest.tpm.registers import extend
 from sealift.crypto.hash import digest
@@ -95,7 +95,7 @@ def fields_of(body: TpmBody) -> dict[str, object]:
 
 def test_log_explains_the_boot_and_the_runtime_register(booted: Booted) -> None:
     evidence = booted.host.evidence()
-    assert codes(booted, parse_body(evidence.body).event_log) == set()
+    assert codes(booted, TpmBody.parse(evidence.body).event_log) == set()
     claims = examine(evidence, booted.references)
     assert claims.measurements["pcr4"] != bytes(32)
     assert claims.events == MEASURED
@@ -103,7 +103,7 @@ def test_log_explains_the_boot_and_the_runtime_register(booted: Booted) -> None:
 
 def test_runtime_log_is_found_again_behind_the_boot(booted: Booted) -> None:
     booted.host.reopen(event_log=booted.host.folder / "events")
-    assert parse_body(booted.host.evidence().body).events == MEASURED
+    assert TpmBody.parse(booted.host.evidence().body).events == MEASURED
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_events_do_not_hide_in_the_firmware_log(booted: Booted) -> None:
     hidden = (15, 0x6, LABEL + codec.encode(MEASURED[0]))
     log = event_log([*EVENTS, hidden])
     start = tcglog.parse(log).replay("sha256")[15]
-    quoted = parse_body(booted.host.evidence().body).registers()["sha256"][15]
+    quoted = TpmBody.parse(booted.host.evidence().body).registers()["sha256"][15]
     assert replay(MEASURED[1:], "sha256", start) == quoted
     assert codes(booted, log, events=MEASURED[1:]) == {"tpm-runtime-log"}
     assert codes(booted, log) == set()

@@ -24,7 +24,7 @@ from sealift.attest.tpm.client import (
     open_link,
 )
 from sealift.attest.tpm.enrolment import check_answer, make_challenge
-from sealift.attest.tpm.evidence import parse_body, parse_quote
+from sealift.attest.tpm.evidence import TpmBody, parse_quote
 from sealift.attest.tpm.keys import read_index
 from sealift.attest.tpm.registers import extend, read_registers
 from sealift.crypto.certificate import Certificate
@@ -232,7 +232,7 @@ def test_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_tpm_binds_what_other_protocols_ask_for(length: int) -> None:
     bound = bytes(range(length))
     with tpm_host() as host:
-        quote = parse_quote(parse_body(host.evidence(bound).body).quote)
+        quote = parse_quote(TpmBody.parse(host.evidence(bound).body).quote)
         assert check_bound(quote.extra, bound, "qualifying data").passed
         assert not check_bound(quote.extra, bound[:-1] + b"x", "").passed
 

@@ -13,7 +13,7 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.verifier import Claims
 from sealift.errors import SealiftError
 from tests.sim.flips import flips
@@ -28,12 +28,12 @@ def scene() -> Iterator[tuple[TpmBody, ReferenceValues]]:
     with tpm_host() as host:
         host.attester.measure(RuntimeEvent(CODE_BUNDLE, bytes(32)))
         host.attester.measure(RuntimeEvent(MODULE, b"sealift.attest"))
-        yield parse_body(host.evidence().body), host.references()
+        yield TpmBody.parse(host.evidence().body), host.references()
 
 
 def verdict(body: TpmBody, references: ReferenceValues) -> Claims | None:
     """Claims without a failed check, or None for a refusal."""
-    evidence = Evidence(KIND, MEDIA_TYPE, codec.encode(body))
+    evidence = Evidence(TpmBody.kind, MEDIA_TYPE, codec.encode(body))
     try:
         claims = examine(evidence, references)
     except SealiftError:

@@ -29,7 +29,7 @@ from sealift.attest.tpm.enrolment import (
     require_pair,
     sign_enrolment,
 )
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.registers import extend, quote
 from sealift.attest.tpm.structures import Public, Scheme, parse_public, sized
 from sealift.crypto.hash import digest
@@ -242,7 +242,7 @@ def test_quote_signed_by_another_key_is_refused(
 
 def test_certificate_of_anothers_chip_is_not_enrolled(host: TpmHost) -> None:
     with tpm_host(1, owner=host.owner) as other:
-        shown = parse_body(other.evidence().body)
+        shown = TpmBody.parse(other.evidence().body)
         references = replace(host.references(), tpm=other.references().tpm)
     evidence = changed(
         host.evidence(), lambda body: replace(body, certificates=shown.certificates)
@@ -256,8 +256,8 @@ def test_forged_evidence_is_what_it_says(host: TpmHost) -> None:
     """Control: evidence that is only taken apart and put together again passes."""
     again = changed(host.evidence(), lambda body: body)
     assert failed(examine(again, host.references())) == set()
-    assert (again.kind, again.media_type) == (KIND, MEDIA_TYPE)
-    assert codec.encode(parse_body(again.body)) == again.body
+    assert (again.kind, again.media_type) == (TpmBody.kind, MEDIA_TYPE)
+    assert codec.encode(TpmBody.parse(again.body)) == again.body
 
 
 def written_by_hand(clean: Evidence) -> Evidence:

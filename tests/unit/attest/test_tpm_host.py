@@ -12,9 +12,9 @@ from sealift.attest.runtimelog import MODULE, RuntimeEvent
 from sealift.attest.tpm.enrolment import make_challenge, require_pair
 from sealift.attest.tpm.evidence import (
     ClockInfo,
+    TpmBody,
     check_same_boot,
     clock_measurements,
-    parse_body,
 )
 from sealift.errors import (
     PolicyError,
@@ -82,7 +82,7 @@ def test_renewal_sends_only_what_is_new(host: TpmHost) -> None:
     for number in range(3):
         host.kernel.run(f"/usr/bin/later{number}", b"later")
         shown = renewed(host, shown)
-        body = parse_body(shown.body)
+        body = TpmBody.parse(shown.body)
         assert body.ima_from == 3 + number
         assert body.ima_list.count(b"/usr/bin/") == 1
         result = appraiser(host.references()).appraise(shown, BOUND, result)
@@ -96,7 +96,7 @@ def test_renewal_may_send_more_than_is_new(host: TpmHost) -> None:
     host.reopen()
     host.kernel.run("/usr/bin/later", b"later")
     again = renewed(host, shown)
-    assert parse_body(again.body).ima_from == 0
+    assert TpmBody.parse(again.body).ima_from == 0
     appraiser(host.references()).appraise(again, BOUND, first)
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sealift.attest import Claims, Evidence, Level, ReferenceValues
+from sealift.attest import Claims, Evidence, Level
 from sealift.attest.check import check, check_bound
-from sealift.attest.collateral import Collateral
 from sealift.attest.level import TrustVector
+from sealift.attest.reference import Basis
 from sealift.errors import EvidenceError, SealiftError
 from sealift.session.session import Session
 from tests.sim.attested import Cast, both
@@ -42,27 +42,20 @@ class GrowingVerifier:
     levels = frozenset({Level.DEVELOPMENT})
     result_media_type = MEDIA_TYPE
 
-    def examine(self, evidence: Evidence, **basis: object) -> Claims:
-        return self._judge(evidence, 0, basis["bound"])  # type: ignore[arg-type]
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
+        return self._judge(evidence, 0, basis.bound)
 
     def examine_continued(
-        self,
-        evidence: Evidence,
-        *,
-        earlier: Claims,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
+        self, evidence: Evidence, basis: Basis, *, earlier: Claims
     ) -> Claims:
         assert isinstance(earlier.progress, int)
-        return self._judge(evidence, earlier.progress, bound)
+        return self._judge(evidence, earlier.progress, basis.bound)
 
     def _judge(self, evidence: Evidence, expected: int, bound: bytes | None) -> Claims:
         first, entries = evidence.body[32], evidence.body[33:]
         if first != expected:
             raise EvidenceError("a gap in the list", code="list-gap")
-        clean = check(b"!" not in entries, "list", expected="", found="", code="bad")
+        clean = check(b"!" not in entries, "list", "", "", "bad")
         return Claims(
             level=Level.DEVELOPMENT,
             attester="growing",

@@ -12,9 +12,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sealift import codec
 from sealift.attest.binary import Cursor
-from sealift.attest.evidence import MAX_BODY_BYTES, Evidence
+from sealift.attest.evidence import Body
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_registers
 from sealift.crypto.certificate import MAX_CHAIN
@@ -22,12 +21,11 @@ from sealift.crypto.hash import HashName, sha256
 from sealift.crypto.rsa import RsaKey
 from sealift.errors import MalformedError
 
-KIND: Final = "azure"
 MEDIA_TYPE: Final = "application/vnd.sealift.azure-evidence+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AzureBody:
+class AzureBody(Body):
     """The whole body.
 
     Attributes:
@@ -40,6 +38,8 @@ class AzureBody:
         event_log: The guest firmware's event log; empty if there is none.
         events: The runtime log.
     """
+
+    kind = "azure"
 
     hcl_report: bytes
     td_quote: bytes = b""
@@ -64,19 +64,6 @@ class AzureBody:
             MalformedError: for a bank or a number that no TPM has.
         """
         return parse_registers(self.pcrs)
-
-    def to_evidence(self) -> Evidence:
-        """Evidence with this body."""
-        return Evidence(KIND, MEDIA_TYPE, codec.encode(self))
-
-
-def parse_body(body: bytes) -> AzureBody:
-    """Parse; trusts nothing.
-
-    Raises:
-        MalformedError: if it is not this format.
-    """
-    return codec.decode(AzureBody, body, max_bytes=MAX_BODY_BYTES)
 
 
 MAX_HCL_BYTES: Final = 16 << 10

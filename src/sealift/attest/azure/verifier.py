@@ -16,7 +16,6 @@ from sealift.attest.azure.evidence import (
     AzureBody,
     HclReport,
     RuntimeClaims,
-    parse_body,
     parse_claims,
     parse_hcl,
 )
@@ -27,20 +26,14 @@ from sealift.attest.check import (
     check_bound,
     check_code_bundle,
 )
-from sealift.attest.collateral import AMD_ARKS, INTEL_SGX_ROOTS, Collateral
+from sealift.attest.collateral import AMD_ARKS, INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import ReferenceValues, no_references
+from sealift.attest.reference import Basis, no_references
 from sealift.attest.runtimelog import measured_bundle
-from sealift.attest.snp import verifier as snpchecks
-from sealift.attest.snp.endorsement import SnpTrust, verify_report
-from sealift.attest.snp.verifier import attester_of
-from sealift.attest.tdx import evidence as tdx_quote
-from sealift.attest.tdx import verifier as tdchecks
-from sealift.attest.tdx.evidence import TdReport
-from sealift.attest.tdx.platform import QuoteVerdict, verify_quote
-from sealift.attest.tdx.verifier import hardware_claim
-from sealift.attest.tdx.verifier import measurements as td_measurements
+from sealift.attest.snp import verifier as snp
+from sealift.attest.snp.endorsement import verify_report
+from sealift.attest.tdx import verifier as tdx
 from sealift.attest.tpm.evidence import (
     Quote,
     clock_measurements,
@@ -55,24 +48,13 @@ from sealift.attest.tpm.verifier import (
     check_clock,
     check_registers,
     check_runtime,
-    replay_boot,
 )
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import EAT, Claims
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 
-REPORT_DATA_BYTES: Final = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AzureTrust:
-    """What genuineness depends on, beside the evidence."""
-
-    references: ReferenceValues
-    collateral: Collateral
-    amd_roots: Mapping[str, Digest]
-    intel_roots: tuple[Digest, ...]
-    at_s: int
+# The paravisor makes this key for quotes only; its public area is not in the claims.
+_SCHEME: Final = Scheme("rsassa", "sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,127 +66,6 @@ class Hardware:
     trust: TrustVector
     measurements: dict[str, bytes]
     notes: tuple[str, ...]
-
-
-def examine_hardware(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware:
-    """Verify the hardware's report over the paravisor's claims, and compare it.
-
-    Raises:
-        PolicyError: ``references-missing``.
-        EvidenceError: if it is not genuine, or not over these claims.
-        MalformedError: if a part does not parse.
-    """
-    if hcl.kind == "snp":
-        return _examine_snp(body, hcl, trust)
-    return _examine_tdx(body, hcl, trust)
-
-
-def _examine_snp(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware:
-    references = trust.references.snp
-    if references is None:
-        raise no_references("SEV-SNP")
-    _require_no_other("td_quote", bool(body.td_quote))
-    chain = SnpTrust(
-        collateral=trust.collateral,
-        roots=trust.amd_roots,
-        at_s=trust.at_s,
-        revocation=references.revocation == "required",
-    )
-    verdict = verify_report(hcl.hardware, body.certificates, chain)
-    report = verdict.report
-    _require_over(report.report_data, hcl.digest)
-    if report.vmpl != 0:
-        raise EvidenceError(
-            "the report was not made by the paravisor",
-            why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
-            code="azure-vmpl",
-        )
-    checks = (
-        *snpchecks.check_guest(report, hcl.digest, references),
-        snpchecks.check_host_data(report, references, trust.references.code_bundle),
-        *snpchecks.check_chip(
-            verdict, trust.references, trust.collateral, at_s=trust.at_s
-        ),
-    )
-    return Hardware(
-        attester=attester_of(verdict),
-        checks=checks,
-        trust=snpchecks.trust_of(verdict, references, checks),
-        measurements=snpchecks.measurements(report),
-        notes=tuple(snpchecks.notes_of(verdict, references)),
-    )
-
-
-def _examine_tdx(body: AzureBody, hcl: HclReport, trust: AzureTrust) -> Hardware:
-    references = trust.references.tdx
-    if references is None:
-        raise no_references("TDX")
-    _require_no_other("certificates", bool(body.certificates))
-    quote = tdx_quote.parse_quote(body.td_quote)
-    report = quote.body
-    if not isinstance(report, TdReport):
-        raise EvidenceError(
-            "a quote of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
-        )
-    verdict = verify_quote(
-        quote, trust.collateral, at_s=trust.at_s, roots=trust.intel_roots
-    )
-    _require_over(report.report_data, hcl.digest)
-    checks = (
-        *tdchecks.check_report(report, hcl.digest, references),
-        _check_untouched(report),
-        *tdchecks.check_platform(
-            verdict, trust.references, trust.collateral, at_s=trust.at_s
-        ),
-    )
-    return Hardware(
-        attester=f"ppid:{verdict.platform.ppid.hex()}",
-        checks=checks,
-        trust=_td_trust(report, verdict, bool(references.platforms)),
-        measurements=td_measurements(report),
-        notes=(f"platform TCB {verdict.status}",),
-    )
-
-
-def _require_no_other(field: str, present: bool) -> None:
-    if present:
-        raise MalformedError("a part of another kind of hardware", field=field)
-
-
-def _require_over(report_data: bytes, digest: bytes) -> None:
-    """The hardware vouches for these claims, so for the keys that they name."""
-    if report_data != digest.ljust(REPORT_DATA_BYTES, b"\0"):
-        raise EvidenceError(
-            "the hardware's report is not over the paravisor's claims",
-            why="its report data is not their digest",
-            code="azure-claims",
-        )
-
-
-def _check_untouched(report: TdReport) -> Check:
-    """The paravisor extends no register: the virtual TPM has those of the guest."""
-    return check(
-        not any(report.rtmr[3]),
-        "RTMR 3",
-        expected="untouched",
-        found=report.rtmr[3].hex(),
-        code="tdx-rtmr",
-    )
-
-
-def _td_trust(report: TdReport, verdict: QuoteVerdict, pinned: bool) -> TrustVector:
-    visible = bool(report.attributes & tdchecks.DEBUG)
-    return TrustVector(
-        instance_identity=2 if pinned else 0,
-        hardware=96 if visible else hardware_claim(verdict.status),
-        runtime_opaque=96 if visible else 2,
-    )
-
-
-RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
-# The paravisor makes this key for quotes only; its public area is not in the claims.
-_SCHEME: Final = Scheme("rsassa", "sha256")
-_PARAVISOR: Final = "Azure's paravisor is trusted: it sees all memory and holds the TPM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +89,7 @@ class AzureVerifier:
 
     media_type = MEDIA_TYPE
     levels = frozenset({Level.TEE})
-    result_media_type = RESULT_MEDIA_TYPE
+    result_media_type = EAT
 
     def __init__(
         self,
@@ -238,30 +99,108 @@ class AzureVerifier:
         self._amd_roots = amd_roots
         self._intel_roots = tuple(intel_roots)
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
+        references = basis.references
         if references.tpm is None:
             raise no_references("the virtual TPM of Azure's guests")
-        body = parse_body(evidence.body)
+        body = AzureBody.parse(evidence.body)
         hcl = parse_hcl(body.hcl_report)
-        trust = AzureTrust(
-            references=references,
-            collateral=collateral,
-            amd_roots=self._amd_roots,
-            intel_roots=self._intel_roots,
-            at_s=at_s,
-        )
-        hardware = examine_hardware(body, hcl, trust)
+        look = self._examine_snp if hcl.kind == "snp" else self._examine_tdx
+        hardware = look(body, hcl, basis)
         guest = _verify_guest(body, parse_claims(hcl.claims), references.tpm)
-        return _judge(hardware, guest, bound, references)
+        code_bundle = measured_bundle(body.events)
+        checks = (
+            *_check_guest(guest, basis.bound),
+            *hardware.checks,
+            check_code_bundle(code_bundle, references.code_bundle),
+        )
+        # The hardware's, and affirming about the guest only if every check passed.
+        passed = all_but_freshness(checks)
+        pinned = hardware.trust.instance_identity if passed else 0
+        return Claims(
+            level=Level.TEE,
+            attester=hardware.attester,
+            role=None,
+            code_bundle=code_bundle,
+            trust=replace(
+                hardware.trust,
+                configuration=2 if passed else 32,
+                executables=2 if passed else 33,
+                instance_identity=pinned,
+            ),
+            checks=checks,
+            measurements={
+                **hardware.measurements,
+                **{f"pcr{number}": raw for number, raw in guest.values.items()},
+                **clock_measurements(guest.quote.clock),
+            },
+            events=body.events,
+            notes=(*hardware.notes, *_notes(guest)),
+        )
+
+    def _examine_snp(self, body: AzureBody, hcl: HclReport, basis: Basis) -> Hardware:
+        references = basis.references.snp
+        if references is None:
+            raise no_references("SEV-SNP")
+        _require_no_other("td_quote", body.td_quote)
+        verdict = verify_report(hcl.hardware, body.certificates, basis, self._amd_roots)
+        report = verdict.report
+        _require_over(report.report_data, hcl.digest)
+        if report.vmpl != 0:
+            raise EvidenceError(
+                "the report was not made by the paravisor",
+                why=f"privilege level (VMPL) {report.vmpl} asked for it, the paravisor has 0",
+                code="azure-vmpl",
+            )
+        checks = (
+            *snp.check_guest(report, hcl.digest, references),
+            *snp.check_chip(verdict, basis, references),
+        )
+        return Hardware(
+            attester=snp.attester_of(verdict),
+            checks=checks,
+            trust=snp.trust_of(verdict, references, checks),
+            measurements=snp.measurements(report),
+            notes=tuple(snp.notes_of(verdict, references)),
+        )
+
+    def _examine_tdx(self, body: AzureBody, hcl: HclReport, basis: Basis) -> Hardware:
+        references = basis.references.tdx
+        if references is None:
+            raise no_references("TDX")
+        _require_no_other("certificates", body.certificates)
+        report, verdict = tdx.verify_guest(body.td_quote, basis, self._intel_roots)
+        _require_over(report.report_data, hcl.digest)
+        # The paravisor extends no register: the virtual TPM has those of the guest.
+        last = report.rtmr[3]
+        checks = (
+            *tdx.check_report(report, hcl.digest, references),
+            check(not any(last), "RTMR 3", "untouched", last.hex(), "tdx-rtmr"),
+            *tdx.check_platform(verdict, basis, references),
+        )
+        return Hardware(
+            attester=f"ppid:{verdict.platform.ppid.hex()}",
+            checks=checks,
+            trust=tdx.trust_of(report, verdict, references, passed=True),
+            measurements=tdx.measurements(report),
+            notes=(f"platform TCB {verdict.status}",),
+        )
+
+
+def _require_no_other(field: str, part: Sequence[object]) -> None:
+    if part:
+        raise MalformedError("a part of another kind of hardware", field=field)
+
+
+def _require_over(report_data: bytes, digest: bytes) -> None:
+    """The hardware vouches for these claims, so for the keys that they name."""
+    if report_data != digest.ljust(len(report_data), b"\0"):
+        raise EvidenceError(
+            "the hardware's report is not over the paravisor's claims",
+            why="its report data is not their digest",
+            code="azure-claims",
+        )
 
 
 def _verify_guest(
@@ -284,85 +223,39 @@ def _verify_guest(
     return _Guest(body, claims, quote, values[references.bank], references)
 
 
-def _judge(
-    hardware: Hardware, guest: _Guest, bound: bytes | None, references: ReferenceValues
-) -> Claims:
-    code_bundle = measured_bundle(guest.body.events)
-    checks = (
-        *_check_guest(guest, bound),
-        *hardware.checks,
-        check_code_bundle(code_bundle, references.code_bundle),
-    )
-    registers = {f"pcr{number}": raw for number, raw in guest.values.items()}
-    clock = clock_measurements(guest.quote.clock)
-    return Claims(
-        level=Level.TEE,
-        attester=hardware.attester,
-        role=None,
-        code_bundle=code_bundle,
-        trust=_trust(hardware, checks),
-        checks=checks,
-        measurements={**hardware.measurements, **registers, **clock},
-        events=guest.body.events,
-        notes=(*hardware.notes, *_notes(guest)),
-    )
-
-
 def _check_guest(guest: _Guest, bound: bytes | None) -> Iterator[Check]:
-    body, tpm = guest.body, guest.tpm
+    body, claims, tpm = guest.body, guest.claims, guest.tpm
     yield check_bound(guest.quote.extra, bound, "qualifying data of the quote")
-    yield from _check_user_data(guest.claims, bound)
+    if any(claims.user_data):  # what a guest asked to include is of this handshake
+        yield check_bound(
+            claims.user_data, bound, "user data of the paravisor's report"
+        )
     yield check_clock(guest.quote.clock)
-    yield from _check_owner(guest.claims, tpm)
+    if tpm.endorsement_keys:
+        key = claims.endorsement_key
+        found = Digest.of(key.to_spki()) if key else None
+        yield check(
+            found in tpm.endorsement_keys,
+            "endorsement key of the virtual TPM",
+            " or ".join(each.to_text() for each in tpm.endorsement_keys),
+            found.to_text() if found else "none",
+            "azure-endorsement-key",
+        )
     yield from check_registers(guest.values, tpm)
-    replayed = replay_boot(body.event_log, tpm)
     if body.event_log:
-        yield from check_boot(guest.values, replayed, tpm)
+        yield from check_boot(guest.values, body.event_log, tpm)
     yield check_runtime(guest.values, body.events, tpm)
     yield check(
         tpm.ima is None,
         "IMA list",
-        expected="what may run, in a list" if tpm.ima else "none",
-        found="none: this kind of evidence has no place for one",
-        code="azure-ima",
-    )
-
-
-def _check_user_data(claims: RuntimeClaims, bound: bytes | None) -> Iterator[Check]:
-    """User data that a guest asked to include is of this handshake, or of none."""
-    if any(claims.user_data):
-        yield check_bound(
-            claims.user_data, bound, "user data of the paravisor's report"
-        )
-
-
-def _check_owner(claims: RuntimeClaims, tpm: TpmReferences) -> Iterator[Check]:
-    if not tpm.endorsement_keys:
-        return
-    key = claims.endorsement_key
-    found = Digest.of(key.to_spki()) if key else None
-    yield check(
-        found in tpm.endorsement_keys,
-        "endorsement key of the virtual TPM",
-        expected=" or ".join(each.to_text() for each in tpm.endorsement_keys),
-        found=found.to_text() if found else "none",
-        code="azure-endorsement-key",
-    )
-
-
-def _trust(hardware: Hardware, checks: Sequence[Check]) -> TrustVector:
-    """The hardware's, and affirming about the guest only if every check passed."""
-    passed = all_but_freshness(checks)
-    return replace(
-        hardware.trust,
-        configuration=2 if passed else 32,
-        executables=2 if passed else 33,
-        instance_identity=hardware.trust.instance_identity if passed else 0,
+        "what may run, in a list" if tpm.ima else "none",
+        "none: this kind of evidence has no place for one",
+        "azure-ima",
     )
 
 
 def _notes(guest: _Guest) -> Iterator[str]:
-    yield _PARAVISOR
+    yield "Azure's paravisor is trusted: it sees all memory and holds the TPM"
     if guest.claims.vm_id:
         yield f"virtual machine {guest.claims.vm_id}"
     if guest.claims.user_data == bytes(USER_DATA_BYTES):

@@ -12,24 +12,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from sealift.attest.evidence import Evidence
-from sealift.codec import decode, encode
+from sealift.attest.evidence import Body
+from sealift.crypto.certificate import Certificate
 from sealift.errors import MalformedError
+from sealift.ids import Digest
 
-KIND: Final = "nvidia"
 MEDIA_TYPE: Final = "application/vnd.sealift.nvidia-evidence+json"
 CHAIN_LENGTH: Final = 5
-MAX_BODY_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaBody:
+class NvidiaBody(Body):
     """One device's evidence.
 
     Attributes:
         report: Request, response and signature (``formats/spdm.py``).
         certificates: DER, the device's leaf first, NVIDIA's root last.
     """
+
+    kind = "nvidia"
+    max_bytes = 64 << 10
 
     report: bytes
     certificates: tuple[bytes, ...]
@@ -40,19 +42,6 @@ class NvidiaBody:
                 f"a device's chain has {CHAIN_LENGTH} certificates",
                 field="certificates",
             )
-
-    def to_evidence(self) -> Evidence:
-        """As evidence."""
-        return Evidence(KIND, MEDIA_TYPE, encode(self))
-
-
-def parse_body(raw: bytes) -> NvidiaBody:
-    """Parse a body.
-
-    Raises:
-        MalformedError: if it is none.
-    """
-    return decode(NvidiaBody, raw, max_bytes=MAX_BODY_BYTES)
 
 
 Kind = Literal["gpu", "switch"]
@@ -273,3 +262,84 @@ def _pieces(raw: bytes) -> list[bytes]:
 def _require(raw: bytes, at: int, expected: bytes, what: str) -> None:
     if raw[at : at + len(expected)] != expected:
         raise MalformedError(what, offset=at)
+
+
+# What the certificates say of a device.
+
+# A digest of firmware: SEQUENCE of the OID of SHA-384 and 48 bytes, in DER.
+_FWID: Final = bytes.fromhex("303d06096086480165030402020430")
+_DICE_HOPPER: Final = "2.23.133.5.4.1"
+_DICE_BLACKWELL: Final = "2.23.133.5.4.1.1"
+_LEAF: Final = re.compile(r"CN=([A-Z0-9_]{2,12}) [A-Z][0-9]{2} [GF]SP FMC LF,.*")
+_DEVICE: Final = re.compile(r".*2\.5\.4\.5=[0-9A-F]{2}([0-9A-F]{16})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a genuine report says about who answered.
+
+    Attributes:
+        kind: GPU or switch.
+        chip: ``GH100``, ``GB100``, ``LS10``.
+        id: NVIDIA's ``ueid``: the leaf's serial number, decimal.
+        key: SHA-256 of the leaf's SubjectPublicKeyInfo.
+        mode: How GPUs are used together.
+        pdi: The chip's own number (hex), by which neighbours name it.
+        neighbours: PDIs of the switches or GPUs that it is linked to.
+    """
+
+    kind: Kind
+    chip: str
+    id: str
+    key: Digest
+    mode: Mode
+    pdi: str
+    neighbours: frozenset[str]
+
+
+def read_device(report: DeviceReport, path: tuple[Certificate, ...]) -> Device:
+    """Who answered, by the report and its chain, the leaf first.
+
+    Raises:
+        MalformedError: if the certificates do not name it.
+    """
+    chip, number = chip_of(path[0]), _DEVICE.fullmatch(path[1].subject)
+    if number is None:
+        raise MalformedError("a device's certificates do not name it")
+    return Device(
+        kind=report.kind,
+        chip=chip,
+        id=str(path[0].serial),
+        key=path[0].spki_digest,
+        mode=report.mode,
+        pdi=number[1].lower(),
+        neighbours=report.neighbours,
+    )
+
+
+def chip_of(leaf: Certificate) -> str:
+    """The chip that a device's leaf certificate names: ``GH100``.
+
+    Raises:
+        MalformedError: if it names none.
+    """
+    found = _LEAF.fullmatch(leaf.subject)
+    if found is None:
+        raise MalformedError("a device's certificates do not name it")
+    return found[1].replace("_", "")
+
+
+def certified_firmware_id(leaf: Certificate) -> bytes | None:
+    """The firmware digest that the leaf's DICE extension names, if it has one.
+
+    Hopper's ends with it; Blackwell's is a list with the one that signs first.
+    """
+    older, newer = leaf.extension(_DICE_HOPPER), leaf.extension(_DICE_BLACKWELL)
+    raw = newer if newer is not None else older
+    if raw is None:
+        return None
+    at = raw.find(_FWID) if newer is not None else raw.rfind(_FWID)
+    end = at + len(_FWID) + DIGEST_BYTES
+    ends = newer is not None or end == len(raw)
+    found = raw[at + len(_FWID) : end]
+    return found if at >= 0 and ends and len(found) == DIGEST_BYTES else None

@@ -1,84 +1,47 @@
 """Verifies the report of an NVIDIA GPU or NVSwitch.
 
 The report proves which device answered, and by its measurements which firmware and
-driver it runs. It says nothing of confidential mode or debug tools: only the measured
-event of the CPU's log does (``gpubinding.py``), so a device alone supports no level.
-Source: spec/evidence-nvidia.md.
+driver it runs; these are compared with the golden values of its manifests (RIMs), which
+come from the collateral by a name that is computed from the report. It says nothing of
+confidential mode or debug tools: only the measured event of the CPU's log does
+(``runtimelog.py``), so a device alone supports no level. Source: spec/evidence-nvidia.md.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from sealift.attest import collateral as anchors
-from sealift.attest.check import (
-    Check,
-    check,
-    check_bound,
-    check_collateral_age,
-)
-from sealift.attest.collateral import Collateral, read_revocations
+from sealift.attest.check import Check, check, check_bound, check_collateral_age
+from sealift.attest.collateral import read_revocations
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.nvidia.evidence import (
     CHAIN_LENGTH,
     MEDIA_TYPE,
+    Device,
     DeviceReport,
-    Kind,
-    Mode,
-    parse_body,
+    NvidiaBody,
+    certified_firmware_id,
     parse_report,
-)
-from sealift.attest.nvidia.golden import (
-    compare_golden,
-    open_rim,
-    wanted_rims,
+    read_device,
 )
 from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.nvidia.rim import Rim
-from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.verifier import Claims
+from sealift.attest.nvidia.rim import Rim, read_rim
+from sealift.attest.reference import Basis, no_references
+from sealift.attest.verifier import EAT, Claims
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.ocsp import Revocations
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
-from sealift.ids import Digest
 
-RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
-# A digest of firmware: SEQUENCE of the OID of SHA-384 and 48 bytes, in DER.
-_FWID: Final = bytes.fromhex("303d06096086480165030402020430")
-_FWID_BYTES: Final = 48
-_DICE_HOPPER: Final = "2.23.133.5.4.1"
-_DICE_BLACKWELL: Final = "2.23.133.5.4.1.1"
-_LEAF: Final = re.compile(r"CN=([A-Z0-9_]{2,12}) [A-Z][0-9]{2} [GF]SP FMC LF,.*")
-_DEVICE: Final = re.compile(r".*2\.5\.4\.5=[0-9A-F]{2}([0-9A-F]{16})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """What a genuine report says about who answered.
-
-    Attributes:
-        kind: GPU or switch.
-        chip: ``GH100``, ``GB100``, ``LS10``.
-        id: NVIDIA's ``ueid``: the leaf's serial number, decimal.
-        key: SHA-256 of the leaf's SubjectPublicKeyInfo.
-        mode: How GPUs are used together.
-        pdi: The chip's own number (hex), by which neighbours name it.
-        neighbours: PDIs of the switches or GPUs that it is linked to.
-    """
-
-    kind: Kind
-    chip: str
-    id: str
-    key: Digest
-    mode: Mode
-    pdi: str
-    neighbours: frozenset[str]
+PREFIX: Final = "nvidia/rim/"
+VIDEO_DECODER: Final = 36  # SPDM index; RIMs count from 0 and call it 35
+Chain = tuple[Certificate, ...]
 
 
 class NvidiaVerifier:
@@ -86,35 +49,14 @@ class NvidiaVerifier:
 
     media_type = MEDIA_TYPE
     levels: frozenset[Level] = frozenset()
-    result_media_type = RESULT_MEDIA_TYPE
+    result_media_type = EAT
 
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        return examine_device(
-            evidence,
-            bound=bound,
-            references=references,
-            collateral=collateral,
-            at_s=at_s,
-        )[1]
+        return examine_device(evidence, basis)[1]
 
 
-def examine_device(
-    evidence: Evidence,
-    *,
-    bound: bytes | None,
-    references: ReferenceValues,
-    collateral: Collateral,
-    at_s: int,
-) -> tuple[Device, Claims]:
+def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
     """The device that answered, and what is claimed of it.
 
     Raises:
@@ -122,35 +64,52 @@ def examine_device(
         MalformedError: if it does not parse.
         PolicyError: ``references-missing``.
     """
-    if references.nvidia is None:
+    references = basis.references.nvidia
+    if references is None:
         raise no_references("NVIDIA devices")
-    body = parse_body(evidence.body)
+    body = NvidiaBody.parse(evidence.body)
     report = parse_report(body.report)
-    known = read_revocations(collateral, "nvidia")
-    path = _verify_path(body.certificates, known, at_s)
+    known = read_revocations(basis.collateral, "nvidia")
+    path = _verify_path(body.certificates, known, basis.at_s)
     _verify_signature(report, path[0])
-    device = _read_device(report, path)
-    rims, rim_checks = _open_rims(report, device.chip, collateral, known, at_s)
+    device = read_device(report, path)
+    opened = [
+        open_rim(wanted, device.chip, basis, known)
+        for wanted in wanted_rims(report, device.chip)
+    ]
+    rims = [rim for rim, _ in opened if rim]
     checks = (
-        check_bound(report.nonce, bound, "SPDM nonce"),
+        check_bound(report.nonce, basis.bound, "SPDM nonce"),
         _check_kind(report, device.chip),
         _check_firmware_id(report, path[0]),
-        *_compare(report, device, references.nvidia),
-        check_collateral_age(
-            collateral, max_age_s=references.collateral_max_age_s, at_s=at_s
-        ),
-        *rim_checks,
+        *_check_versions(report, device, references),
+        check_collateral_age(basis),
+        *(each for _, each in opened),
         *compare_golden(report, rims),
-        _check_revocation(
-            (path, *(rim.chain for rim in rims)), known, references.nvidia
-        ),
+        _check_revocation((path, *(rim.chain for rim in rims)), known, references),
     )
-    return device, _claim(report, device, checks, references.nvidia)
+    measured = enumerate(report.measurements)
+    return device, Claims(
+        level=None,
+        attester=f"nvidia:{device.id}",
+        role=None,
+        code_bundle=None,
+        trust=TrustVector(
+            hardware=2,
+            instance_identity=2 if references.devices else 0,
+            configuration=2,
+            executables=3 if all(each.passed for each in checks) else 33,
+            runtime_opaque=96,
+        ),
+        checks=checks,
+        measurements={f"measurement{index}": value for index, value in measured},
+        notes=tuple(_notes(report, references)),
+    )
 
 
 def _verify_path(
     certificates: tuple[bytes, ...], known: Revocations, at_s: int
-) -> tuple[Certificate, ...]:
+) -> Chain:
     """The chain, in the very order in which it was sent."""
     chain = tuple(read_certificate(der) for der in certificates)
     path = verify_chain(
@@ -185,124 +144,47 @@ def _verify_signature(report: DeviceReport, leaf: Certificate) -> None:
         ) from None
 
 
-def chip_of(leaf: Certificate) -> str:
-    """The chip that a device's leaf certificate names: ``GH100``.
-
-    Raises:
-        MalformedError: if it names none.
-    """
-    found = _LEAF.fullmatch(leaf.subject)
-    if found is None:
-        raise MalformedError("a device's certificates do not name it")
-    return found[1].replace("_", "")
-
-
-def _read_device(report: DeviceReport, path: tuple[Certificate, ...]) -> Device:
-    leaf, chip = path[0], chip_of(path[0])
-    number = _DEVICE.fullmatch(path[1].subject)
-    if number is None:
-        raise MalformedError("a device's certificates do not name it")
-    return Device(
-        kind=report.kind,
-        chip=chip,
-        id=str(leaf.serial),
-        key=leaf.spki_digest,
-        mode=report.mode,
-        pdi=number[1].lower(),
-        neighbours=report.neighbours,
-    )
-
-
-def _open_rims(
-    report: DeviceReport,
-    chip: str,
-    collateral: Collateral,
-    known: Revocations,
-    at_s: int,
-) -> tuple[tuple[Rim, ...], tuple[Check, ...]]:
-    opened = [
-        open_rim(wanted, chip, collateral, at_s=at_s, revocations=known)
-        for wanted in wanted_rims(report, chip)
-    ]
-    return tuple(rim for rim, _ in opened if rim), tuple(each for _, each in opened)
-
-
 def _check_kind(report: DeviceReport, chip: str) -> Check:
-    found: Kind = "switch" if chip.startswith("LS") else "gpu"
+    found = "switch" if chip.startswith("LS") else "gpu"
     return check(
         found == report.kind,
         "kind of device",
-        expected=f"{report.kind}, as the report says",
-        found=f"{chip}, a {found}, as its certificate says",
-        code="nvidia-kind",
+        f"{report.kind}, as the report says",
+        f"{chip}, a {found}, as its certificate says",
+        "nvidia-kind",
         refusal="evidence",
     )
 
 
 def _check_firmware_id(report: DeviceReport, leaf: Certificate) -> Check:
-    certified = certified_firmware_id(leaf)
-    stated = report.fwid
+    certified, stated = certified_firmware_id(leaf), report.fwid
     return check(
         stated is None or stated == certified,
         "firmware of the signing key",
-        expected=certified.hex() if certified else "none certified",
-        found=stated.hex() if stated else "not stated by this firmware",
-        code="nvidia-firmware-id",
+        certified.hex() if certified else "none certified",
+        stated.hex() if stated else "not stated by this firmware",
+        "nvidia-firmware-id",
         refusal="evidence",
     )
 
 
-def certified_firmware_id(leaf: Certificate) -> bytes | None:
-    """The firmware digest that the leaf's DICE extension names, if it has one.
-
-    Hopper's ends with it; Blackwell's is a list with the one that signs first.
-    """
-    older, newer = leaf.extension(_DICE_HOPPER), leaf.extension(_DICE_BLACKWELL)
-    raw = newer if newer is not None else older
-    if raw is None:
-        return None
-    at = raw.find(_FWID) if newer is not None else raw.rfind(_FWID)
-    found = raw[at + len(_FWID) : at + len(_FWID) + _FWID_BYTES]
-    ends = newer is not None or at + len(_FWID) + _FWID_BYTES == len(raw)
-    return found if at >= 0 and ends and len(found) == _FWID_BYTES else None
-
-
-def _compare(
+def _check_versions(
     report: DeviceReport, device: Device, references: NvidiaReferences
-) -> tuple[Check, ...]:
-    vbios = _check_listed(report.vbios, references.vbios, "VBIOS", "nvidia-vbios")
-    pinned = _check_listed(
-        device.id,
-        references.devices or (device.id,),
-        "device",
-        "nvidia-device",
-    )
-    if report.kind == "switch":
-        return (vbios, pinned)
-    return (
-        _check_listed(report.driver, references.drivers, "driver", "nvidia-driver"),
-        vbios,
-        _check_listed(device.mode, references.modes, "mode of GPUs", "nvidia-mode"),
-        pinned,
-    )
-
-
-def _check_listed(
-    found: str, allowed: tuple[str, ...], subject: str, code: str
-) -> Check:
-    return check(
-        found in allowed,
-        subject,
-        expected=" or ".join(allowed) or "no value is allowed",
-        found=found,
-        code=code,
-    )
+) -> Iterator[Check]:
+    """Of driver and VBIOS, and how and which device; a switch has no driver or mode."""
+    for found, allowed, subject, code in (
+        (report.driver, references.drivers, "driver", "nvidia-driver"),
+        (report.vbios, references.vbios, "VBIOS", "nvidia-vbios"),
+        (device.mode, references.modes, "mode of GPUs", "nvidia-mode"),
+        (device.id, references.devices or (device.id,), "device", "nvidia-device"),
+    ):
+        if report.kind == "gpu" or subject in ("VBIOS", "device"):
+            expected = " or ".join(allowed) or "no value is allowed"
+            yield check(found in allowed, subject, expected, found, code)
 
 
 def _check_revocation(
-    chains: tuple[tuple[Certificate, ...], ...],
-    known: Revocations,
-    references: NvidiaReferences,
+    chains: tuple[Chain, ...], known: Revocations, references: NvidiaReferences
 ) -> Check:
     """Whoever is revoked was refused already; here, whether anybody looked."""
     pairs = [pair for chain in chains for pair in pairwise(chain)]
@@ -312,46 +194,103 @@ def _check_revocation(
     return check(
         tolerated or not unknown,
         "revocation",
-        expected="looked up where known" if tolerated else "looked up",
-        found=f"not looked up for {len(unknown)} of {len(asked)} certificates",
-        code="revocation-unknown",
+        "looked up where known" if tolerated else "looked up",
+        f"not looked up for {len(unknown)} of {len(asked)} certificates",
+        "revocation-unknown",
     )
 
 
-def _claim(
-    report: DeviceReport,
-    device: Device,
-    checks: tuple[Check, ...],
-    references: NvidiaReferences,
-) -> Claims:
-    golden = all(each.passed for each in checks)
-    return Claims(
-        level=None,
-        attester=f"nvidia:{device.id}",
-        role=None,
-        code_bundle=None,
-        trust=TrustVector(
-            hardware=2,
-            instance_identity=2 if references.devices else 0,
-            configuration=2,
-            executables=3 if golden else 33,
-            runtime_opaque=96,
-        ),
-        checks=checks,
-        measurements={
-            f"measurement{index}": value
-            for index, value in enumerate(report.measurements)
-        },
-        notes=_notes(report, references),
-    )
-
-
-def _notes(report: DeviceReport, references: NvidiaReferences) -> tuple[str, ...]:
-    notes = [
-        "a report does not say whether memory is encrypted or debug tools are on",
-    ]
+def _notes(report: DeviceReport, references: NvidiaReferences) -> Iterator[str]:
+    yield "a report does not say whether memory is encrypted or debug tools are on"
     if references.revocation == "if-known":
-        notes.append("revocation was judged by what is at hand only")
+        yield "revocation was judged by what is at hand only"
     if report.video_decoder_off:
-        notes.append("measurement 35 is not compared: the video decoder is off")
-    return tuple(notes)
+        yield "measurement 35 is not compared: the video decoder is off"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A manifest that a report calls for.
+
+    Attributes:
+        subject: For people: ``driver RIM``.
+        id: What NVIDIA's service calls it.
+        version: What it must describe.
+    """
+
+    subject: str
+    id: str
+    version: str
+
+
+def wanted_rims(report: DeviceReport, chip: str) -> tuple[Wanted, ...]:
+    """The manifests by which a report is judged: of driver and VBIOS; a switch has one."""
+    board = "_".join((*report.board, report.vbios.replace(".", "")))
+    if report.kind == "switch":
+        return (Wanted("switch BIOS RIM", f"NV_SWITCH_BIOS_{board}", report.vbios),)
+    driver = f"NV_GPU_DRIVER_{chip}_{report.driver}"
+    return (
+        Wanted("driver RIM", driver, report.driver),
+        Wanted("VBIOS RIM", f"NV_GPU_VBIOS_{board}", report.vbios),
+    )
+
+
+def open_rim(
+    wanted: Wanted, chip: str, basis: Basis, revocations: Revocations
+) -> tuple[Rim | None, Check]:
+    """The manifest, if it is genuine and about this chip and version; and the check."""
+    expected = f"{wanted.id}: {chip} {wanted.version}, signed by NVIDIA"
+    try:
+        rim = read_rim(
+            basis.collateral.item(PREFIX + wanted.id),
+            roots=tuple(anchors.NVIDIA_RIM_ROOTS.values()),
+            at_s=basis.at_s,
+            revocation_lists=revocations.lists,
+        )
+        revocations.require_unrevoked(rim.chain, at_s=basis.at_s)
+    except (EvidenceError, MalformedError) as error:
+        why = f"{error.what}: {error.why}"
+        return None, check(
+            False, wanted.subject, expected, why, error.code, refusal="evidence"
+        )
+    fits = (rim.product, rim.version) == (chip, wanted.version)
+    found = f"{rim.product} {rim.version}, signed by {rim.chain[0].subject}"
+    compared = check(fits, wanted.subject, expected, found, "nvidia-rim-version")
+    return (rim if fits else None), compared
+
+
+def compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ...]:
+    """Every active golden value of all manifests, each measurement named once."""
+    indexes = [golden.index for rim in rims for golden in rim.golden]
+    twice = sorted({each for each in indexes if indexes.count(each) > 1})
+    beyond = [each for each in indexes if each > len(report.measurements)]
+    differing = differing_measurements(report, rims)
+    return (
+        check(
+            not twice and not beyond,
+            "manifests beside each other",
+            "each names other measurements, all of this device",
+            f"named twice: {twice}, not there: {beyond}",
+            "nvidia-rim-overlap",
+        ),
+        check(
+            not differing and bool(indexes),
+            "golden measurements",
+            f"{len(indexes)}, all as the manifests say",
+            f"differing: {differing or 'none'}",
+            "nvidia-measurement-differs",
+        ),
+    )
+
+
+def differing_measurements(report: DeviceReport, rims: Sequence[Rim]) -> list[int]:
+    """Indexes (as RIMs count, from 0) of measurements that no golden value equals."""
+    exempt = {VIDEO_DECODER} if report.video_decoder_off else set()
+    measured = dict(enumerate(report.measurements, start=1))
+    return sorted(
+        golden.index - 1
+        for rim in rims
+        for golden in rim.golden
+        if golden.index not in exempt
+        and measured.get(golden.index) not in golden.values
+    )

@@ -9,11 +9,12 @@ Source: AMD VCEK and KDS interface specification (57230) table 8; GHCB specifica
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from sealift.attest.binary import INTEGER, OCTET_STRING, read_number, read_value
-from sealift.attest.collateral import Collateral
+from sealift.attest.reference import Basis
 from sealift.attest.snp.evidence import PRODUCTS, Report, Tcb, parse_report, parse_tcb
 from sealift.crypto.certificate import (
     Certificate,
@@ -72,7 +73,10 @@ def parse_endorsement(certificate: Certificate) -> Endorsement:
     Raises:
         MalformedError: if one is missing, or not as AMD writes it.
     """
-    product = _product(certificate)
+    name = _text(certificate.extension(_PRODUCT) or b"", _PRODUCT).split("-")[0]
+    if name not in _PRODUCT_KEYS:
+        raise MalformedError(f"unknown product {name[:20]!r}", field=_PRODUCT)
+    product = _PRODUCT_KEYS[name]
     for oid in _SPARE_VERSIONS:
         if _version(certificate, oid, needed=False):
             raise MalformedError("a spare version of the key is not zero", field=oid)
@@ -121,24 +125,9 @@ def parse_table(raw: bytes) -> tuple[bytes, ...]:
         start, size = (int.from_bytes(entry[at : at + 4], "little") for at in (16, 20))
         if start + size > len(raw):
             raise MalformedError("an entry lies outside of its table", offset=start)
-        if _is_certificate(raw[start : start + size]):
-            found.append(raw[start : start + size])
+        with suppress(MalformedError):
+            found.append(Certificate(raw[start : start + size]).der)
     raise MalformedError("a certificate table has no end")
-
-
-def _is_certificate(raw: bytes) -> bool:
-    try:
-        Certificate(raw)
-    except MalformedError:
-        return False
-    return True
-
-
-def _product(certificate: Certificate) -> str:
-    name = _text(certificate.extension(_PRODUCT) or b"", _PRODUCT).split("-")[0]
-    if name not in _PRODUCT_KEYS:
-        raise MalformedError(f"unknown product {name[:20]!r}", field=_PRODUCT)
-    return _PRODUCT_KEYS[name]
 
 
 def _version(certificate: Certificate, oid: str, *, needed: bool) -> int:
@@ -187,34 +176,23 @@ class SnpVerdict:
     endorsement: Endorsement
     revocation_checked: bool
 
-    @property
-    def chip_id(self) -> bytes:
-        """The chip; empty if an operator's key signed."""
-        return self.endorsement.chip_id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnpTrust:
-    """What genuineness depends on, beside the evidence.
-
-    Attributes:
-        collateral: From the verifier's side: ``snp/crl-PRODUCT``, and certificates that
-            the evidence may lack: ``snp/vcek/CHIP``, ``snp/vlek/NAME``, ``snp/chain/PRODUCT``.
-        roots: AMD's root keys by product.
-        at_s: Time to judge certificates and lists at.
-        revocation: Whether the list must be there.
-    """
-
-    collateral: Collateral
-    roots: Mapping[str, Digest]
-    at_s: int
-    revocation: bool = True
-
 
 def verify_report(
-    raw: bytes, certificates: Sequence[bytes], trust: SnpTrust
+    raw: bytes,
+    certificates: Sequence[bytes],
+    basis: Basis,
+    roots: Mapping[str, Digest],
 ) -> SnpVerdict:
     """Verify a report down to AMD's root.
+
+    The collateral has ``snp/crl-PRODUCT``, which only references may waive, and what
+    the evidence may lack: ``snp/vcek/CHIP``, ``snp/vlek/NAME``, ``snp/chain/PRODUCT``.
+
+    Args:
+        raw: The report.
+        certificates: DER, as the evidence has them.
+        basis: What it is judged by.
+        roots: AMD's root keys by product.
 
     Raises:
         MalformedError: if report or certificates do not parse.
@@ -229,24 +207,37 @@ def verify_report(
             why="its host forbids signing with the chip's key (MASK_CHIP_KEY)",
             code="snp-unsigned",
         )
-    others = _gather(report, certificates, trust.collateral)
+    prefixes = (f"snp/vcek/{report.chip_id.hex()}", "snp/vlek/", "snp/chain/")
+    others = [read_certificate(der) for der in certificates]
+    for prefix in prefixes:
+        for stored in basis.collateral.named(prefix).values():
+            others += parse_certificates(stored)
     leaf, endorsement = _find_key(report, others)
-    _verify_key(leaf, endorsement, others, trust)
+    references = basis.references.snp
+    waived = references is not None and references.revocation == "waived"
+    crl = f"snp/crl-{endorsement.product}"
+    lists = [] if waived else [RevocationList(basis.collateral.item(crl))]
+    root = roots.get(endorsement.product)
+    path = verify_chain(
+        leaf,
+        others,
+        (root,) if root else (),
+        at_s=basis.at_s,
+        revocation_lists=lists,
+    )
+    if len(path) != 3:
+        raise _foreign(f"a chain of {len(path)} certificates, AMD's have 3")
+    if lists and lists[0].issuer != path[-1].subject:
+        raise EvidenceError(
+            "the revocation list is not that of the key's root",
+            why=f"it was issued by {lists[0].issuer}",
+            code="collateral-foreign",
+        )
     key = leaf.key()
     if not isinstance(key, EcdsaKey):
         raise _foreign("its certificate has a key of another kind")
     report.verify_signature(key)
-    return SnpVerdict(report, endorsement, trust.revocation)
-
-
-def _gather(
-    report: Report, certificates: Sequence[bytes], collateral: Collateral
-) -> list[Certificate]:
-    """Every certificate at hand: of the evidence first, then of collateral."""
-    prefixes = (f"snp/vcek/{report.chip_id.hex()}", "snp/vlek/", "snp/chain/")
-    stored = (raw for prefix in prefixes for raw in collateral.named(prefix).values())
-    found = [read_certificate(der) for der in certificates]
-    return found + [each for raw in stored for each in parse_certificates(raw)]
+    return SnpVerdict(report, endorsement, revocation_checked=not waived)
 
 
 def _find_key(
@@ -288,35 +279,6 @@ def _difference(report: Report, endorsement: Endorsement) -> str:
         return "" if named else "the key is not named after an operator"
     same = endorsement.chip_id == report.chip_id and not endorsement.operator
     return "" if same else "the key is of another chip, or the host hides the chip"
-
-
-def _verify_key(
-    leaf: Certificate,
-    endorsement: Endorsement,
-    others: Sequence[Certificate],
-    trust: SnpTrust,
-) -> None:
-    root = trust.roots.get(endorsement.product)
-    lists = (
-        [RevocationList(trust.collateral.item(f"snp/crl-{endorsement.product}"))]
-        if trust.revocation
-        else []
-    )
-    path = verify_chain(
-        leaf,
-        others,
-        (root,) if root else (),
-        at_s=trust.at_s,
-        revocation_lists=lists,
-    )
-    if len(path) != 3:
-        raise _foreign(f"a chain of {len(path)} certificates, AMD's have 3")
-    if lists and lists[0].issuer != path[-1].subject:
-        raise EvidenceError(
-            "the revocation list is not that of the key's root",
-            why=f"it was issued by {lists[0].issuer}",
-            code="collateral-foreign",
-        )
 
 
 def _foreign(why: str) -> EvidenceError:

@@ -6,22 +6,20 @@ SNP has no register that a running guest could extend, so nothing would cover th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sealift import codec
-from sealift.attest.evidence import Evidence
+from sealift.attest.evidence import Body
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
-KIND: Final = "snp"
 MEDIA_TYPE: Final = "application/vnd.sealift.snp-evidence+json"
-MAX_BODY_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnpBody:
+class SnpBody(Body):
     """The whole body.
 
     Attributes:
@@ -29,25 +27,15 @@ class SnpBody:
         certificates: DER, in any order; what is missing comes from collateral.
     """
 
+    kind = "snp"
+    max_bytes = 256 << 10
+
     report: bytes
     certificates: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.certificates) > MAX_CHAIN:
             raise MalformedError("too many certificates", field="certificates")
-
-    def to_evidence(self) -> Evidence:
-        """Evidence with this body."""
-        return Evidence(KIND, MEDIA_TYPE, codec.encode(self))
-
-
-def parse_body(body: bytes) -> SnpBody:
-    """Parse; trusts nothing.
-
-    Raises:
-        MalformedError: if it is not this format.
-    """
-    return codec.decode(SnpBody, body, max_bytes=MAX_BODY_BYTES)
 
 
 REPORT_BYTES: Final = 1184
@@ -83,6 +71,10 @@ class Tcb:
     tee: int
     snp: int
     microcode: int
+
+    def reaches(self, floor: Mapping[str, int]) -> bool:
+        """Whether no version is below that of its name in ``floor``."""
+        return all(getattr(self, name) >= least for name, least in floor.items())
 
     def to_text(self) -> str:
         """For people: every version by name."""

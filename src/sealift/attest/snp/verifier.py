@@ -5,7 +5,7 @@ Source: spec/evidence-snp.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sealift.attest.check import (
@@ -17,84 +17,150 @@ from sealift.attest.check import (
     check_code_bundle,
     check_collateral_age,
 )
-from sealift.attest.collateral import AMD_ARKS, Collateral
+from sealift.attest.collateral import AMD_ARKS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import ReferenceValues, no_references
-from sealift.attest.snp.endorsement import SnpTrust, SnpVerdict, verify_report
+from sealift.attest.reference import Basis, no_references
+from sealift.attest.snp.endorsement import SnpVerdict, verify_report
 from sealift.attest.snp.evidence import (
     MEDIA_TYPE,
     NO_MIGRATION_AGENT,
     TCB_FIELDS,
     Report,
-    Tcb,
-    parse_body,
+    SnpBody,
     parse_tcb,
 )
 from sealift.attest.snp.references import PlatformFact, SnpReferences
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import EAT, Claims
 from sealift.ids import Digest
 
 _HOLDS: Final = "holds"
 _MISSING: Final = "does not hold"
 
 
+class SnpVerifier:
+    """Verifies the report; compares guest and chip with the references.
+
+    Args:
+        roots: AMD's root keys by product.
+    """
+
+    media_type = MEDIA_TYPE
+    levels = frozenset({Level.TEE})
+    result_media_type = EAT
+
+    def __init__(self, roots: Mapping[str, Digest] = AMD_ARKS) -> None:
+        self._roots = roots
+
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
+        """See ``Verifier.examine``."""
+        references = basis.references.snp
+        if references is None:
+            raise no_references("SEV-SNP")
+        body = SnpBody.parse(evidence.body)
+        verdict = verify_report(body.report, body.certificates, basis, self._roots)
+        report = verdict.report
+        # Only where the agreement says so does the host's value name the code.
+        named = references.host_data_names_code
+        code_bundle = Digest(report.host_data) if named else None
+        checks = (
+            *check_guest(report, basis.bound, references),
+            *check_chip(verdict, basis, references),
+            check_code_bundle(code_bundle, basis.references.code_bundle),
+        )
+        return Claims(
+            level=Level.TEE,
+            attester=attester_of(verdict),
+            role=None,
+            code_bundle=code_bundle,
+            trust=trust_of(verdict, references, checks),
+            checks=checks,
+            measurements=measurements(report),
+            notes=tuple(notes_of(verdict, references)),
+        )
+
+
 def check_guest(
     report: Report, bound: bytes | None, references: SnpReferences
-) -> tuple[Check, ...]:
+) -> Iterator[Check]:
     """The guest: bound value, policy, privilege level, measurement."""
-    return (
-        check_bound(report.report_data, bound, "SNP report data"),
-        *_check_policy(report),
-        check(
-            report.vmpl <= references.max_vmpl,
-            "SNP privilege level (VMPL)",
-            expected=f"at most {references.max_vmpl}",
-            found=str(report.vmpl),
-            code="snp-vmpl",
-        ),
-        check_among(
-            report.measurement,
-            references.measurement,
-            "SNP launch digest",
-            code="snp-measurement",
-        ),
+    yield check_bound(report.report_data, bound, "SNP report data")
+    found = f"policy {report.policy.raw:#x}"
+    yield check(not report.policy.debug, "SNP debug", "off", found, "snp-debug")
+    alone = report.report_id_ma == NO_MIGRATION_AGENT
+    yield check(
+        alone and not report.policy.migration_agent,
+        "SNP migration agent",
+        "none, and none allowed",
+        found if alone else report.report_id_ma.hex(),
+        "snp-migration-agent",
+    )
+    yield check(
+        not report.policy.unknown,
+        "SNP policy",
+        "no bits that are unknown here",
+        found,
+        "snp-policy-unknown",
+    )
+    yield check(
+        report.vmpl <= references.max_vmpl,
+        "SNP privilege level (VMPL)",
+        f"at most {references.max_vmpl}",
+        str(report.vmpl),
+        "snp-vmpl",
+    )
+    launch = report.measurement
+    yield check_among(
+        launch, references.measurement, "SNP launch digest", code="snp-measurement"
     )
 
 
-def check_host_data(
-    report: Report, references: SnpReferences, code_bundle: Digest | None
-) -> Check:
-    """HOST_DATA is pinned: as a value, or as the agreement's code bundle."""
-    allowed: tuple[bytes, ...] = references.host_data
-    if references.host_data_names_code:
-        allowed = (code_bundle.raw,) if code_bundle else ()
-    return check_among(report.host_data, allowed, "SNP HOST_DATA", code="snp-host-data")
-
-
 def check_chip(
-    verdict: SnpVerdict,
-    references: ReferenceValues,
-    collateral: Collateral,
-    *,
-    at_s: int,
+    verdict: SnpVerdict, basis: Basis, references: SnpReferences
 ) -> Iterator[Check]:
-    """The hardware under the guest, and how old what is known of it is."""
-    assert references.snp is not None, "the caller needs them before"
-    yield from _check_tcb(verdict, references.snp)
-    yield from _check_owner(verdict, references.snp)
-    for fact in references.snp.platform:
-        holds = platform_facts(verdict.report)[fact]
+    """What the host gave, the hardware under it, and how old what is known of it is."""
+    allowed = references.host_data
+    if references.host_data_names_code:
+        bundle = basis.references.code_bundle
+        allowed = (bundle.raw,) if bundle else ()
+    host_data = verdict.report.host_data
+    yield check_among(host_data, allowed, "SNP HOST_DATA", code="snp-host-data")
+    yield from _check_tcb(verdict, references)
+    operator = verdict.endorsement.operator
+    if operator:
         yield check(
-            holds,
-            f"SNP host: {fact}",
-            expected=_HOLDS,
-            found=_HOLDS if holds else _MISSING,
-            code="snp-platform",
+            operator in references.operators,
+            "SNP key of an operator (VLEK)",
+            " or ".join(references.operators) or "a chip's own key (VCEK)",
+            operator,
+            "snp-operator",
         )
+    if references.chips:
+        chip = verdict.endorsement.chip_id
+        yield check_among(chip, references.chips, "SNP chip", code="snp-chip")
+    for fact in references.platform:
+        holds = platform_facts(verdict.report)[fact]
+        found = _HOLDS if holds else _MISSING
+        yield check(holds, f"SNP host: {fact}", _HOLDS, found, "snp-platform")
     if verdict.revocation_checked:
-        yield check_collateral_age(
-            collateral, max_age_s=references.collateral_max_age_s, at_s=at_s
+        yield check_collateral_age(basis)
+
+
+def _check_tcb(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Check]:
+    product, report = verdict.endorsement.product, verdict.report
+    floor = references.min_tcb.get(product)
+    expected = f"no {product} is allowed"
+    if floor is not None:
+        lowest = (f"{name} {floor[name]}" for name in TCB_FIELDS if name in floor)
+        expected = f"at least {' '.join(lowest) or 'anything'}"
+    for name in ("reported", "committed", "launch"):
+        tcb = parse_tcb(getattr(report, f"{name}_tcb"), product)
+        yield check(
+            floor is not None and tcb.reaches(floor),
+            f"SNP {name} TCB of {product}",
+            expected,
+            tcb.to_text(),
+            "snp-tcb",
         )
 
 
@@ -113,6 +179,13 @@ def platform_facts(report: Report) -> dict[PlatformFact, bool]:
     }
 
 
+def attester_of(verdict: SnpVerdict) -> str:
+    """Stable text of who signed: a chip, or one guest under an operator's key."""
+    if verdict.endorsement.chip_id:
+        return f"snp-chip:{verdict.endorsement.chip_id.hex()}"
+    return f"snp-guest:{verdict.report.report_id.hex()}"
+
+
 def measurements(report: Report) -> dict[str, bytes]:
     """Every measurement of a report by name."""
     return {
@@ -124,17 +197,17 @@ def measurements(report: Report) -> dict[str, bytes]:
 
 
 def trust_of(
-    verdict: SnpVerdict, references: SnpReferences, checks: Sequence[Check]
+    verdict: SnpVerdict, references: SnpReferences, checks: tuple[Check, ...]
 ) -> TrustVector:
     """Within the ceiling of its kind; affirming needs every check to pass."""
-    failed = {each.code for each in checks}
+    old = any(each.code == "snp-tcb" for each in checks)
     visible = verdict.report.policy.debug
     passed = all_but_freshness(checks)
     return TrustVector(
         instance_identity=2 if references.chips and passed else 0,
         configuration=2 if passed else 32,
         executables=2 if passed else 33,
-        hardware=96 if visible else 32 if "snp-tcb" in failed else 2,
+        hardware=96 if visible else 32 if old else 2,
         runtime_opaque=96 if visible else 2,
     )
 
@@ -150,138 +223,3 @@ def notes_of(verdict: SnpVerdict, references: SnpReferences) -> Iterator[str]:
         yield "AMD's revocation list was not looked at"
     if not references.chips:
         yield "any chip of the product may have answered"
-
-
-def _check_policy(report: Report) -> Iterator[Check]:
-    found = f"policy {report.policy.raw:#x}"
-    yield check(
-        not report.policy.debug,
-        "SNP debug",
-        expected="off",
-        found=found,
-        code="snp-debug",
-    )
-    alone = report.report_id_ma == NO_MIGRATION_AGENT
-    yield check(
-        alone and not report.policy.migration_agent,
-        "SNP migration agent",
-        expected="none, and none allowed",
-        found=found if alone else report.report_id_ma.hex(),
-        code="snp-migration-agent",
-    )
-    yield check(
-        not report.policy.unknown,
-        "SNP policy",
-        expected="no bits that are unknown here",
-        found=found,
-        code="snp-policy-unknown",
-    )
-
-
-def _check_tcb(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Check]:
-    product, report = verdict.endorsement.product, verdict.report
-    floor = references.min_tcb.get(product)
-    versions = {
-        "reported": report.reported_tcb,
-        "committed": report.committed_tcb,
-        "launch": report.launch_tcb,
-    }
-    for name, raw in versions.items():
-        tcb = parse_tcb(raw, product)
-        yield check(
-            floor is not None and _reaches(tcb, floor),
-            f"SNP {name} TCB of {product}",
-            expected=f"no {product} is allowed" if floor is None else _say(floor),
-            found=tcb.to_text(),
-            code="snp-tcb",
-        )
-
-
-def _reaches(tcb: Tcb, floor: dict[str, int]) -> bool:
-    return all(getattr(tcb, name) >= least for name, least in floor.items())
-
-
-def _say(floor: dict[str, int]) -> str:
-    named = (f"{name} {floor[name]}" for name in TCB_FIELDS if name in floor)
-    return f"at least {' '.join(named) or 'anything'}"
-
-
-def _check_owner(verdict: SnpVerdict, references: SnpReferences) -> Iterator[Check]:
-    if verdict.endorsement.operator:
-        yield check(
-            verdict.endorsement.operator in references.operators,
-            "SNP key of an operator (VLEK)",
-            expected=" or ".join(references.operators) or "a chip's own key (VCEK)",
-            found=verdict.endorsement.operator,
-            code="snp-operator",
-        )
-    if references.chips:
-        yield check_among(
-            verdict.chip_id, references.chips, "SNP chip", code="snp-chip"
-        )
-
-
-RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
-
-
-class SnpVerifier:
-    """Verifies the report; compares guest and chip with the references.
-
-    Args:
-        roots: AMD's root keys by product.
-    """
-
-    media_type = MEDIA_TYPE
-    levels = frozenset({Level.TEE})
-    result_media_type = RESULT_MEDIA_TYPE
-
-    def __init__(self, roots: Mapping[str, Digest] = AMD_ARKS) -> None:
-        self._roots = roots
-
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
-        """See ``Verifier.examine``."""
-        expected = references.snp
-        if expected is None:
-            raise no_references("SEV-SNP")
-        body = parse_body(evidence.body)
-        trust = SnpTrust(
-            collateral=collateral,
-            roots=self._roots,
-            at_s=at_s,
-            revocation=expected.revocation == "required",
-        )
-        verdict = verify_report(body.report, body.certificates, trust)
-        # Only where the agreement says so does the host's value name the code.
-        named = Digest(verdict.report.host_data)
-        code_bundle = named if expected.host_data_names_code else None
-        checks = (
-            *check_guest(verdict.report, bound, expected),
-            check_host_data(verdict.report, expected, references.code_bundle),
-            *check_chip(verdict, references, collateral, at_s=at_s),
-            check_code_bundle(code_bundle, references.code_bundle),
-        )
-        return Claims(
-            level=Level.TEE,
-            attester=attester_of(verdict),
-            role=None,
-            code_bundle=code_bundle,
-            trust=trust_of(verdict, expected, checks),
-            checks=checks,
-            measurements=measurements(verdict.report),
-            notes=tuple(notes_of(verdict, expected)),
-        )
-
-
-def attester_of(verdict: SnpVerdict) -> str:
-    """Stable text of who signed: a chip, or one guest under an operator's key."""
-    if verdict.chip_id:
-        return f"snp-chip:{verdict.chip_id.hex()}"
-    return f"snp-guest:{verdict.report.report_id.hex()}"

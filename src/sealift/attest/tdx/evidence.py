@@ -8,20 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sealift import codec
 from sealift.attest.binary import Cursor
-from sealift.attest.evidence import MAX_BODY_BYTES, Evidence
+from sealift.attest.evidence import Body
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.errors import MalformedError
 
-KIND: Final = "tdx"
 MEDIA_TYPE: Final = "application/vnd.sealift.tdx-evidence+json"
 RUNTIME_REGISTER: Final = 3
 REGISTER_HASH: Final = "sha384"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TdxBody:
+class TdxBody(Body):
     """The whole body.
 
     Attributes:
@@ -30,6 +28,8 @@ class TdxBody:
         events: What the process measured into RTMR 3.
     """
 
+    kind = "tdx"
+
     quote: bytes
     ccel: bytes | None = None
     events: tuple[RuntimeEvent, ...] = ()
@@ -37,19 +37,6 @@ class TdxBody:
     def __post_init__(self) -> None:
         if len(self.events) > MAX_EVENTS:
             raise MalformedError("too many runtime events", field="events")
-
-    def to_evidence(self) -> Evidence:
-        """Evidence with this body."""
-        return Evidence(KIND, MEDIA_TYPE, codec.encode(self))
-
-
-def parse_body(body: bytes) -> TdxBody:
-    """Parse; trusts nothing.
-
-    Raises:
-        MalformedError: if it is not this format.
-    """
-    return codec.decode(TdxBody, body, max_bytes=MAX_BODY_BYTES)
 
 
 MAX_QUOTE_BYTES: Final = 64 << 10
@@ -172,7 +159,8 @@ def parse_quote(raw: bytes) -> Quote:
     cursor = Cursor(raw, "the quote")
     version, tee = _take_header(cursor)
     kind, size = _take_body_kind(cursor, version, tee)
-    body = _parse_body(kind, cursor.take(size))
+    parse = parse_enclave_report if kind == _ENCLAVE else parse_td_report
+    body = parse(cursor.take(size))
     signed = raw[: cursor.offset]
     parts = _parse_signature(cursor.take(cursor.number(4)), version)
     if any(cursor.rest()):
@@ -250,10 +238,6 @@ def _take_body_kind(cursor: Cursor, version: int, tee: int) -> tuple[int, int]:
     if _BODY_BYTES.get(kind) != size or (kind == _ENCLAVE) != (tee == SGX):
         raise MalformedError(f"a quote's body of type {kind} and {size} bytes")
     return kind, size
-
-
-def _parse_body(kind: int, raw: bytes) -> EnclaveReport | TdReport:
-    return parse_enclave_report(raw) if kind == _ENCLAVE else parse_td_report(raw)
 
 
 def _parse_signature(raw: bytes, version: int) -> _Signature:

@@ -5,8 +5,7 @@ Source: spec/evidence-tdx.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sealift.attest.check import (
@@ -18,10 +17,10 @@ from sealift.attest.check import (
     check_code_bundle,
     check_collateral_age,
 )
-from sealift.attest.collateral import INTEL_SGX_ROOTS, Collateral
+from sealift.attest.collateral import INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import ReferenceValues, no_references
+from sealift.attest.reference import Basis, no_references
 from sealift.attest.runtimelog import measured_bundle, replay
 from sealift.attest.tdx.evidence import (
     MEDIA_TYPE,
@@ -29,14 +28,13 @@ from sealift.attest.tdx.evidence import (
     RUNTIME_REGISTER,
     TdReport,
     TdxBody,
-    parse_body,
     parse_quote,
 )
 from sealift.attest.tdx.platform import QuoteVerdict, verify_quote
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.tcb import UNKNOWN
 from sealift.attest.tpm.eventlog import parse, rtmrs
-from sealift.attest.verifier import Claims
+from sealift.attest.verifier import EAT, Claims
 from sealift.crypto.certificate import say_time
 from sealift.errors import EvidenceError
 from sealift.ids import Digest
@@ -46,39 +44,120 @@ DEBUG: Final = 0xFF  # bit 0, and what else lets somebody see or disturb the gue
 SEPT_VE_DISABLE: Final = 1 << 28
 MIGRATABLE: Final = 1 << 29
 _KNOWN: Final = DEBUG | sum(1 << bit for bit in (16, 27, 28, 29, 30, 31, 62, 63))
+_FEATURES: Final = {30: "protection keys (PKS)", 63: "perfmon"}
 BOOT_REGISTERS: Final = (0, 1, 2)
 """RTMRs that firmware and boot loader extend, and references pin."""
+# AR4SI: 2 genuine, 32 genuine with known weaknesses, 96 not to be used, 97 unknown.
+_HARDWARE: Final = {"UpToDate": 2, "Revoked": 96, UNKNOWN: 97}
+
+
+class TdxVerifier:
+    """Verifies the quote; compares guest, platform and logs with the references.
+
+    Args:
+        roots: Trusted roots of platform certificates: Intel's.
+    """
+
+    media_type = MEDIA_TYPE
+    levels = frozenset({Level.TEE})
+    result_media_type = EAT
+
+    def __init__(self, roots: Sequence[Digest] = tuple(INTEL_SGX_ROOTS.values())):
+        self._roots = tuple(roots)
+
+    def examine(self, evidence: Evidence, basis: Basis) -> Claims:
+        """See ``Verifier.examine``."""
+        references = basis.references.tdx
+        if references is None:
+            raise no_references("TDX")
+        body = TdxBody.parse(evidence.body)
+        report, verdict = verify_guest(body.quote, basis, self._roots)
+        code_bundle = measured_bundle(body.events)
+        checks = (
+            *check_report(report, basis.bound, references),
+            *check_logs(report, body),
+            *check_platform(verdict, basis, references),
+            check_code_bundle(code_bundle, basis.references.code_bundle),
+        )
+        return Claims(
+            level=Level.TEE,
+            attester=f"ppid:{verdict.platform.ppid.hex()}",
+            role=None,
+            code_bundle=code_bundle,
+            trust=trust_of(report, verdict, references, all_but_freshness(checks)),
+            checks=checks,
+            measurements=measurements(report),
+            events=body.events,
+            notes=tuple(_notes(report, verdict, body)),
+        )
+
+
+def verify_guest(
+    raw: bytes, basis: Basis, roots: tuple[Digest, ...]
+) -> tuple[TdReport, QuoteVerdict]:
+    """What a genuine quote says of a TDX guest, and of the platform under it.
+
+    Raises:
+        EvidenceError: ``quote-not-tdx``, or as ``verify_quote``.
+        MalformedError: if a part does not parse.
+    """
+    quote = parse_quote(raw)
+    if not isinstance(quote.body, TdReport):
+        raise EvidenceError(
+            "a quote of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
+        )
+    verdict = verify_quote(quote, basis.collateral, at_s=basis.at_s, roots=roots)
+    return quote.body, verdict
 
 
 def check_report(
     report: TdReport, bound: bytes | None, references: TdxReferences
-) -> tuple[Check, ...]:
+) -> Iterator[Check]:
     """The guest: bound value, attributes, measurements."""
-    return (
-        check_bound(report.report_data, bound, "TDX report data"),
-        *_check_attributes(report, references),
-        check_among(
-            report.mrservicetd or bytes(48),
+    yield check_bound(report.report_data, bound, "TDX report data")
+    yield from _check_attributes(report, references)
+    service_td = report.mrservicetd or bytes(48)
+    for found, allowed, subject, code in (
+        (
+            service_td,
             references.mrservicetd,
             "TDX service TDs (MRSERVICETD)",
-            code="tdx-service-td",
+            "tdx-service-td",
         ),
-        check_among(report.mrtd, references.mrtd, "MRTD", code="tdx-mrtd"),
-        check_among(
-            report.mrconfigid,
-            references.mrconfigid,
-            "MRCONFIGID",
-            code="tdx-mrconfigid",
-        ),
-        *(
-            check_among(
-                report.rtmr[number],
-                references.rtmr.get(str(number), ()),
-                f"RTMR {number}",
-                code="tdx-rtmr",
-            )
-            for number in BOOT_REGISTERS
-        ),
+        (report.mrtd, references.mrtd, "MRTD", "tdx-mrtd"),
+        (report.mrconfigid, references.mrconfigid, "MRCONFIGID", "tdx-mrconfigid"),
+    ):
+        yield check_among(found, allowed, subject, code=code)
+    for number in BOOT_REGISTERS:
+        allowed = references.rtmr.get(str(number), ())
+        yield check_among(
+            report.rtmr[number], allowed, f"RTMR {number}", code="tdx-rtmr"
+        )
+
+
+def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[Check]:
+    found = f"attributes {report.attributes:#018x}"
+    yield check(not report.attributes & DEBUG, "TDX debug", "off", found, "tdx-debug")
+    yield check(
+        not report.attributes & MIGRATABLE,
+        "TDX migration",
+        "the guest cannot be migrated",
+        found,
+        "tdx-migratable",
+    )
+    yield check(
+        not references.sept_ve_disable or bool(report.attributes & SEPT_VE_DISABLE),
+        "TDX SEPT_VE_DISABLE",
+        "set" if references.sept_ve_disable else "any",
+        found,
+        "tdx-sept-ve",
+    )
+    yield check(
+        not report.attributes & ~_KNOWN,
+        "TDX attributes",
+        "none that is unknown here",
+        found,
+        "tdx-attributes",
     )
 
 
@@ -96,224 +175,88 @@ def check_logs(report: TdReport, body: TdxBody) -> tuple[Check, ...]:
         booted = rtmrs(parse(body.ccel))
         replayed |= {each: booted.get(each, bytes(48)) for each in BOOT_REGISTERS}
     return tuple(
-        _check_replay(number, replayed[number], report.rtmr[number])
+        check(
+            replayed[number] == report.rtmr[number],
+            f"log of RTMR {number}",
+            f"replays to {report.rtmr[number].hex()}",
+            replayed[number].hex(),
+            "tdx-log",
+            refusal="evidence",
+        )
         for number in sorted(replayed)
     )
 
 
 def check_platform(
-    verdict: QuoteVerdict,
-    references: ReferenceValues,
-    collateral: Collateral,
-    *,
-    at_s: int,
+    verdict: QuoteVerdict, basis: Basis, references: TdxReferences
 ) -> Iterator[Check]:
     """The hardware under the guest, and how old what is known of it is."""
-    assert references.tdx is not None, "the caller needs them before"
-    yield _check_status(verdict, references.tdx)
-    yield check(
-        verdict.evaluation >= references.tdx.min_tcb_evaluation,
-        "TCB evaluation data number",
-        expected=f"at least {references.tdx.min_tcb_evaluation}",
-        found=str(verdict.evaluation),
-        code="tcb-evaluation-old",
-        refusal="stale",
-    )
-    if references.tdx.platforms:
-        yield check_among(
-            verdict.platform.ppid,
-            references.tdx.platforms,
-            "platform (PPID)",
-            code="tdx-platform",
-        )
-    yield _check_lists(verdict, at_s)
-    yield check_collateral_age(
-        collateral, max_age_s=references.collateral_max_age_s, at_s=at_s
-    )
-
-
-def _check_attributes(report: TdReport, references: TdxReferences) -> Iterator[Check]:
-    found = f"attributes {report.attributes:#018x}"
-    yield check(
-        not report.attributes & DEBUG,
-        "TDX debug",
-        expected="off",
-        found=found,
-        code="tdx-debug",
-    )
-    yield check(
-        not report.attributes & MIGRATABLE,
-        "TDX migration",
-        expected="the guest cannot be migrated",
-        found=found,
-        code="tdx-migratable",
-    )
-    yield check(
-        not references.sept_ve_disable or bool(report.attributes & SEPT_VE_DISABLE),
-        "TDX SEPT_VE_DISABLE",
-        expected="set" if references.sept_ve_disable else "any",
-        found=found,
-        code="tdx-sept-ve",
-    )
-    yield check(
-        not report.attributes & ~_KNOWN,
-        "TDX attributes",
-        expected="none that is unknown here",
-        found=found,
-        code="tdx-attributes",
-    )
-
-
-def _check_replay(number: int, replayed: bytes, found: bytes) -> Check:
-    return check(
-        replayed == found,
-        f"log of RTMR {number}",
-        expected=f"replays to {found.hex()}",
-        found=replayed.hex(),
-        code="tdx-log",
-        refusal="evidence",
-    )
-
-
-def _check_status(verdict: QuoteVerdict, references: TdxReferences) -> Check:
     advisories = f" ({', '.join(verdict.advisories)})" if verdict.advisories else ""
-    return check(
+    yield check(
         verdict.status in references.tcb_statuses,
         "TCB status of the platform",
-        expected=" or ".join(references.tcb_statuses) or "no status is allowed",
-        found=verdict.status + advisories,
-        code="tcb-status",
+        " or ".join(references.tcb_statuses) or "no status is allowed",
+        verdict.status + advisories,
+        "tcb-status",
     )
-
-
-def _check_lists(verdict: QuoteVerdict, at_s: int) -> Check:
-    return check(
-        verdict.issued_s <= at_s <= verdict.due_s,
-        "time of Intel's lists",
-        expected=say_time(at_s),
-        found=f"{say_time(verdict.issued_s)} to {say_time(verdict.due_s)}",
-        code="tcb-lists-expired",
+    yield check(
+        verdict.evaluation >= references.min_tcb_evaluation,
+        "TCB evaluation data number",
+        f"at least {references.min_tcb_evaluation}",
+        str(verdict.evaluation),
+        "tcb-evaluation-old",
         refusal="stale",
     )
-
-
-RESULT_MEDIA_TYPE: Final = "application/eat+jwt"
-# AR4SI: 2 genuine, 32 genuine with known weaknesses, 96 not to be used, 97 unknown.
-_HARDWARE: Final = {"UpToDate": 2, "Revoked": 96, UNKNOWN: 97}
-_MODULE_FEATURES: Final = {30: "protection keys (PKS)", 63: "perfmon"}
-
-
-@dataclass(frozen=True, slots=True)
-class TdxVerifier:
-    """Verifies the quote; compares guest, platform and logs with the references.
-
-    Attributes:
-        roots: Trusted roots of platform certificates: Intel's.
-    """
-
-    roots: tuple[Digest, ...] = tuple(INTEL_SGX_ROOTS.values())
-
-    @property
-    def media_type(self) -> str:
-        """The format that it parses."""
-        return MEDIA_TYPE
-
-    @property
-    def levels(self) -> frozenset[Level]:
-        """Encrypted memory of a virtual machine, and no other."""
-        return frozenset({Level.TEE})
-
-    @property
-    def result_media_type(self) -> str:
-        """How results are marked."""
-        return RESULT_MEDIA_TYPE
-
-    def examine(
-        self,
-        evidence: Evidence,
-        *,
-        bound: bytes | None,
-        references: ReferenceValues,
-        collateral: Collateral,
-        at_s: int,
-    ) -> Claims:
-        """See ``Verifier.examine``."""
-        if references.tdx is None:
-            raise no_references("TDX")
-        body = parse_body(evidence.body)
-        quote = parse_quote(body.quote)
-        if not isinstance(quote.body, TdReport):
-            raise EvidenceError(
-                "a quote of an SGX enclave, not of a TDX guest", code="quote-not-tdx"
-            )
-        verdict = verify_quote(quote, collateral, at_s=at_s, roots=self.roots)
-        code_bundle = measured_bundle(body.events)
-        checks = (
-            *check_report(quote.body, bound, references.tdx),
-            *check_logs(quote.body, body),
-            *check_platform(verdict, references, collateral, at_s=at_s),
-            check_code_bundle(code_bundle, references.code_bundle),
+    if references.platforms:
+        ppid = verdict.platform.ppid
+        yield check_among(
+            ppid, references.platforms, "platform (PPID)", code="tdx-platform"
         )
-        return Claims(
-            level=Level.TEE,
-            attester=f"ppid:{verdict.platform.ppid.hex()}",
-            role=None,
-            code_bundle=code_bundle,
-            trust=_trust(quote.body, verdict, references.tdx, checks),
-            checks=checks,
-            measurements=measurements(quote.body),
-            events=body.events,
-            notes=tuple(_notes(quote.body, verdict, body)),
-        )
+    yield check(
+        verdict.issued_s <= basis.at_s <= verdict.due_s,
+        "time of Intel's lists",
+        say_time(basis.at_s),
+        f"{say_time(verdict.issued_s)} to {say_time(verdict.due_s)}",
+        "tcb-lists-expired",
+        refusal="stale",
+    )
+    yield check_collateral_age(basis)
 
 
 def measurements(report: TdReport) -> dict[str, bytes]:
     """Every measurement of a TD report by name."""
-    registers = {f"rtmr{i}": value for i, value in enumerate(report.rtmr)}
     return {
         "mrtd": report.mrtd,
         "mrconfigid": report.mrconfigid,
         "mrowner": report.mrowner,
         "mrownerconfig": report.mrownerconfig,
         "mrseam": report.mrseam,
-        **registers,
+        **{f"rtmr{number}": value for number, value in enumerate(report.rtmr)},
     }
 
 
-def hardware_claim(status: str) -> int:
-    """AR4SI's claim about a platform of this TCB status."""
-    return _HARDWARE.get(status, 32)
-
-
-def _trust(
-    report: TdReport,
-    verdict: QuoteVerdict,
-    references: TdxReferences,
-    checks: tuple[Check, ...],
+def trust_of(
+    report: TdReport, verdict: QuoteVerdict, references: TdxReferences, passed: bool
 ) -> TrustVector:
-    """Within the ceiling of its kind; affirming needs every check to pass."""
-    passed = all_but_freshness(checks)
+    """Within the ceiling of its kind; affirming needs every check to have passed."""
     visible = bool(report.attributes & DEBUG)
     return TrustVector(
         instance_identity=2 if references.platforms and passed else 0,
         configuration=2 if passed else 32,
         executables=2 if passed else 33,
-        hardware=96 if visible else hardware_claim(verdict.status),
+        hardware=96 if visible else _HARDWARE.get(verdict.status, 32),
         runtime_opaque=96 if visible else 2,
     )
 
 
-def _notes(report: TdReport, verdict: QuoteVerdict, body: TdxBody) -> list[str]:
-    notes = [f"platform TCB {verdict.status}"]
+def _notes(report: TdReport, verdict: QuoteVerdict, body: TdxBody) -> Iterator[str]:
+    yield f"platform TCB {verdict.status}"
     if verdict.advisories:
-        notes.append(f"advisories {', '.join(verdict.advisories)}")
-    notes += [
-        f"the guest may use {name}"
-        for bit, name in _MODULE_FEATURES.items()
-        if report.attributes >> bit & 1
-    ]
+        yield f"advisories {', '.join(verdict.advisories)}"
+    for bit, name in _FEATURES.items():
+        if report.attributes >> bit & 1:
+            yield f"the guest may use {name}"
     if body.ccel is None:
-        notes.append("no firmware log: registers are compared, not explained")
+        yield "no firmware log: registers are compared, not explained"
     if verdict.platform.smt:
-        notes.append("hyper-threading is on")
-    return notes
+        yield "hyper-threading is on"

@@ -25,7 +25,7 @@ from sealift.attest.nvidia import evidence as nvidia
 from sealift.attest.nvidia import evidence as spdm
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import find_verifier
-from sealift.attest.reference import ReferenceValues, join
+from sealift.attest.reference import Basis, ReferenceValues, join
 from sealift.attest.snp import evidence as snp
 from sealift.attest.snp.endorsement import (
     VCEK_NAME,
@@ -124,10 +124,12 @@ def _prove(evidence: Evidence, values: ReferenceValues, trusted: Trusted) -> Non
     shown, known = _vouch(evidence, values)
     claims = find_verifier(shown, trusted.verifiers).examine(
         shown,
-        bound=trusted.bound,
-        references=known,
-        collateral=trusted.collateral,
-        at_s=trusted.at_s,
+        Basis(
+            bound=trusted.bound,
+            references=known,
+            collateral=trusted.collateral,
+            at_s=trusted.at_s,
+        ),
     )
     unknown = trusted.bound is None
     require_passed(c for c in claims.checks if not (unknown and c.code == UNBOUND))
@@ -138,12 +140,12 @@ def _vouch(
 ) -> tuple[Evidence, ReferenceValues]:
     """The same evidence, its TPM's keys enrolled by one who is trusted just here."""
     if evidence.media_type == composite.MEDIA_TYPE:
-        whole = composite.parse_body(evidence.body)
+        whole = composite.CompositeBody.parse(evidence.body)
         lead, known = _vouch(whole.lead, values)
         return replace(whole, lead=lead).to_evidence(), known
     if values.tpm is None or evidence.media_type != tpm.MEDIA_TYPE:
         return evidence, values
-    body, here = tpm.parse_body(evidence.body), SigningKey.generate()
+    body, here = tpm.TpmBody.parse(evidence.body), SigningKey.generate()
     enrolment = Enrolment(
         attestation_key=parse_public(body.attestation_key).name,
         endorsement_key=values.tpm.endorsement_keys[0],
@@ -162,7 +164,7 @@ def _of_tpm(raw: bytes, trusted: Trusted) -> ReferenceValues:
             why="its certificate does not tell a chip from a cloud's program",
             code="references-operator",
         )
-    body = tpm.parse_body(raw)
+    body = tpm.TpmBody.parse(raw)
     registers = body.registers()
     bank = next((each for each in _BANKS if each in registers), _BANKS[0])
     values = registers.get(bank, {})
@@ -236,7 +238,7 @@ def _files(entries: MeasurementList) -> list[tuple[str, Digest]]:
 
 
 def _of_tdx(raw: bytes, trusted: Trusted) -> ReferenceValues:
-    quote = parse_quote(tdx.parse_body(raw).quote)
+    quote = parse_quote(tdx.TdxBody.parse(raw).quote)
     report, pck = quote.body, certificates_from_pem(quote.chain)[0]
     if not isinstance(report, TdReport):
         raise MalformedError("a quote of an enclave, not of a TDX guest")
@@ -253,7 +255,7 @@ def _of_tdx(raw: bytes, trusted: Trusted) -> ReferenceValues:
 
 
 def _of_snp(raw: bytes, trusted: Trusted) -> ReferenceValues:
-    body = snp.parse_body(raw)
+    body = snp.SnpBody.parse(raw)
     report = parse_report(body.report)
     key = _signer(report, body.certificates, trusted.collateral)
     return ReferenceValues(
@@ -296,7 +298,7 @@ def _floor(report: Report, product: str) -> dict[str, int]:
 
 
 def _of_nvidia(raw: bytes, trusted: Trusted) -> ReferenceValues:
-    body = nvidia.parse_body(raw)
+    body = nvidia.NvidiaBody.parse(raw)
     report, leaf = spdm.parse_report(body.report), Certificate(body.certificates[0])
     switch = report.kind == "switch"
     return ReferenceValues(
@@ -311,7 +313,7 @@ def _of_nvidia(raw: bytes, trusted: Trusted) -> ReferenceValues:
 
 
 def _of_composite(raw: bytes, trusted: Trusted) -> ReferenceValues:
-    body = composite.parse_body(raw)
+    body = composite.CompositeBody.parse(raw)
     return reduce(join, (_derive(each, trusted) for each in (body.lead, *body.devices)))
 
 

@@ -20,9 +20,9 @@ from sealift.attest import composite
 from sealift.attest.collateral import MAX_BUNDLE_BYTES
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import evidence as nvidia
+from sealift.attest.nvidia.evidence import chip_of
 from sealift.attest.nvidia.evidence import parse_report as parse_device
-from sealift.attest.nvidia.golden import wanted_rims
-from sealift.attest.nvidia.verifier import chip_of
+from sealift.attest.nvidia.verifier import wanted_rims
 from sealift.attest.snp import evidence as snp
 from sealift.attest.snp.evidence import Report, parse_report, parse_tcb
 from sealift.attest.tdx import evidence as tdx
@@ -74,7 +74,7 @@ def wanted(evidence: Evidence, services: Services | None = None) -> tuple[Wanted
     """
     services = services or Services()
     if evidence.media_type == composite.MEDIA_TYPE:
-        body = composite.parse_body(evidence.body)
+        body = composite.CompositeBody.parse(evidence.body)
         parts = (body.lead, *body.devices)
         found = [e for part in parts for e in _questions(part, services)]
     else:
@@ -111,7 +111,7 @@ def _questions(evidence: Evidence, services: Services) -> tuple[Wanted, ...]:
 
 
 def _ask_intel(raw: bytes, services: Services) -> tuple[Wanted, ...]:
-    quote = parse_quote(tdx.parse_body(raw).quote)
+    quote = parse_quote(tdx.TdxBody.parse(raw).quote)
     pck = certificates_from_pem(quote.chain)[0]
     kind = "tdx" if isinstance(quote.body, TdReport) else "sgx"
     authority = "processor" if "Processor" in pck.issuer else "platform"
@@ -127,7 +127,7 @@ def _ask_intel(raw: bytes, services: Services) -> tuple[Wanted, ...]:
 
 
 def _ask_amd(raw: bytes, services: Services) -> tuple[Wanted, ...]:
-    body = snp.parse_body(raw)
+    body = snp.SnpBody.parse(raw)
     report = parse_report(body.report)
     product = report.product
     if not product:
@@ -157,7 +157,7 @@ def _versions(report: Report) -> str:
 
 
 def _ask_nvidia(raw: bytes, services: Services) -> tuple[Wanted, ...]:
-    body = nvidia.parse_body(raw)
+    body = nvidia.NvidiaBody.parse(raw)
     chip = chip_of(Certificate(body.certificates[0]))
     needed = wanted_rims(parse_device(body.report), chip)
     return tuple(Wanted(f"{services.nvidia}/v1/rim/{each.id}") for each in needed)

@@ -19,7 +19,7 @@ from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import TpmClient, TpmError, open_link
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
-from sealift.attest.tpm.evidence import IMA_PCR, KIND, MEDIA_TYPE, TpmBody
+from sealift.attest.tpm.evidence import IMA_PCR, MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.imalist import MeasurementList, parse_list, replay_until
 from sealift.attest.tpm.registers import (
     LogPlace,
@@ -286,7 +286,7 @@ class TpmAttester:
             quoted = quote(self._client, self._key, bound, sources.bank, sources.pcrs)
             ima_list = self._ima.read(place)
             body = self._body(quoted, ima_list, place.count if place else 0)
-            evidence = Evidence(KIND, MEDIA_TYPE, _encode(body))
+            evidence = Evidence(TpmBody.kind, MEDIA_TYPE, _encode(body))
             register = quoted.values.get(IMA_PCR, b"")
             self._ima.remember(evidence.digest, place, ima_list, register)
         return evidence

@@ -19,7 +19,7 @@ from sealift import codec
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral, read_revocations, require_recent
 from sealift.attest.level import Level
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis
 from sealift.attest.tpm.references import TpmReferences, TpmRoot
 from sealift.attest.tpm.structures import (
     DECRYPT,
@@ -232,11 +232,8 @@ def find_owner(
     certificates: tuple[bytes, ...],
     enrolments: Iterable[SignedEnrolment],
     name: bytes,
-    *,
-    references: ReferenceValues,
+    basis: Basis,
     tpm: TpmReferences,
-    collateral: Collateral,
-    at_s: int,
 ) -> Owner:
     """Verify the chain and the enrolment of the key that is called ``name``.
 
@@ -248,16 +245,16 @@ def find_owner(
     certificate, root = verify_endorsement(
         certificates,
         tpm,
-        collateral=collateral,
-        at_s=at_s,
-        max_age_s=references.collateral_max_age_s,
+        collateral=basis.collateral,
+        at_s=basis.at_s,
+        max_age_s=basis.references.collateral_max_age_s,
     )
     enrolment = find_enrolment(
         enrolments,
         name=name,
         endorsement_key=certificate.spki_digest,
         root=root.key,
-        enrollers=references.enrollers,
+        enrollers=basis.references.enrollers,
     )
     return Owner(certificate, root, enrolment)
 
@@ -336,10 +333,10 @@ def check_pinned(owner: Owner, tpm: TpmReferences) -> Check:
     return check(
         found in tpm.endorsement_keys,
         "endorsement key",
-        expected=" or ".join(each.to_text() for each in tpm.endorsement_keys)
+        " or ".join(each.to_text() for each in tpm.endorsement_keys)
         or "no host is allowed",
-        found=found.to_text(),
-        code="tpm-other-host",
+        found.to_text(),
+        "tpm-other-host",
     )
 
 

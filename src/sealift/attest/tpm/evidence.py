@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sealift import codec
 from sealift.attest.check import Check, check
-from sealift.attest.evidence import MAX_BODY_BYTES
+from sealift.attest.evidence import Body
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
 from sealift.attest.tpm.structures import (
@@ -224,7 +223,6 @@ def _parse_selection(reader: TpmReader) -> Selection:
     return Selection(bank, tuple(n for n in range(8 * size) if bits >> n & 1))
 
 
-KIND: Final = "tpm"
 MEDIA_TYPE: Final = "application/vnd.sealift.tpm-evidence+json"
 IMA_PCR: Final = 10
 _BANKS: Final[dict[str, HashName]] = {
@@ -237,7 +235,7 @@ _NUMBERS: Final = {str(number): number for number in range(24)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TpmBody:
+class TpmBody(Body):
     """The whole body.
 
     Attributes:
@@ -252,6 +250,8 @@ class TpmBody:
         ima_from: Entries that were left out, because the verifier knows them.
         events: The runtime log of ``register``.
     """
+
+    kind = "tpm"
 
     quote: bytes
     signature: bytes
@@ -304,15 +304,6 @@ def parse_registers(
     }
 
 
-def parse_body(body: bytes) -> TpmBody:
-    """Parse; trusts nothing.
-
-    Raises:
-        MalformedError: if it is not this format.
-    """
-    return codec.decode(TpmBody, body, max_bytes=MAX_BODY_BYTES)
-
-
 def clock_measurements(clock: ClockInfo) -> dict[str, bytes]:
     """Clock and counters as measurements of claims, big-endian."""
     return {
@@ -335,9 +326,9 @@ def check_same_boot(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> Ch
     return check(
         same and forward and "clock" in before,
         "TPM clock since the last quote",
-        expected=_say(before),
-        found=_say(now),
-        code="tpm-reset",
+        _say(before),
+        _say(now),
+        "tpm-reset",
         refusal="stale",
     )
 

@@ -208,9 +208,9 @@ def _replayed(quoted: bytes) -> Check:
     return check(
         True,
         "IMA list against PCR 10",
-        expected=quoted.hex(),
-        found=quoted.hex(),
-        code="ima-replay-differs",
+        quoted.hex(),
+        quoted.hex(),
+        "ima-replay-differs",
     )
 
 
@@ -224,9 +224,9 @@ def _no_replay(
     return check(
         False,
         "IMA list against PCR 10",
-        expected=quoted.hex(),
-        found="SHA-1 digests with zeros behind" if padded else "never that value",
-        code="ima-padded-sha1" if padded else "ima-replay-differs",
+        quoted.hex(),
+        "SHA-1 digests with zeros behind" if padded else "never that value",
+        "ima-padded-sha1" if padded else "ima-replay-differs",
         refusal="evidence",
     )
 
@@ -235,9 +235,9 @@ def _lag(ahead: int, allowed: int) -> Check:
     return check(
         ahead <= allowed,
         "IMA entries newer than the quote",
-        expected=f"at most {allowed}",
-        found=str(ahead),
-        code="ima-lag",
+        f"at most {allowed}",
+        str(ahead),
+        "ima-lag",
         refusal="stale",
     )
 
@@ -262,9 +262,9 @@ def _boot_aggregate(
     return check(
         holds and named,
         "IMA boot aggregate",
-        expected=expected,
-        found=f"{first.algorithm}:{first.digest.hex()}" if first else "no entry",
-        code="ima-boot-aggregate",
+        expected,
+        f"{first.algorithm}:{first.digest.hex()}" if first else "no entry",
+        "ima-boot-aggregate",
     )
 
 
@@ -282,15 +282,7 @@ def _entry_checks(
     if failed:
         return failed
     subject = f"IMA entries from {begin} to {begin + len(proved) - 1}"
-    return [
-        check(
-            True,
-            subject,
-            expected="allowed",
-            found="allowed",
-            code="ima-entry-unlisted",
-        )
-    ]
+    return [check(True, subject, "allowed", "allowed", "ima-entry-unlisted")]
 
 
 def _met(proved: MeasurementList, paths: Iterable[str]) -> frozenset[str]:
@@ -310,9 +302,9 @@ def _must_have(met: frozenset[str], references: ImaReferences) -> Check:
     return check(
         bool(references.must) and not missing,
         "IMA entries that must be there",
-        expected=", ".join(references.must) or "some: the references name none",
-        found=f"not {', '.join(missing)}" if missing else "all that are named",
-        code="ima-must-have",
+        ", ".join(references.must) or "some: the references name none",
+        f"not {', '.join(missing)}" if missing else "all that are named",
+        "ima-must-have",
     )
 
 
@@ -386,7 +378,7 @@ def _refused(number: int, entry: Entry, code: str, why: str) -> Check:
     return check(
         False,
         f"IMA entry {number}",
-        expected="a file that the references allow",
-        found=f"{ascii(entry.path)[1:-1]} {entry.algorithm}:{entry.digest.hex()}, {why}",
-        code=code,
+        "a file that the references allow",
+        f"{ascii(entry.path)[1:-1]} {entry.algorithm}:{entry.digest.hex()}, {why}",
+        code,
     )

@@ -41,7 +41,9 @@ DIGEST_SIZES: Final[dict[str, int]] = {
     "md5": 16, "sha1": 20, "sha224": 28, "sha256": 32, "sha384": 48, "sha512": 64,
 }  # fmt: skip
 _DIGESTS: Final = frozenset({"d-ng", "d-ngv2", "d-modsig"})
-_RECORDED_SIZES: Final = (20, 32, 48, 64)
+_RECORDED: Final[dict[int, HashName]] = {
+    20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512",
+}  # fmt: skip
 _LEGACY_NAME_BYTES: Final = 256
 _MAX_NAME_BYTES: Final = 32
 _LENGTH: Final = struct.Struct("<I")
@@ -72,6 +74,13 @@ class MeasurementList:
             return self
         marked = {place for place in self.violations if place < count}
         return MeasurementList(self.templates[:count], self.contents[:count], marked)
+
+    def behind(self, count: int) -> MeasurementList:
+        """The entries behind the first ``count``; the list itself behind none."""
+        if not count:
+            return self
+        marked = {place - count for place in self.violations if place >= count}
+        return MeasurementList(self.templates[count:], self.contents[count:], marked)
 
     def add(self, template: str, content: bytes, *, violation: bool) -> None:
         """Append an entry."""
@@ -134,7 +143,7 @@ def parse_list(raw: bytes, *, recorded_bytes: int = 20) -> MeasurementList:
 
 def parse_binary(raw: bytes, *, recorded_bytes: int = 20) -> MeasurementList:
     """``binary_runtime_measurements``: see ``parse_list``."""
-    if recorded_bytes not in _RECORDED_SIZES:
+    if recorded_bytes not in _RECORDED:
         raise _malformed(f"recorded hashes of {recorded_bytes} bytes", 0)
     found = MeasurementList()
     try:
@@ -225,7 +234,11 @@ def parse_fields(template: str, content: bytes) -> Entry:
         MalformedError: ``ima-malformed`` if it does not fit its template.
     """
     if template == "ima":
-        return _legacy_fields(content)
+        digest, name = content[:20], content[20:]
+        path = name.rstrip(b"\0")
+        if len(name) != _LEGACY_NAME_BYTES or b"\0" in path:
+            raise _malformed("a legacy entry that does not fit", 0)
+        return Entry("ima", "sha1", digest, path.decode(errors="surrogateescape"))
     names = TEMPLATES[template]
     parts = dict(zip(names, _fields(content, len(names)), strict=True))
     algorithm, digest, verity = _digest_field(parts[names[0]])
@@ -304,11 +317,12 @@ def _add_ascii(line: bytes, number: int, found: MeasurementList) -> None:
     register, recorded_hex, name, rest = words
     template = _NAMES.get(name)
     if register != b"10" or template is None:
-        raise _foreign(name[:_MAX_NAME_BYTES], _decimal(register), number)
+        plain = register.isdigit() and len(register) < 10
+        raise _foreign(name[:_MAX_NAME_BYTES], int(register) if plain else -1, number)
     recorded, content = _hex(recorded_hex, number), _ascii_content(template, rest)
-    if len(recorded) not in _RECORDED_SIZES:
+    if len(recorded) not in _RECORDED:
         raise _malformed("a recorded hash of an unknown length", number)
-    if any(recorded) and _hash_of_length(content, len(recorded)) != recorded:
+    if any(recorded) and digest(_RECORDED[len(recorded)], content) != recorded:
         raise _malformed("an entry whose recorded hash does not fit it", number)
     found.add(template, content, violation=not any(recorded))
 
@@ -347,14 +361,6 @@ def _fields(content: bytes, count: int) -> list[bytes]:
     return found
 
 
-def _legacy_fields(content: bytes) -> Entry:
-    digest, name = content[:20], content[20:]
-    path = name.rstrip(b"\0")
-    if len(name) != _LEGACY_NAME_BYTES or b"\0" in path:
-        raise _malformed("a legacy entry that does not fit", 0)
-    return Entry("ima", "sha1", digest, path.decode(errors="surrogateescape"))
-
-
 def _digest_field(raw: bytes) -> tuple[str, bytes, bool]:
     """Algorithm, digest and whether it is of an fs-verity tree."""
     prefix, zero, digest = raw.partition(b":\0")
@@ -367,20 +373,11 @@ def _digest_field(raw: bytes) -> tuple[str, bytes, bool]:
     return algorithm, digest, kind == b"verity"
 
 
-def _hash_of_length(content: bytes, size: int) -> bytes:
-    names: dict[int, HashName] = {20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512"}
-    return digest(names[size], content)
-
-
 def _hex(word: bytes, number: int) -> bytes:
     try:
         return bytes.fromhex(word.decode("ascii"))
     except ValueError:
         raise _malformed("not hex", number) from None
-
-
-def _decimal(word: bytes) -> int:
-    return int(word) if word.isdigit() and len(word) < 10 else -1
 
 
 def _foreign(name: bytes, register: int, offset: int) -> MalformedError:

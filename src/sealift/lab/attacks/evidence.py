@@ -12,9 +12,8 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE, TpmBody, parse_body
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.references import TpmReferences
-from sealift.codec import encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, SigningKey
@@ -40,8 +39,8 @@ class SpoilingAttester:
 
     def collect(self, bound: bytes) -> Evidence:
         """The host's, spoilt."""
-        body = self.spoil(parse_body(self.host.collect(bound).body))
-        return Evidence(KIND, MEDIA_TYPE, encode(body))
+        body = self.spoil(TpmBody.parse(self.host.collect(bound).body))
+        return body.to_evidence()
 
 
 @dataclass(frozen=True)

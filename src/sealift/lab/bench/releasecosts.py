@@ -28,7 +28,7 @@ from sealift.attest.nvidia.evidence import NvidiaBody
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.nvidia.verifier import NvidiaVerifier
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import SnpBody, parse_report
 from sealift.attest.snp.references import SnpReferences
@@ -199,7 +199,8 @@ def _examined(
 ) -> Examined:
     collateral = Collateral(as_of_s=at_s, items=dict(items or {}))
     return lambda: verifier.examine(
-        evidence, bound=None, references=references, collateral=collateral, at_s=at_s
+        evidence,
+        Basis(bound=None, references=references, collateral=collateral, at_s=at_s),
     )
 
 

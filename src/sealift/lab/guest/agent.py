@@ -35,7 +35,7 @@ from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.attester import TpmAttester, TpmSources
 from sealift.attest.tpm.enrolment import SignedEnrolment
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import PeerError, SealiftError, UnavailableError, UsageError
 from sealift.ids import Digest
@@ -189,7 +189,7 @@ def _ask(tpm: TpmAttester, request: AgentRequest) -> bytes:
 
 def _description(tpm: TpmAttester) -> Description:
     return Description(
-        kind=KIND,
+        kind=TpmBody.kind,
         media_type=MEDIA_TYPE,
         events=tpm.events,
         enrolments=tpm.enrolments(),

@@ -31,7 +31,7 @@ from sealift.attest.agent import (
 from sealift.attest.evidence import Evidence
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
-from sealift.attest.tpm.evidence import KIND, MEDIA_TYPE
+from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import PeerError, UnavailableError
@@ -204,7 +204,7 @@ class Guest:
 
     def _collect(self, bound: bytes, earlier: Evidence | None) -> Evidence:
         known = earlier.digest if earlier else None
-        return Evidence(KIND, MEDIA_TYPE, self.ask(Collect(bound, known)))
+        return Evidence(TpmBody.kind, MEDIA_TYPE, self.ask(Collect(bound, known)))
 
     def _power_off(self) -> None:
         if self._line is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.tpm.evidence import parse_body
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.references import (
     ImaReferences,
     Operator,
@@ -69,7 +69,7 @@ def guest_references(
     Raises:
         MalformedError: if ``first`` does not parse.
     """
-    body = parse_body(first.body)
+    body = TpmBody.parse(first.body)
     values = body.registers()["sha256"]
     return TpmReferences(
         roots=(TpmRoot(name=ROOT_NAME, key=root.spki_digest, operator=operator),),
