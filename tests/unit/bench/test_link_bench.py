@@ -18,6 +18,7 @@ from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError
 from sealift.lab.bench import link, linkpairs
 from sealift.lab.bench.harness import serve
+from sealift.lab.bench.link import PROFILES
 from sealift.lab.bench.linkarms import HOME, make_arm, touched_memory
 from sealift.lab.bench.linkdevice import (
     NAIVE,
@@ -26,7 +27,6 @@ from sealift.lab.bench.linkdevice import (
     choose_engine,
     two_cores,
 )
-from sealift.lab.bench.linkprofiles import PROFILES
 from sealift.lab.bench.linkshapes import ALL, Shape
 from tests.sim.cuda_engines import engine_on, model_gpu
 

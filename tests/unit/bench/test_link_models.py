@@ -13,7 +13,7 @@ from sealift.data.schema.rows import demand_rows
 from sealift.lab.bench import linkinference, linktraining
 from sealift.lab.bench.link import best_plain_goodput
 from sealift.lab.bench.linkarms import LinkArm
-from sealift.lab.bench.linkmodels import MAX_ROWS, NAMES, form_for
+from sealift.lab.bench.linkserver import MAX_ROWS, NAMES, form_for
 from sealift.lab.bench.report import Row
 from sealift.session.session import Session
 from sealift.train.modelform import form_from_plain

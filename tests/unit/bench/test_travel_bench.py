@@ -13,7 +13,7 @@ from sealift.cli.main import main
 from sealift.errors import JobError
 from sealift.lab.bench import travel, travellink
 from sealift.lab.bench.harness import Peer
-from sealift.lab.bench.shipping import make_certificate
+from sealift.lab.bench.pipeline import make_certificate
 from sealift.lab.bench.travelends import RECORD_BYTES
 from sealift.lab.bench.traveltable import RECORDED
 

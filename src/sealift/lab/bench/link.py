@@ -4,6 +4,11 @@ Two processes with a core each; the arms of one size run in turn, again and agai
 ratio is that of the medians; default beside plain is measured once more, in pairs
 (``linkpairs.py``). The plain copy goes through the same ring, in the same slots, with
 the same announcement and the same verdict.
+
+What bounce buffers of GPU TEEs would add is computed from published figures; nothing of it
+was measured on this machine or by us. Those rows are marked ``modelled``, carry their
+profile's name, and never mix with measured ones. They answer one question: what a
+transfer costs when every crossing has a toll, and what packing it into one crossing saves.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
 from typing import Final
@@ -26,17 +32,19 @@ from sealift.lab.bench.linkarms import (
     LinkArm,
     arms_over,
     close_all,
+    failure_row,
     make_arm,
     touched_memory,
+    what_is_left,
 )
 from sealift.lab.bench.linkdevice import NAIVE, DevicePeer, two_cores
-from sealift.lab.bench.linkfailure import failure_row, what_is_left
 from sealift.lab.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
 from sealift.lab.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs
-from sealift.lab.bench.linkprofiles import modelled_rows, sources
 from sealift.lab.bench.linkshapes import ALL, Shape
 from sealift.lab.bench.report import BenchReport, Row, Spent, interleaved, start_report
 
+PLAIN_GB_PER_S: Final = 55.0
+PLAIN_SOURCE: Final = "plain host-to-device 55 GB/s: assumed for PCIe 5.0 x16"
 MIB: Final = 1 << 20
 SIZES_BYTES: Final = tuple(
     kib << 10 for kib in (64, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -69,7 +77,8 @@ def run(*, quick: bool = False) -> BenchReport:
         "best rate of this run",
         "CPU seconds: those of waiting ends are in them, they look for a moment",
     ]
-    report.modelled = sources()
+    named = (f"{each.name}: {each.source}" for each in PROFILES)
+    report.modelled = [PLAIN_SOURCE, *named]
     cores, sizes = two_cores(), QUICK_SIZES_BYTES if quick else SIZES_BYTES
     with DevicePeer.on(cores) as peer, _on_core(cores[0]):
         engine = peer.ask("engine")
@@ -236,3 +245,59 @@ def _on_core(core: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One machine's toll.
+
+    Attributes:
+        gb_per_s: Host to device with the toll, one context.
+        crossing_s: Added by every crossing.
+        source: Where both figures were published.
+    """
+
+    name: str
+    gb_per_s: float
+    crossing_s: float
+    source: str
+
+    def seconds(self, nbytes: int, crossings: int) -> float:
+        """Time for ``nbytes`` in so many crossings, one after the other."""
+        return nbytes / (self.gb_per_s * 1e9) + crossings * self.crossing_s
+
+
+PROFILES: Final = (
+    Profile(
+        "h100-cc",
+        5.3,
+        0.0,
+        "4.9 GiB/s through the bounce buffer of an H200 with CC on (vLLM issue 55428); "
+        "messages of at most 1 MiB, one after the other (PipeLLM, arXiv 2411.03357)",
+    ),
+    Profile(
+        "b300-cc",
+        PLAIN_GB_PER_S * 0.203,
+        330e-6,
+        "host to device at 0.203 of CC off in one context, about 330 us a small "
+        "crossing (Serialized Bridge, arXiv 2606.23969)",
+    ),
+)
+
+
+def modelled_rows(sizes_bytes: Sequence[int]) -> list[Row]:
+    """One row a profile and size: a crossing for each MiB, and all packed into one."""
+    return [
+        {
+            "modelled": True,
+            "profile": profile.name,
+            "kib": size >> 10,
+            "crossing_per_mib_ms": round(
+                profile.seconds(size, -(-size // MIB)) * 1e3, 3
+            ),
+            "one_crossing_ms": round(profile.seconds(size, 1) * 1e3, 3),
+            "plain_ms": round(size / (PLAIN_GB_PER_S * 1e9) * 1e3, 3),
+        }
+        for profile in PROFILES
+        for size in sizes_bytes
+    ]

@@ -26,15 +26,16 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schema.schema import Schema
 from sealift.errors import UnavailableError
 from sealift.lab.bench.harness import Peer
-from sealift.lab.bench.linkmodels import NAMES, form_for
 from sealift.lab.bench.linkserver import (
     MAX_REQUEST_BYTES,
+    NAMES,
     PlainSession,
     connect_tls,
+    form_for,
     open_sealed,
 )
+from sealift.lab.bench.pipeline import make_certificate
 from sealift.lab.bench.report import Row, interleaved
-from sealift.lab.bench.shipping import make_certificate
 from sealift.serve.packets import (
     Answered,
     Ask,

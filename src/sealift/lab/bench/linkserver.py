@@ -2,7 +2,8 @@
 
 What differs between the arms is the session alone: none (``plain``), the attested
 session's own sealing (``sealed``), or TLS to a process in between that opens and seals
-again (``tls``). Desk, worker, packets and checks are the same.
+again (``tls``). Desk, worker, packets and checks are the same. The models are those of
+``models.py``; what they are asked is said here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +23,11 @@ from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.lab.bench.harness import Answer, End
-from sealift.lab.bench.linkmodels import MAX_ROWS, bundle_for, form_for
+from sealift.lab.bench.models import CLASSES, IMAGE, MLP_IN, TOKENS, VOCABULARY, WIDTH
 from sealift.serve.backlog import Limits
 from sealift.serve.caller import Caller, CallerLimits
 from sealift.serve.desk import Desk
@@ -33,7 +36,45 @@ from sealift.serve.packets import VERSION, Welcome
 from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
+from sealift.train.modelform import Fields, ModelForm
 from sealift.train.worker.workshop import Workshop
+
+MAX_ROWS: Final = 32
+_INPUT: Final = {
+    "mlp": Field("x", "float32", (MLP_IN,)),
+    "resnet18": Field("x", "float32", (3, IMAGE, IMAGE)),
+    "gpt": Field("tokens", "int32", (TOKENS,), classes=VOCABULARY),
+    "bert": Field("features", "float32", (TOKENS, WIDTH)),
+}
+_OUTPUT: Final = {
+    "mlp": Field("y", "float32", (CLASSES,)),
+    "resnet18": Field("y", "float32", (CLASSES,)),
+    "gpt": Field("scores", "float32", (TOKENS, VOCABULARY)),
+    "bert": Field("labels", "float32", (TOKENS, CLASSES)),
+}
+NAMES: Final = tuple(_INPUT)
+
+
+def form_for(name: str) -> ModelForm:
+    """The form of a model."""
+    out = _OUTPUT[name]
+    return ModelForm(
+        inputs=Schema((_INPUT[name],)),
+        outputs=Fields(Schema((out,)), {out.name: 4}),
+        max_rows=MAX_ROWS,
+    )
+
+
+def bundle_for(name: str) -> dict[str, bytes]:
+    """A code bundle that builds the model: this package's own file, and three lines."""
+    models = resources.files("sealift.lab.bench").joinpath("models.py").read_bytes()
+    recipe = (
+        "import benchmodels\n\n\ndef build():\n"
+        f"    return benchmodels.make({name!r})\n\n\n"
+        "def predict(model, batch):\n    return model(next(iter(batch.values())))\n"
+    )
+    return {"benchmodels.py": models, "recipe.py": recipe.encode()}
+
 
 AGREEMENT: Final = Digest.of(b"no agreement: a measurement")
 MAX_REQUEST_BYTES: Final = 64 << 20

@@ -26,7 +26,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.linkdevice import link_keys, two_cores
-from sealift.lab.bench.linkmodels import NAMES, form_for
+from sealift.lab.bench.linkserver import NAMES, form_for
 from sealift.lab.bench.linkshapes import Shape, receiver_of, sender_of
 from sealift.lab.bench.report import Arm, Row, interleaved
 

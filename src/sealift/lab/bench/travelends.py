@@ -24,8 +24,7 @@ from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import JobError
 from sealift.ids import Role
 from sealift.lab.bench.harness import Answer, End, pack, unpack
-from sealift.lab.bench.pipeline import receive_model, send_model
-from sealift.lab.bench.shipping import ShippingDock, ship
+from sealift.lab.bench.pipeline import ShippingDock, receive_model, send_model, ship
 from sealift.lab.worlds.consortium import ONE_HOLDER, Consortium, make_consortium
 from sealift.lab.worlds.visits import VisitWorld, seal_resource
 from sealift.release.agreement import Resource, TravelRule
