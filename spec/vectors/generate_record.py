@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sealift.channel.record import RecordKeys, StreamOptions, make_header
 from sealift.channel.record.commitment import CommitmentBuilder, key_commitment
+from sealift.channel.record.record import RecordKeys, StreamOptions, make_header
 from sealift.channel.record.sealer import StreamSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey

@@ -179,7 +179,7 @@ def escaping(genuine: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_parsers_error_that_escapes_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "parse", escaping(messages.parse))
+    monkeypatch.setattr(messages, "parse_named", escaping(messages.parse_named))
     with pytest.raises(AssertionError):
         test_a_lie_in_a_visit_ends_it_and_no_other(tmp_path, Cargo)
     monkeypatch.setattr(codec, "decode", escaping(codec.decode))
@@ -192,9 +192,9 @@ def test_a_parsers_error_that_escapes_is_noticed(
 READERS = {
     "travel/messages": {"Failed"},  # in place of any answer
     # test_bad_input_at_doors
-    "release/brokerserver": {"BrokerRequest"},
-    "release/collect": {"BrokerAnswer"},
-    "release/shares": {"BrokerAnswer"},
+    "release/broker/server": {"BrokerRequest"},
+    "release/client/broker": {"BrokerAnswer"},
+    "release/client/shares": {"BrokerAnswer"},
     # above
     "feed/handover": {"Consent", "Proposal"},
     "travel/load": {"Present", "Leaves", "PathTaken", "Cargo"},

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OWNER = """
 import sys
 import numpy as np
-from sealift import link
+from sealift import feed as link
 from sealift.errors import SealiftError
 FORM = {"x": ("float32", (32, 8)), "label": ("int64", (32,))}
 def batches():
@@ -80,7 +80,7 @@ assert "torch" not in sys.modules
 DEVICE = """
 import sys
 import numpy as np
-from sealift import link
+from sealift import feed as link
 from sealift.errors import SealiftError
 FORM = {"x": ("float32", (32, 8)), "label": ("int64", (32,))}
 out = {name: np.zeros(shape, dtype) for name, (dtype, shape) in FORM.items()}

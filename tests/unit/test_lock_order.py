@@ -105,10 +105,10 @@ def _tell(changed: threading.Condition, lower: Noted) -> None:
 
 
 def test_locks_of_the_two_rooms_are_noted_under_their_names() -> None:
-    assert Work()._lock.name == "channel.hostwork.Work._lock"  # type: ignore[attr-defined]
+    assert Work()._lock.name == "channel.device.hostwork.Work._lock"  # type: ignore[attr-defined]
     sealer = StreamSealer(SecretKey.generate(), total_bytes=0)
     life = sealer._life._lock.name  # type: ignore[attr-defined]
-    assert life == "channel.sealer.StreamSealer._life"
+    assert life == "channel.record.sealer.StreamSealer._life"
     assert not isinstance(threading.Lock(), Noted)  # this is no such room
 
 
