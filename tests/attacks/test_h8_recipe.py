@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 from sealift.attest.level import Level
-from sealift.data.schedule import sharedbuffer
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule import memory as sharedbuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
 from sealift.train.faults import Fault

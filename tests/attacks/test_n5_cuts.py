@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import PolicyError, UnavailableError
 from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
@@ -19,7 +20,6 @@ from sealift.train.jobshapes import JobShapes
 from sealift.travel.holder.jobs import Attendance
 from sealift.travel.holder.served import SERVED_NAME
 from sealift.travel.holder.visit import HeldResource, Provisioning, check_lease
-from sealift.travel.sizing import BufferChoice
 from sealift.travel.visit.lease import LeaseTerms, sign_lease
 from tests.sim.hands import Hand
 from tests.sim.settings import job_settings

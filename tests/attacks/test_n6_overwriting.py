@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.serve.hosted import HostedModel, HostLimits
 from sealift.train.joint import JointTraining

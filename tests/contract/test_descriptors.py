@@ -22,7 +22,7 @@ from sealift.channel.record.rawfile import FileSource
 from sealift.cli import join
 from sealift.data.loader.torchloader import SealedDataLoader
 from sealift.data.loader.windows import WindowArena
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import MalformedError, UnavailableError
 from sealift.train.checkpoints import StateFolder
 from sealift.train.worker.area import Area

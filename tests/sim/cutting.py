@@ -10,19 +10,18 @@ import sys
 from collections.abc import Sequence
 
 from sealift.cli.main import main
+from sealift.data.schedule.visits import Group, Stop, VisitTerms
 from sealift.release.agreement import Resource
 from sealift.train.jobshapes import JobShapes
 from sealift.travel.accelerator.visits import Hosting
 from sealift.travel.orchestrator import job as orchestrator
-from sealift.travel.schedule import Group, Stop
-from sealift.travel.settings import JobSettings
 
 
 def cut_at(rows: int) -> None:
     """The orchestrator asks for these rows of north first."""
 
     def plan(
-        resources: Sequence[Resource], _: JobSettings, size: int
+        resources: Sequence[Resource], _: VisitTerms, size: int
     ) -> tuple[Group, ...]:
         train = next(e for e in resources if (e.owner, e.part) == ("north", "train"))
         first = Stop(0, "north", train.name, "train", 0, rows)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sealift.data.schedule.visits import Stop
 from sealift.ids import VisitId
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session
 from sealift.travel.accelerator.visits import Hosting
-from sealift.travel.schedule import Stop
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (

@@ -17,6 +17,7 @@ from typing import Any, Final, TextIO
 from sealift.cli.attestfiles import JUDGING, option_words
 from sealift.cli.hostattester import HOST
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
+from sealift.data.schedule.visits import say_bytes
 from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -26,7 +27,6 @@ from sealift.train.household import Ended, Household
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import JobTable
 from sealift.travel.peers import say_role
-from sealift.travel.sizing import say_bytes
 
 
 @dataclass(slots=True)

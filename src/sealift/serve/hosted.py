@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.record.quarantine import scrub
-from sealift.data.schedule.capacity import free_memory_bytes
-from sealift.data.schedule.sharedbuffer import SharedBuffer, overwritten
+from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer

@@ -23,7 +23,7 @@ from sealift.channel.record.outputfile import open_output
 from sealift.channel.record.quarantine import scrub
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
 from sealift.crypto.keys import SecretKey
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.card import (
     CARD_SUFFIX,
     ResourceCard,

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Final
 
 from sealift.codec import decode
-from sealift.data.schedule.capacity import free_memory_bytes
+from sealift.data.schedule.memory import free_memory_bytes
+from sealift.data.schedule.visits import choose_buffer
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -52,7 +53,6 @@ from sealift.travel.accelerator.visits import Hosting
 from sealift.travel.meetbroker import meet_broker
 from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
 from sealift.travel.settings import JobSettings
-from sealift.travel.sizing import choose_buffer
 from sealift.travel.visit.lease import LeaseTerms
 from sealift.travel.visit.messages import (
     Failed,
@@ -283,7 +283,7 @@ class Accelerator:
         agreement = self._agreement.agreement
         check_cargo(settings.travel, agreement.travel_rule)
         choice = choose_buffer(
-            agreement.resources, settings.travel, free_memory_bytes()
+            agreement.resources, settings.visits, free_memory_bytes()
         )
         choice = self._shapes.hold(start.job, settings.shape, choice)
         self._workshop.limits = WorkshopLimits(work_s=settings.run.work_s)

@@ -6,9 +6,9 @@ order. A checkpoint is bound to the shape as well; this is for what has none yet
 
 from __future__ import annotations
 
+from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import PolicyError
 from sealift.ids import Digest
-from sealift.travel.sizing import BufferChoice
 
 
 class JobShapes:

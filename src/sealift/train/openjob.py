@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from sealift.data.schedule.capacity import free_memory_bytes
+from sealift.data.schedule.memory import free_memory_bytes
+from sealift.data.schedule.visits import BufferChoice, Stop, choose_buffer, plan_job
 from sealift.release.agreement import Resource
 from sealift.train.handout import Handout
 from sealift.train.keyring import Keyring
@@ -14,9 +15,7 @@ from sealift.train.restarts import Restarts
 from sealift.train.workbench import Workbench
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
-from sealift.travel.schedule import Stop, plan_job
 from sealift.travel.settings import JobSettings
-from sealift.travel.sizing import BufferChoice, choose_buffer
 from sealift.travel.visit.messages import JobReady
 
 
@@ -66,8 +65,8 @@ class OpenJob:
             return
         progress = found.progress
         # The plan, and so every position in it, depends on the size of the buffer.
-        travel = replace(self.settings.travel, buffer_bytes=progress.buffer_bytes)
-        choose_buffer(resources, travel, free_memory_bytes())
+        visits = replace(self.settings.visits, buffer_bytes=progress.buffer_bytes)
+        choose_buffer(resources, visits, free_memory_bytes())
         self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
         self.position = found.position
         self.rules.restore(progress.rules)
@@ -76,7 +75,7 @@ class OpenJob:
 
     def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
         """Every visit of the job, with its group: the orchestrator gets no other one."""
-        plan = plan_job(resources, self.settings, self.choice.buffer_bytes)
+        plan = plan_job(resources, self.settings.visits, self.choice.buffer_bytes)
         return frozenset((group.position, s) for group in plan for s in group.stops)
 
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:

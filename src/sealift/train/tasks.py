@@ -91,7 +91,7 @@ class SliceTask:
 
 
 class SharedRows(Protocol):
-    """Rows that another process can map to read; ``data.schedule.sharedbuffer`` has them."""
+    """Rows that another process can map to read; ``data.schedule.memory`` has them."""
 
     @property
     def view(self) -> memoryview:

@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from annotated_types import Interval, Predicate
 
 from sealift.codec import encode
+from sealift.data.schedule.visits import Order, VisitTerms
 from sealift.ids import Digest
 
-Order = Literal["round-robin", "by-size"]
 Patience = Literal["lan", "wan"]
 Count = Annotated[int, Interval(ge=0, le=100_000)]
 Seconds = Annotated[float, Interval(gt=0, le=7 * 86_400)]
@@ -49,11 +49,6 @@ class TrainingSettings:
     threads: Annotated[int, Interval(ge=1, le=1024)] = 1
     evaluate_every: Annotated[int, Interval(ge=0)] = 0
     digest_every: Annotated[int, Interval(ge=0)] = 0
-
-    def evaluates(self, epoch: int) -> bool:
-        """Whether held-out rows are visited after this epoch; always after the last."""
-        every = self.evaluate_every
-        return epoch == self.epochs - 1 or (every > 0 and (epoch + 1) % every == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +141,19 @@ class JobSettings:
     training: TrainingSettings = TrainingSettings()
     travel: TravelSettings = TravelSettings()
     run: RunSettings = RunSettings()
+
+    @property
+    def visits(self) -> VisitTerms:
+        """What of all this decides the visits."""
+        return VisitTerms(
+            epochs=self.training.epochs,
+            evaluate_every=self.training.evaluate_every,
+            prepare=self.training.prepare,
+            order=self.travel.order,
+            mixed=self.travel.mixed,
+            buffers=self.travel.buffers,
+            buffer_bytes=self.travel.asked_bytes,
+        )
 
     @property
     def shape(self) -> Digest:

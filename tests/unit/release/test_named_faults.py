@@ -16,7 +16,7 @@ import pytest
 
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.keys import SecretKey
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError, no_room
 from sealift.release.broker.stores import keep_keys, opened_vault
 from sealift.release.vault.vault import Vault

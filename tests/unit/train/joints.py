@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.document import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource

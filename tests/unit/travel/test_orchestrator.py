@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
+from sealift.data.schedule.visits import plan_job
 from sealift.errors import JobError, PeerError, PolicyError, UnavailableError
 from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary
 from sealift.travel.orchestrator.roster import Roster
-from sealift.travel.schedule import plan_job
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -34,7 +34,7 @@ CONSORTIUM = make_consortium(OWNERS)
 AGREEMENT = CONSORTIUM.verified()
 SIZE = max(each.total_bytes for each in AGREEMENT.agreement.resources)
 ASKED = job_settings(epochs=2, rejoin_s=30.0)
-PLAN = plan_job(AGREEMENT.agreement.resources, ASKED, SIZE)
+PLAN = plan_job(AGREEMENT.agreement.resources, ASKED.visits, SIZE)
 START = StartJob("job", b"{}")
 
 

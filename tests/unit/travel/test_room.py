@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from sealift.data.schedule.visits import Stop
 from sealift.ids import VisitId
 from sealift.release.agreement import Resource
 from sealift.travel.accelerator.visits import Hosting
-from sealift.travel.schedule import Stop
 from sealift.travel.visit.messages import VisitEnded
 from tests.sim.hosting_world import MakeHost, make_offer, reason
 from tests.sim.visit_world import VisitWorld

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sealift.data.schedule.visits import Group, plan_job
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.travel.orchestrator.leases import Granting
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, Tally, Voyage
-from sealift.travel.schedule import Group, plan_job
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -54,7 +54,9 @@ class Trip:
         self.clock = FakeClock()
         self.settings = asked
         size = asked.travel.asked_bytes or SLICED
-        self.groups = plan_job(RESOURCES, asked, size) if groups is None else groups
+        self.groups = (
+            plan_job(RESOURCES, asked.visits, size) if groups is None else groups
+        )
         self.accelerator = ScriptedAccelerator(self.clock, **script)
         self.roster = Roster(clock=self.clock)
         self.holders = {name: ScriptedHolder(name) for name in OWNERS}

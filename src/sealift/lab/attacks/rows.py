@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from sealift.data.schedule.visits import BufferChoice
 from sealift.ids import Digest
 from sealift.lab.attacks.stage import (
     ADA,
@@ -19,7 +20,6 @@ from sealift.lab.worlds.visits import ROW_BYTES
 from sealift.train.jobshapes import JobShapes
 from sealift.travel.holder.served import SERVED_NAME, ServedVisits
 from sealift.travel.holder.visit import check_lease
-from sealift.travel.sizing import BufferChoice
 
 _CHOICE: Final = BufferChoice(1 << 20, "as the job began")
 

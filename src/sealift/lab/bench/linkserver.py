@@ -22,7 +22,7 @@ from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import Transport
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role

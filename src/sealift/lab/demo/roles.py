@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
+from sealift.data.schedule.visits import plan_here
 from sealift.errors import JobError
 from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds import holders
@@ -18,8 +19,6 @@ from sealift.release.agreement.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household, Told
 from sealift.train.settings import read_job
-from sealift.travel.schedule import count_stops
-from sealift.travel.sizing import plan_here
 from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT
 
 SILENCE_S: Final = 60.0
@@ -174,4 +173,5 @@ def count_visits(world: World) -> int:
     """Visits that the schedule asks for."""
     agreement = load_verified(world.agreement).agreement
     settings = read_job(world.job).settings
-    return count_stops(plan_here(agreement.resources, settings))
+    plan = plan_here(agreement.resources, settings.visits)
+    return sum(len(group.stops) for group in plan)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError
 from sealift.release.agreement import OutputRule
-from sealift.travel.schedule import Stop
 
 
 @dataclass(frozen=True, slots=True)

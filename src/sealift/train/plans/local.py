@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from sealift.channel.record.commitment import verify_leaves
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.keys import SecretKey
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
+from sealift.data.schedule.visits import Group, Stop, plan_here
 from sealift.data.schema.card import (
     SEALED_SUFFIX,
     ResourceCard,
@@ -34,9 +35,7 @@ from sealift.train.plans.coverage import Coverage
 from sealift.train.tasks import Workplace
 from sealift.train.tensors import pack_tensors
 from sealift.train.totals import Statistic, check_totals, let_out_totals
-from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import JobSettings
-from sealift.travel.sizing import plan_here
 
 MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
 ReadRows = Callable[[Stop], SharedBuffer]
@@ -61,7 +60,7 @@ def run_local(
     """
     heldout: list[MeasuredRows] = []
     epoch, rule = -1, agreement.output_rule
-    for group in plan_here(agreement.resources, settings):
+    for group in plan_here(agreement.resources, settings.visits):
         measured = _work(agreement, training, group, read_rows)
         if group.purpose == "heldout" and group.epoch != epoch:
             epoch, heldout = group.epoch, []  # an earlier model's numbers say nothing
@@ -121,7 +120,7 @@ def train_local(
         _require_no_approval(agreement)
     training = joint_training(agreement, workplace, settings.training)
     heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
-    plan = plan_here(agreement.resources, settings)
+    plan = plan_here(agreement.resources, settings.visits)
     if trained:
         stops = (stop for group in plan for stop in group.stops)
         coverage = Coverage.of(stops, agreement.data_owners)

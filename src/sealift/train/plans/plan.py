@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sealift.data.schedule.visits import check_buffer
 from sealift.errors import UsageError
 from sealift.release.agreement import About, Agreement
 from sealift.travel.accelerator.rules import check_cargo
-from sealift.travel.schedule import check_buffer
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import check_seconds
 

@@ -13,8 +13,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from sealift.data.schedule.capacity import free_memory_bytes
-from sealift.data.schedule.sharedbuffer import SharedBuffer, overwritten
+from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.errors import JobError, MalformedError, PeerError
 from sealift.train.faults import Fault, explain
 from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone

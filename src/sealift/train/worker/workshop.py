@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, TextIO
 
 from sealift.attest.evidence import Measure, unmeasured
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.sandbox.confine import Confinement

@@ -14,11 +14,11 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sealift.data.schedule.visits import Stop
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import VisitId
 from sealift.travel.accelerator.setup import HostSetup
 from sealift.travel.accelerator.visit import HostedVisit, work_together
-from sealift.travel.schedule import Stop
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.errors import job_failed
 from sealift.travel.visit.lease import SignedLease

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sealift.crypto.sign import Signer
+from sealift.data.schedule.visits import plan_job
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
 from sealift.ids import Role
@@ -26,7 +27,6 @@ from sealift.travel.orchestrator.leases import Granting
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, Tally, Voyage
 from sealift.travel.peers import accelerator_names
-from sealift.travel.schedule import plan_job
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import told_errors
 from sealift.travel.visit.lease import check_seconds
@@ -212,7 +212,7 @@ class Orchestrator:
         self, accelerator: Session, ready: JobReady, outputs: Outputs
     ) -> None:
         resources = self._agreement.agreement.resources
-        plan = plan_job(resources, self._settings, ready.buffer_bytes)
+        plan = plan_job(resources, self._settings.visits, ready.buffer_bytes)
         self._tally.forget_from(ready.position)
         voyage = Voyage(
             plan[ready.position :],

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sealift.crypto.sign import Signer
+from sealift.data.schedule.visits import Stop
 from sealift.errors import PeerError
 from sealift.events import Sink, emit
 from sealift.ids import VisitId
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.orchestrator.roster import Roster
-from sealift.travel.schedule import Stop
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import Lease, sign_lease
 from sealift.travel.visit.messages import (

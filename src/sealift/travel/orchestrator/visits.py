@@ -15,12 +15,12 @@ from enum import StrEnum
 from typing import Final
 
 from sealift.channel.transport.transport import peer_timeout
+from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import PeerError
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
 from sealift.travel.orchestrator.leases import Granting, Offered
 from sealift.travel.orchestrator.roster import Roster
-from sealift.travel.schedule import Group, Stop
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import NEVER_LATER, job_failed, told_errors
 from sealift.travel.visit.messages import (

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from sealift.channel.record.quarantine import scrub as overwrite
-from sealift.data.schedule.sharedbuffer import SharedBuffer, lock_memory
+from sealift.data.schedule.memory import SharedBuffer, lock_memory
 from sealift.errors import UnavailableError
 from sealift.ids import Handle
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, SealiftError, UnavailableError
 from sealift.serve.hosted import (
     MAX_RESTARTS,

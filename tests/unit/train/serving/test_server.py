@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
-from sealift.data.schedule.sharedbuffer import SharedBuffer
+from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import (
     IntegrityError,
     JobError,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from sealift.data.schedule.visits import choose_buffer, say_bytes
 from sealift.errors import UnavailableError
-from sealift.travel.settings import TravelSettings
-from sealift.travel.sizing import choose_buffer, say_bytes
+from sealift.travel.settings import JobSettings, TravelSettings
 from tests.sim.owners import make_consortium
 
 MIB = 1 << 20
@@ -23,7 +23,9 @@ def resources(rows: int, row_bytes: int = 1024) -> list[object]:
 
 
 def choose(free: int, *, rows: int = 1024, **settings: object) -> tuple[int, str]:
-    found = choose_buffer(resources(rows), TravelSettings(**settings), free)  # type: ignore[arg-type]
+    found = choose_buffer(
+        resources(rows), JobSettings(travel=TravelSettings(**settings)).visits, free
+    )  # type: ignore[arg-type]
     return found.buffer_bytes, found.why
 
 

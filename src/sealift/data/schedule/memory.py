@@ -1,9 +1,10 @@
-"""A visit's cargo buffer: an anonymous memory file that a worker can only read.
+"""Memory for rows: how much there is, and a buffer that a worker can only read.
 
-The accelerator maps it for writing once, then seals it: its size is fixed, and nobody
-can map it for writing again. Whoever is handed the descriptor reads exactly the bytes
-that the accelerator placed, and nothing else of its memory.
-Source: memfd_create(2), fcntl(2) F_ADD_SEALS.
+The buffer is an anonymous memory file. The accelerator maps it for writing once, then
+seals it: its size is fixed, and nobody can map it for writing again. Whoever is handed
+the descriptor reads exactly the bytes that the accelerator placed, and nothing else of
+its memory. What is free is read, never guessed.
+Source: memfd_create(2), fcntl(2) F_ADD_SEALS; Linux only.
 """
 
 from __future__ import annotations
@@ -16,12 +17,45 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
+from pathlib import Path
 from typing import Final, Self
 
 from sealift.channel.record.quarantine import scrub
-from sealift.data.schedule.capacity import free_memory_bytes
 from sealift.errors import no_room
 from sealift.ids import Buffer
+
+_MEMINFO: Final = Path("/proc/meminfo")
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_KIB: Final = 1024
+
+
+def free_memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Bytes that this process may still allocate: the machine's, or its group's if less.
+
+    Args:
+        meminfo: The kernel's account; ``MemAvailable`` counts.
+        cgroup: The control group's folder (version 2); without it the machine counts.
+    """
+    return max(0, min([_available(meminfo), *_left_in_group(cgroup)]))
+
+
+def _available(meminfo: Path) -> int:
+    for line in meminfo.read_text("ascii").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * _KIB
+    return 0
+
+
+def _left_in_group(cgroup: Path) -> Iterator[int]:
+    try:
+        limit = (cgroup / "memory.max").read_text("ascii").strip()
+        used = int((cgroup / "memory.current").read_text("ascii"))
+    except (OSError, ValueError):
+        return
+    if limit != "max":
+        yield int(limit) - used
+
 
 _F_SEAL_FUTURE_WRITE: Final = 0x10  # linux/fcntl.h, since Linux 5.1
 _SEALS: Final = (

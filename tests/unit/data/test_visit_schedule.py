@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sealift.data.schedule.visits import Order, Stop, mix_epoch, plan_epoch, plan_job
 from sealift.errors import UsageError
 from sealift.release.agreement import Part, Resource
-from sealift.travel.schedule import Stop, mix_epoch, plan_epoch, plan_job
-from sealift.travel.settings import JobSettings, Order
+from sealift.travel.settings import JobSettings
 from tests.sim.owners import make_consortium
 from tests.sim.settings import job_settings
 
@@ -128,7 +128,7 @@ def size(settings: JobSettings) -> int:
 def test_a_job_visits_every_row_in_every_pass(
     cargo: list[Resource], settings: JobSettings
 ) -> None:
-    plan = plan_job(agreed(cargo), settings, size(settings))
+    plan = plan_job(agreed(cargo), settings.visits, size(settings))
     assert [group.position for group in plan] == list(range(len(plan)))
     assert all(group.stops for group in plan)
     passes = dict.fromkeys((group.purpose, group.epoch) for group in plan)
@@ -166,7 +166,7 @@ def test_ranges_of_a_job_are_equal_or_apart(
     """What the accelerator's counts rest on: the rows of different ranges add up."""
     resources = agreed(cargo)
     shown: dict[str, set[tuple[int, int]]] = {}
-    for group in plan_job(resources, settings, size(settings)):
+    for group in plan_job(resources, settings.visits, size(settings)):
         for stop in group.stops:
             shown.setdefault(stop.resource, set()).add((stop.first_row, stop.rows))
     for item in resources:
