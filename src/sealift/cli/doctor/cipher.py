@@ -7,36 +7,29 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sealift.cli.doctor.probe import GB, Figure, Finding, Probe, measure_rate, say_rate
+from sealift.cli.doctor.probe import GB, Finding, measure_rate, say_rate
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
 from sealift.crypto.library import library_version
 
-TOPIC: Final = "Ciphers"
 _NBYTES: Final = 1 << 20
 _GOOD: Final = 8e9  # below, a core and not a PCIe 4 link is the limit
 _RECORDS: Final = 300  # for each thread
 _TRIES: Final = 3
 _FREE: Final = 1.4
 _SYSTEM: Final = ("libcrypto.so.3", "libcrypto.so.4", "libcrypto.so.1.1")
+_CALLS: Final = {
+    Suite.AES_256_GCM: "EVP_aes_256_gcm",
+    Suite.CHACHA20_POLY1305: "EVP_chacha20_poly1305",
+}
 _FLAGS: Final = ("aes", "pclmulqdq", "avx2", "vaes", "vpclmulqdq", "avx512f")
 
 
-def cipher_probes() -> list[Probe]:
-    """In the order they are looked at."""
-    return [
-        Probe(TOPIC, "the processor's AES", look_at_flags),
-        Probe(TOPIC, "cryptography", look_at_cryptography),
-        Probe(TOPIC, "the system's libcrypto", look_at_system_library),
-        Probe(TOPIC, "two threads", look_at_threads),
-    ]
-
-
-def look_at_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
+def look_at_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[Finding]:
     """AES instructions of the processor."""
     try:
         lines = cpuinfo.read_text().splitlines()
@@ -45,84 +38,72 @@ def look_at_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
     named = [line.split(":", 1)[1].split() for line in lines if "flags" in line[:8]]
     has = {flag: flag in (named[0] if named else ()) for flag in _FLAGS}
     wide = has["vaes"] and has["vpclmulqdq"]
-    return [
-        Finding(
-            "AES instructions",
-            ", ".join(flag for flag in _FLAGS if has[flag]) or "none are named",
-            "wide AES (VAES): several blocks an instruction"
-            if wide
-            else "one block an instruction at most: a quarter of what VAES gives",
-            "" if wide else "A newer processor seals faster than anything set here",
-            "good" if wide else "limits",
-            dict(has),
-        )
-    ]
-
-
-def look_at_cryptography() -> list[Finding]:
-    """The library that seals here, both suites."""
-    return [_own(suite) for suite in Suite]
-
-
-def look_at_system_library(names: tuple[str, ...] = _SYSTEM) -> list[Finding]:
-    """The system's libcrypto, if there is one; Sealift does not use it."""
-    found = _load(names)
-    if found is None:
-        meaning = "nothing is lost: Sealift brings its own"
-        return [Finding("system libcrypto", "none", meaning)]
-    version = ctypes.cast(found.OpenSSL_version(0), ctypes.c_char_p).value or b""
-    name = " ".join(version.decode("ascii", "replace").split()[:2])
-    return [
-        _system(found, name, suite, call)
-        for suite, call in (
-            (Suite.AES_256_GCM, "EVP_aes_256_gcm"),
-            (Suite.CHACHA20_POLY1305, "EVP_chacha20_poly1305"),
-        )
-    ]
-
-
-def look_at_threads() -> list[Finding]:
-    """Whether sealing leaves the interpreter: two threads against one."""
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2:
-        return [Finding("two threads", "one core only", "cannot be told here")]
-    gain = max(_sealed_by(2) / _sealed_by(1) for _ in range(_TRIES))
-    free = gain > _FREE
-    return [
-        Finding(
-            "two threads",
-            f"{gain:.2f} times as much as one",
-            "sealing leaves the interpreter: records are sealed side by side"
-            if free
-            else "threads wait for each other, or others use the cores",
-            "" if free else "Use cryptography >= 50; look at what else is running",
-            "good" if free else "limits",
-            {"gain": round(gain, 3), "cores": cores},
-        )
-    ]
-
-
-def _own(suite: Suite) -> Finding:
-    rate = measure_rate(_sealing(suite), _NBYTES)
-    # ChaCha20 is for data that is sealed once; no core is fast at it.
-    slow = rate < _GOOD and suite is Suite.AES_256_GCM
-    return Finding(
-        _name(suite),
-        f"{say_rate(rate)} a core, {library_version()}",
-        f"a core seals what a link of {8 * rate / GB:.0f} Gbit/s takes",
-        "Use a processor with VAES; seal on several cores, or ahead" if slow else "",
-        "limits" if slow else "good",
-        {"bytes_per_s": round(rate), "record_bytes": _NBYTES},
+    yield Finding(
+        "AES instructions",
+        ", ".join(flag for flag in _FLAGS if has[flag]) or "none are named",
+        "wide AES (VAES): several blocks an instruction"
+        if wide
+        else "one block an instruction at most: a quarter of what VAES gives",
+        "" if wide else "A newer processor seals faster than anything set here",
+        "good" if wide else "limits",
+        dict(has),
     )
 
 
-def _system(library: ctypes.CDLL, name: str, suite: Suite, call: str) -> Finding:
-    rate = measure_rate(_system_sealing(library, call), _NBYTES)
-    figures: dict[str, Figure] = {"bytes_per_s": round(rate), "library": name}
-    said = f"{say_rate(rate)} a core, system {name}"
-    meaning = "for comparison: Sealift does not use it"
-    return Finding(
-        f"{_name(suite)} of the system", said, meaning, figures=dict(figures)
+def look_at_cryptography() -> Iterator[Finding]:
+    """The library that seals here, both suites."""
+    for suite in Suite:
+        rate = measure_rate(_sealing(suite), _NBYTES)
+        # ChaCha20 is for data that is sealed once; no core is fast at it.
+        slow = rate < _GOOD and suite is Suite.AES_256_GCM
+        yield Finding(
+            _name(suite),
+            f"{say_rate(rate)} a core, {library_version()}",
+            f"a core seals what a link of {8 * rate / GB:.0f} Gbit/s takes",
+            "Use a processor with VAES; seal on several cores, or ahead"
+            if slow
+            else "",
+            "limits" if slow else "good",
+            {"bytes_per_s": round(rate), "record_bytes": _NBYTES},
+        )
+
+
+def look_at_system_library(names: tuple[str, ...] = _SYSTEM) -> Iterator[Finding]:
+    """The system's libcrypto, if there is one; Sealift does not use it."""
+    library = _load(names)
+    if library is None:
+        meaning = "nothing is lost: Sealift brings its own"
+        yield Finding("system libcrypto", "none", meaning)
+        return
+    version = ctypes.cast(library.OpenSSL_version(0), ctypes.c_char_p).value or b""
+    name = " ".join(version.decode("ascii", "replace").split()[:2])
+    for suite, call in _CALLS.items():
+        rate = measure_rate(_system_sealing(library, call), _NBYTES)
+        yield Finding(
+            f"{_name(suite)} of the system",
+            f"{say_rate(rate)} a core, system {name}",
+            "for comparison: Sealift does not use it",
+            figures={"bytes_per_s": round(rate), "library": name},
+        )
+
+
+def look_at_threads() -> Iterator[Finding]:
+    """Whether sealing leaves the interpreter: two threads against one."""
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        yield Finding("two threads", "one core only", "cannot be told here")
+        return
+    gain = max(_sealed_by(2) / _sealed_by(1) for _ in range(_TRIES))
+    free = gain > _FREE
+    yield Finding(
+        "two threads",
+        f"{gain:.2f} times as much as one",
+        "sealing leaves the interpreter: records are sealed side by side"
+        if free
+        else "threads wait for each other, or others use the cores",
+        "" if free else "Use cryptography >= 50; look at what else is running",
+        "good" if free else "limits",
+        {"gain": round(gain, 3), "cores": cores},
     )
 
 

@@ -8,12 +8,11 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from sealift.cli.doctor.cipher import cipher_probes
-from sealift.cli.doctor.gpu import gpu_probes
-from sealift.cli.doctor.host import host_probes
+from sealift.cli.doctor import cipher, gpu, host
 from sealift.cli.doctor.probe import Finding, Probe, State
 from sealift.errors import UnavailableError
 from sealift.release.visible import visible
@@ -69,14 +68,32 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UnavailableError: code ``doctor-requires``, after everything was printed.
     """
-    probes = [*host_probes(args.folder), *cipher_probes(), *gpu_probes()]
-    found = look(probes, sys.stderr)
+    found = look(probes(args.folder), sys.stderr)
     if args.json:
         print(to_json(found))
     else:
         print(to_text(found, colours=_wants_colours(sys.stdout)))
     require(found, args.require)
     return 0
+
+
+def probes(folder: Path) -> list[Probe]:
+    """All of them, in the order they are looked at; ``folder`` is where the disk is."""
+    return [
+        Probe("Machine", "cores and memory", host.look_at_machine),
+        Probe("Copies", "memory", host.look_at_copies),
+        Probe("Copies", "a private memory file", host.look_at_memfd),
+        Probe("Machine", "the disk", partial(host.look_at_disk, folder)),
+        Probe("Protection", "the sandbox", host.look_at_sandbox),
+        Probe("Protection", "TPM and TEE", host.look_at_devices),
+        Probe("Ciphers", "the processor's AES", cipher.look_at_flags),
+        Probe("Ciphers", "cryptography", cipher.look_at_cryptography),
+        Probe("Ciphers", "the system's libcrypto", cipher.look_at_system_library),
+        Probe("Ciphers", "two threads", cipher.look_at_threads),
+        Probe("GPU", "the GPU", gpu.look_at_gpu),
+        Probe("GPU", "confidential computing", gpu.look_at_protection),
+        Probe("GPU", "the kernel compiler", gpu.look_at_compilers),
+    ]
 
 
 def look(probes: Sequence[Probe], talk: TextIO) -> Found:
@@ -100,14 +117,17 @@ def to_json(found: Found) -> str:
 
 def to_text(found: Found, *, colours: bool) -> str:
     """Findings by topic; without colours for whatever is no terminal."""
-    topics = list(dict.fromkeys(topic for topic, _ in found))
     blocks = []
-    for topic in topics:
+    for topic in dict.fromkeys(topic for topic, _ in found):
         lines = [_paint(topic, "1", colours)]
-        for _, each in (pair for pair in found if pair[0] == topic):
+        for each in (finding for its, finding in found if its == topic):
             lines += _lines(each, colours)
         blocks.append("\n".join(lines))
-    return "\n\n".join((*blocks, _summary(found)))
+    summary = []
+    for said, state in (("limits here", "limits"), ("not here", "missing")):
+        names = ", ".join(each.name for _, each in found if each.state == state)
+        summary.append(textwrap.fill(f"{said}: {names or 'nothing'}", WIDTH))
+    return "\n\n".join((*blocks, "\n".join(summary)))
 
 
 def require(found: Found, names: Sequence[str]) -> None:
@@ -118,20 +138,13 @@ def require(found: Found, names: Sequence[str]) -> None:
     """
     for name in names:
         wanted = REQUIRED[name]
-        good = any(each.name == wanted and _is_good(name, each) for _, each in found)
-        if not good:
-            said = [each.found for _, each in found if each.name == wanted]
+        asked = [each for _, each in found if each.name == wanted]
+        if not any(each.state == "good" for each in asked):
             raise UnavailableError(
                 f"this machine lacks what --require {name} asks for",
-                why=said[0] if said else "it was not found",
+                why=asked[0].found if asked else "it was not found",
                 code="doctor-requires",
             )
-
-
-def _is_good(name: str, finding: Finding) -> bool:
-    return finding.state == "good" and (
-        name != "cc" or finding.figures.get("confidential") is True
-    )
 
 
 def _lines(finding: Finding, colours: bool) -> list[str]:
@@ -147,16 +160,6 @@ def _lines(finding: Finding, colours: bool) -> list[str]:
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH - _INDENT - 2)
-
-
-def _summary(found: Found) -> str:
-    limits = [each.name for _, each in found if each.state == "limits"]
-    missing = [each.name for _, each in found if each.state == "missing"]
-    lines = [
-        f"limits here: {', '.join(limits) or 'nothing'}",
-        f"not here: {', '.join(missing) or 'nothing'}",
-    ]
-    return "\n".join(textwrap.fill(line, WIDTH) for line in lines)
 
 
 def _paint(text: str, colour: str, colours: bool) -> str:

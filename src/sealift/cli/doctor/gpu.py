@@ -7,7 +7,8 @@ said here is what the engine does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sealift.channel.cuda.bindings import open_driver
@@ -17,109 +18,98 @@ from sealift.channel.cuda.driver import Driver, told
 from sealift.channel.cuda.pinned import PinnedBlock, PinnedTruth, prove_pinned
 from sealift.channel.cuda.staging import HostBlock, host_block
 from sealift.channel.select import shows_gpu
-from sealift.cli.doctor.probe import Finding, Probe, say_rate, say_time
+from sealift.cli.doctor.probe import Figure, Finding, say_rate, say_time
 from sealift.errors import SealiftError, UnavailableError
 
-TOPIC: Final = "GPU"
 _NBYTES: Final = 64 << 20
 _REPEATS: Final = 5
 _SMALL: Final = 64
 _CROSSINGS: Final = 200
 
 
-def gpu_probes(open_gpu: Callable[[], Driver] = open_driver) -> list[Probe]:
-    """In the order they are looked at."""
-    return [
-        Probe(TOPIC, "the GPU", lambda: look_at_gpu(open_gpu)),
-        Probe(TOPIC, "confidential computing", look_at_protection),
-        Probe(TOPIC, "the kernel compiler", look_at_compilers),
-    ]
-
-
-def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> list[Finding]:
+def look_at_gpu(open_gpu: Callable[[], Driver] = open_driver) -> Iterator[Finding]:
     """The GPU, if it can be opened: what it is, pinned memory, rates, toll."""
     try:
         driver = open_gpu()
     except UnavailableError as error:
-        return [_no_gpu(error)]
+        there = shows_gpu()
+        yield Finding(
+            "GPU",
+            f"none that can be used: {error.why or error.what}",
+            "records are opened by this host's cores",
+            error.fix if there else "",
+            "limits" if there else "missing",
+            {"there": there, "error": error.code},
+        )
+        return
     try:
         with told():
-            return _measured(driver)
+            truth = prove_pinned(driver)
+            found = [_named(driver), _pinned(truth)]
+            found += [_rates(driver, truth.proven), _toll(driver, truth.proven)]
+        yield from found
     except SealiftError as error:
         state = f"it failed while it was measured ({error})"
-        return [Finding("GPU", state, state="limits", figures={"error": error.code})]
+        yield Finding("GPU", state, state="limits", figures={"error": error.code})
     finally:
         driver.close()
 
 
 def look_at_protection(
     read: Callable[[], GpuProtection] = read_protection,
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """What NVML says of confidential computing."""
-    found = read()
-    figures = {
+    found, name = read(), "GPU protection"
+    figures: dict[str, Figure] = {
         "confidential": found.confidential,
         "devtools": found.devtools,
         "multi_gpu": found.multi_gpu,
         "accepts_work": found.accepts_work,
     }
+    mode = f"multi-GPU mode {found.multi_gpu}"
     if found.confidential is None:
         said = f"unknown: {found.why}"
-        return [Finding("GPU protection", said, state="missing", figures=dict(figures))]
-    return [_protection(found, dict(figures))]
+        yield Finding(name, said, state="missing", figures=figures)
+    elif not found.confidential:
+        meaning = "the bus carries keys as they are; who administers the host sees all"
+        yield Finding(name, f"CC off, {mode}", meaning, figures=figures)
+    else:
+        weak = found.devtools or not found.accepts_work
+        said = f"CC on{', debug tools let in' if found.devtools else ''}, {mode}"
+        if found.accepts_work is False:
+            said += ", accepts no work yet"
+        advice = "Debug tools off; attest, then `nvidia-smi conf-compute -srs 1`"
+        yield Finding(
+            name,
+            said,
+            "the host is kept out; every crossing is encrypted and costs",
+            advice if weak else "",
+            "limits" if weak else "good",
+            figures,
+        )
 
 
-def look_at_compilers(find: Callable[[], Any] = installed_compilers) -> list[Finding]:
+def look_at_compilers(
+    find: Callable[[], Any] = installed_compilers,
+) -> Iterator[Finding]:
     """What compiles the kernels at first use."""
-    versions = [each.version for each in find()]
-    if not versions:
+    said, name = ", ".join(each.version for each in find()), "kernel compiler"
+    if said:
+        meaning = "the kernels are compiled at first use, and kept"
+        yield Finding(name, said, meaning, state="good", figures={"compilers": said})
+    else:
         advice = "pip install 'sealift[cuda]' brings NVRTC"
         meaning = "the kernels of the GPU engine cannot be made here"
-        return [Finding("kernel compiler", "none", meaning, advice, "missing")]
-    said = ", ".join(versions)
-    meaning = "the kernels are compiled at first use, and kept"
-    return [Finding("kernel compiler", said, meaning, "", "good", {"compilers": said})]
+        yield Finding(name, "none", meaning, advice, "missing")
 
 
-def _no_gpu(error: UnavailableError) -> Finding:
-    there = shows_gpu()
-    return Finding(
-        "GPU",
-        f"none that can be used: {error.why or error.what}",
-        "records are opened by this host's cores",
-        error.fix if there else "",
-        "limits" if there else "missing",
-        {"there": there, "error": error.code},
-    )
-
-
-def _protection(found: GpuProtection, figures: dict[str, Any]) -> Finding:
-    mode = f"multi-GPU mode {found.multi_gpu}"
-    if not found.confidential:
-        meaning = "the bus carries keys as they are; who administers the host sees all"
-        return Finding("GPU protection", f"CC off, {mode}", meaning, figures=figures)
-    weak = found.devtools or not found.accepts_work
-    said = f"CC on{', debug tools let in' if found.devtools else ''}, {mode}"
-    if found.accepts_work is False:
-        said += ", accepts no work yet"
-    advice = "Debug tools off; attest, then `nvidia-smi conf-compute -srs 1`"
-    return Finding(
-        "GPU protection",
-        said,
-        "the host is kept out; every crossing is encrypted and costs",
-        advice if weak else "",
-        "limits" if weak else "good",
-        figures,
-    )
-
-
-def _measured(driver: Driver) -> list[Finding]:
+def _named(driver: Driver) -> Finding:
     facts = driver.facts
-    what = Finding(
+    major, minor = facts.capability
+    return Finding(
         "GPU",
         f"{facts.name}, {facts.memory_bytes / 2**30:.0f} GiB, compute capability "
-        f"{facts.capability[0]}.{facts.capability[1]}, CUDA {facts.driver // 1000}."
-        f"{facts.driver % 1000 // 10}",
+        f"{major}.{minor}, CUDA {facts.driver // 1000}.{facts.driver % 1000 // 10}",
         "" if facts.real else "no GPU: a stand-in of the tests",
         state="good",
         figures={
@@ -129,8 +119,6 @@ def _measured(driver: Driver) -> list[Finding]:
             "multiprocessors": facts.multiprocessors,
         },
     )
-    truth = prove_pinned(driver)
-    return [what, _pinned(truth), *_rates(driver, truth), _toll(driver, truth)]
 
 
 def _pinned(truth: PinnedTruth) -> Finding:
@@ -144,71 +132,64 @@ def _pinned(truth: PinnedTruth) -> Finding:
     )
 
 
-def _rates(driver: Driver, truth: PinnedTruth) -> list[Finding]:
+def _rates(driver: Driver, pinned: bool) -> Finding:
     """Both ways, from memory as it is proven."""
-    block = host_block(driver, _NBYTES, pinned=truth.proven)
-    device, stream = driver.allocate(_NBYTES), driver.stream()
-    try:
-        up = _best(lambda: _crossing(driver, block, device, stream, _NBYTES, up=True))
-        down = _best(
-            lambda: _crossing(driver, block, device, stream, _NBYTES, up=False)
-        )
-    finally:
-        driver.free(device)
-        driver.release(stream)
-        block.close()
-    return [
-        Finding(
-            "to and from the GPU",
-            f"{say_rate(_NBYTES / up)} there, {say_rate(_NBYTES / down)} back",
-            "no transfer to this GPU is faster",
-            figures={
-                "h2d_bytes_per_s": round(_NBYTES / up),
-                "d2h_bytes_per_s": round(_NBYTES / down),
-                "pinned": isinstance(block, PinnedBlock),
-            },
-        )
-    ]
-
-
-def _toll(driver: Driver, truth: PinnedTruth) -> Finding:
-    """What a crossing costs before its first byte."""
-    block = host_block(driver, _SMALL, pinned=truth.proven)
-    device, stream = driver.allocate(_SMALL), driver.stream()
-    try:
-        start = time.perf_counter()
-        for _ in range(_CROSSINGS):
-            _crossing(driver, block, device, stream, _SMALL, up=True)
-        each = (time.perf_counter() - start) / _CROSSINGS
-    finally:
-        driver.free(device)
-        driver.release(stream)
-        block.close()
+    with _crossing(driver, _NBYTES, pinned) as (block, cross):
+        up_s, down_s = (_best_s(cross, up, 1, _REPEATS) for up in (True, False))
+        is_pinned = isinstance(block, PinnedBlock)
+    up, down = (round(_NBYTES / spent_s) for spent_s in (up_s, down_s))
     return Finding(
-        "toll of a crossing",
-        say_time(each),
-        "what 64 bytes cost, waited for; small tensors are packed into one crossing",
-        figures={"toll_s": round(each, 9)},
+        "to and from the GPU",
+        f"{say_rate(up)} there, {say_rate(down)} back",
+        "no transfer to this GPU is faster",
+        figures={"h2d_bytes_per_s": up, "d2h_bytes_per_s": down, "pinned": is_pinned},
     )
 
 
+def _toll(driver: Driver, pinned: bool) -> Finding:
+    """What a crossing costs before its first byte."""
+    with _crossing(driver, _SMALL, pinned) as (_, cross):
+        each_s = _best_s(cross, True, _CROSSINGS, 1) / _CROSSINGS
+    return Finding(
+        "toll of a crossing",
+        say_time(each_s),
+        "what 64 bytes cost, waited for; small tensors are packed into one crossing",
+        figures={"toll_s": round(each_s, 9)},
+    )
+
+
+@contextmanager
 def _crossing(
-    driver: Driver, block: HostBlock, device: int, stream: Any, nbytes: int, *, up: bool
-) -> None:
-    event = driver.event()
-    if up:
-        driver.copy_to_device(device, block.address, nbytes, stream)
-    else:
-        driver.copy_to_host(block.address, device, nbytes, stream)
-    driver.record(event, stream)
-    driver.synchronize(event)
-    driver.release(event)
+    driver: Driver, nbytes: int, pinned: bool
+) -> Iterator[tuple[HostBlock, Callable[[bool], None]]]:
+    """Memory at both ends, and a copy there (true) or back that is waited for."""
+    block = host_block(driver, nbytes, pinned=pinned)
+    device, stream = driver.allocate(nbytes), driver.stream()
+
+    def cross(up: bool) -> None:
+        event = driver.event()
+        if up:
+            driver.copy_to_device(device, block.address, nbytes, stream)
+        else:
+            driver.copy_to_host(block.address, device, nbytes, stream)
+        driver.record(event, stream)
+        driver.synchronize(event)
+        driver.release(event)
+
+    try:
+        yield block, cross
+    finally:
+        driver.free(device)
+        driver.release(stream)
+        block.close()
 
 
-def _best(step: Callable[[], None]) -> float:
+def _best_s(cross: Callable[[bool], None], up: bool, times: int, repeats: int) -> float:
+    """Seconds of so many crossings, the best of some repeats."""
     took = []
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         start = time.perf_counter()
-        step()
+        for _ in range(times):
+            cross(up)
         took.append(time.perf_counter() - start)
     return min(took)

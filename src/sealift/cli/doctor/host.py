@@ -9,17 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from sealift.cli.doctor.probe import Finding, Probe, measure_rate, say_rate, say_time
+from sealift.cli.doctor.probe import Figure, Finding, measure_rate, say_rate, say_time
 
-MACHINE: Final = "Machine"
-COPIES: Final = "Copies"
-PROTECTION: Final = "Protection"
 _BULK: Final = 32 << 20
 _SLOT: Final = 1 << 20
 _SYNCS: Final = 12
@@ -46,19 +43,7 @@ _DEVICES: Final = {
 }
 
 
-def host_probes(folder: Path) -> list[Probe]:
-    """In the order they are looked at; ``folder`` is where the disk is tried."""
-    return [
-        Probe(MACHINE, "cores and memory", look_at_machine),
-        Probe(COPIES, "memory", look_at_copies),
-        Probe(COPIES, "a private memory file", look_at_memfd),
-        Probe(MACHINE, "the disk", lambda: look_at_disk(folder)),
-        Probe(PROTECTION, "the sandbox", look_at_sandbox),
-        Probe(PROTECTION, "TPM and TEE", look_at_devices),
-    ]
-
-
-def look_at_machine() -> list[Finding]:
+def look_at_machine() -> Iterator[Finding]:
     """Cores this process may use, and memory."""
     cores = len(os.sched_getaffinity(0))
     page = os.sysconf("SC_PAGE_SIZE")
@@ -66,62 +51,57 @@ def look_at_machine() -> list[Finding]:
     free = page * os.sysconf("SC_AVPHYS_PAGES")
     busy = os.getloadavg()[0]
     crowded = busy > cores
-    return [
-        Finding(
-            "cores",
-            f"{cores}, load {busy:.1f}",
-            "others use them now: rates below are too low" if crowded else "",
-            "Look again when the machine is quiet" if crowded else "",
-            "limits" if crowded else "fact",
-            {"cores": cores, "load_1min": round(busy, 2)},
-        ),
-        Finding(
-            "memory",
-            f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB unused",
-            figures={"memory_bytes": total, "unused_bytes": free},
-        ),
-    ]
+    yield Finding(
+        "cores",
+        f"{cores}, load {busy:.1f}",
+        "others use them now: rates below are too low" if crowded else "",
+        "Look again when the machine is quiet" if crowded else "",
+        "limits" if crowded else "fact",
+        {"cores": cores, "load_1min": round(busy, 2)},
+    )
+    yield Finding(
+        "memory",
+        f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB unused",
+        figures={"memory_bytes": total, "unused_bytes": free},
+    )
 
 
-def look_at_copies() -> list[Finding]:
+def look_at_copies() -> Iterator[Finding]:
     """Copies within memory, large and in a cache."""
     source, target = bytearray(os.urandom(_SLOT) * 32), bytearray(_BULK)
     bulk = measure_rate(_copying(source, target, _BULK), _BULK)
     slot = measure_rate(_copying(source, target, _SLOT), _SLOT)
-    return [
-        Finding(
-            "memcpy",
-            f"{say_rate(bulk)} over 32 MiB, {say_rate(slot)} over 1 MiB again and again",
-            "no transfer through this host's memory is faster than the first figure",
-            figures={"bulk_bytes_per_s": round(bulk), "slot_bytes_per_s": round(slot)},
-        )
-    ]
+    yield Finding(
+        "memcpy",
+        f"{say_rate(bulk)} over 32 MiB, {say_rate(slot)} over 1 MiB again and again",
+        "no transfer through this host's memory is faster than the first figure",
+        figures={"bulk_bytes_per_s": round(bulk), "slot_bytes_per_s": round(slot)},
+    )
 
 
-def look_at_memfd() -> list[Finding]:
+def look_at_memfd() -> Iterator[Finding]:
     """Slots of an anonymous memory file, as two processes of one host use them."""
     try:
         descriptor = os.memfd_create("sealift-doctor")
     except (AttributeError, OSError) as error:
         why = f"none ({error})"
-        return [Finding("memory file", why, "transfers go over TCP", state="missing")]
+        yield Finding("memory file", why, "transfers go over TCP", state="missing")
+        return
     try:
         os.ftruncate(descriptor, 8 * _SLOT)
         with mmap.mmap(descriptor, 8 * _SLOT, flags=mmap.MAP_SHARED) as shared:
             rate = _slot_rate(shared)
     finally:
         os.close(descriptor)
-    return [
-        Finding(
-            "memory file",
-            f"{say_rate(rate)} into 8 slots of 1 MiB and out again",
-            "what a transfer between two processes of this host can reach",
-            figures={"bytes_per_s": round(rate)},
-        )
-    ]
+    yield Finding(
+        "memory file",
+        f"{say_rate(rate)} into 8 slots of 1 MiB and out again",
+        "what a transfer between two processes of this host can reach",
+        figures={"bytes_per_s": round(rate)},
+    )
 
 
-def look_at_disk(folder: Path) -> list[Finding]:
+def look_at_disk(folder: Path) -> Iterator[Finding]:
     """How long a broker's log entry takes to be safe."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -129,55 +109,51 @@ def look_at_disk(folder: Path) -> list[Finding]:
     except OSError as error:
         why = f"cannot write in {folder}: {error.strerror}"
         advice = "Name another folder with --folder"
-        return [Finding("fsync", why, advice=advice, state="missing")]
+        yield Finding("fsync", why, advice=advice, state="missing")
+        return
     typical, worst = median(took), max(took)
     slow = typical > _SLOW_SYNC_S
-    return [
-        Finding(
-            "fsync",
-            f"{say_time(typical)}, slowest {say_time(worst)}",
-            "every release of a key waits for one",
-            "Put vaults and logs on another disk" if slow else "",
-            "limits" if slow else "good",
-            {"median_s": round(typical, 6), "worst_s": round(worst, 6)},
-        )
-    ]
+    yield Finding(
+        "fsync",
+        f"{say_time(typical)}, slowest {say_time(worst)}",
+        "every release of a key waits for one",
+        "Put vaults and logs on another disk" if slow else "",
+        "limits" if slow else "good",
+        {"median_s": round(typical, 6), "worst_s": round(worst, 6)},
+    )
 
 
-def look_at_sandbox(works: Callable[[str], bool] | None = None) -> list[Finding]:
+def look_at_sandbox(works: Callable[[str], bool] | None = None) -> Iterator[Finding]:
     """What a recipe's process can be confined with."""
     works = works or _works
     found = [part for part in _PARTS if works(part)]
     enough = "seccomp" in found and len(found) > 1
-    return [
-        Finding(
-            "sandbox",
-            "+".join(found) or "none",
-            "recipes run confined" if enough else "recipes cannot be confined here",
-            "" if enough else "Allow user namespaces, or use a kernel with Landlock",
-            "good" if enough else "limits",
-            {part: part in found for part in _PARTS},
-        )
-    ]
-
-
-def look_at_devices() -> list[Finding]:
-    """What this machine could prove itself with."""
-    return [_device(name, *about) for name, about in _DEVICES.items()]
-
-
-def _device(name: str, path: str, meaning: str) -> Finding:
-    if not Path(path).exists():
-        return Finding(name, f"no {path}", state="missing", figures={"there": False})
-    usable = os.access(path, os.R_OK | os.W_OK)
-    return Finding(
-        name,
-        path if usable else f"{path}, but not for this user",
-        meaning,
-        "" if usable else f"Let this user open {path}",
-        "good" if usable else "limits",
-        {"there": True, "usable": usable},
+    yield Finding(
+        "sandbox",
+        "+".join(found) or "none",
+        "recipes run confined" if enough else "recipes cannot be confined here",
+        "" if enough else "Allow user namespaces, or use a kernel with Landlock",
+        "good" if enough else "limits",
+        {part: part in found for part in _PARTS},
     )
+
+
+def look_at_devices() -> Iterator[Finding]:
+    """What this machine could prove itself with."""
+    for name, (path, meaning) in _DEVICES.items():
+        if not Path(path).exists():
+            absent: dict[str, Figure] = {"there": False}
+            yield Finding(name, f"no {path}", state="missing", figures=absent)
+            continue
+        usable = os.access(path, os.R_OK | os.W_OK)
+        yield Finding(
+            name,
+            path if usable else f"{path}, but not for this user",
+            meaning,
+            "" if usable else f"Let this user open {path}",
+            "good" if usable else "limits",
+            {"there": True, "usable": usable},
+        )
 
 
 def _works(part: str) -> bool:

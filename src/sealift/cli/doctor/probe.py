@@ -6,7 +6,7 @@ Used by `sealift doctor`. A thing that is missing is a finding, never an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final, Literal
@@ -57,7 +57,7 @@ class Probe:
 
     topic: str
     label: str
-    look: Callable[[], list[Finding]]
+    look: Callable[[], Iterable[Finding]]
 
 
 def measure_rate(
