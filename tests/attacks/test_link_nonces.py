@@ -12,8 +12,9 @@ import pytest
 
 from sealift.channel.link.ahead import AheadFeeder, SealAhead
 from sealift.channel.link.announcement import LinkMode
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
+from sealift.channel.link.keys import LinkKeys
 from sealift.channel.link.send import LinkSender
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer
 from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import Aead
@@ -54,7 +55,7 @@ def repeats(used):
 
 def test_what_is_sealed_again_after_a_discard_has_new_nonces():
     backend = Recording()
-    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend.cipher))
+    sealer = FrameSealer(SecretKey.generate(), options=StreamOptions(backend.cipher))
     seal_some(sealer)
     sealer.rewind(1)
     seal_some(sealer)
@@ -65,7 +66,7 @@ def test_what_is_sealed_again_after_a_discard_has_new_nonces():
 def test_a_sealer_that_rewinds_its_sequence_too_is_caught():
     # The mutant: what rewinding both counters would do.
     backend = Recording()
-    sealer = LinkSealer(SecretKey.generate(), options=StreamOptions(backend.cipher))
+    sealer = FrameSealer(SecretKey.generate(), options=StreamOptions(backend.cipher))
     seal_some(sealer)
     sealer.rewind(1)
     sealer._sequence = 1
@@ -77,11 +78,11 @@ def test_a_restart_never_goes_on_where_it_was():
     # The base key is stored (a checkpoint, a session export); the stream's key is not.
     backend, base = Recording(), SecretKey.generate()
     for _ in range(3):
-        seal_some(LinkSealer(base, options=StreamOptions(backend.cipher)))
+        seal_some(FrameSealer(base, options=StreamOptions(backend.cipher)))
     assert repeats(backend.used) == 0
     fixed = StreamOptions(backend.cipher, random_bytes=bytes)
     for _ in range(2):  # the control: without fresh randomness it would
-        seal_some(LinkSealer(base, options=fixed))
+        seal_some(FrameSealer(base, options=fixed))
     assert repeats(backend.used) == 3
 
 
@@ -103,14 +104,14 @@ def test_live_and_forwarded_transfers_share_no_nonce():
 
 
 def test_a_crossing_tag_that_spends_no_sequence_is_caught(monkeypatch):
-    real = LinkSealer.bind
+    real = FrameSealer.bind
 
     def repeating(self, bound, frame):
         sequence = self._sequence
         real(self, bound, frame)
         self._sequence = sequence
 
-    monkeypatch.setattr(LinkSealer, "bind", repeating)
+    monkeypatch.setattr(FrameSealer, "bind", repeating)
     assert repeats(nonces_of_live_and_forwarded_transfers()) > 0
 
 
@@ -118,7 +119,7 @@ def test_a_crossing_tag_that_spends_no_sequence_is_caught(monkeypatch):
 def test_a_sealer_cannot_be_copied_or_saved(attempt):
     # Copying and saving ask for the same (``__reduce_ex__``).
     with pytest.raises(UsageError, match="copied or saved"):
-        attempt(LinkSealer(SecretKey.generate()))
+        attempt(FrameSealer(SecretKey.generate()))
 
 
 def in_a_child(call):

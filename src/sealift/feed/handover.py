@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.link.announcement import parse_mode
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES
 from sealift.channel.record.header import check_record_bytes
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.ring import CONTROL_BYTES, SLOT_HEAD_BYTES

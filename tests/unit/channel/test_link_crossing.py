@@ -15,14 +15,10 @@ from sealift.channel.link.crossing import (
     ends_of,
     fill_frame,
 )
-from sealift.channel.link.keys import (
-    FRAME_EXTRA_BYTES,
-    LinkKeys,
-    LinkOpener,
-    LinkSealer,
-)
+from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer
 from sealift.crypto.aead import Suite
 from sealift.crypto.keys import SecretKey
 from sealift.errors import (
@@ -44,7 +40,7 @@ FRAME_BYTES = 64 + FORWARDED_EXTRA_BYTES
 @pytest.fixture(params=list(Suite), ids=lambda suite: suite.name)
 def ends(request):
     key, engine = SecretKey.generate(), HostDevice(threads=1)
-    sealer = LinkSealer(key, suite=request.param, context=b"job")
+    sealer = FrameSealer(key, suite=request.param, context=b"job")
     opener = LinkOpener(key, sealer.header_bytes, engine, context=b"job")
     yield sealer, opener
     engine.close()
@@ -117,7 +113,7 @@ def test_a_crossing_tag_is_taken_once_and_in_its_turn(ends):
 @pytest.mark.parametrize("context", [b"", b"another job"])
 def test_another_context_is_another_crossing(context):
     key, engine = SecretKey.generate(), HostDevice(threads=1)
-    sealer = LinkSealer(key, context=b"job")
+    sealer = FrameSealer(key, context=b"job")
     opener = LinkOpener(key, sealer.header_bytes, engine, context=context)
     with pytest.raises(AuthenticationError):
         verify(opener, crossing(sealer))

@@ -221,13 +221,13 @@ def test_a_sender_whose_peer_is_gone_has_forgotten_its_keys(monkeypatch):
     from sealift.channel.link import send as linksend
 
     made = []
-    real = linksend.LinkSealer
+    real = linksend.FrameSealer
 
     def noting(*given, **named):
         made.append(real(*given, **named))
         return made[-1]
 
-    monkeypatch.setattr(linksend, "LinkSealer", noting)
+    monkeypatch.setattr(linksend, "FrameSealer", noting)
     here, there = memfd_pair(slot_bytes=64)  # too small for a header
     with pytest.raises(SealiftError):
         LinkSender(here, LinkKeys(SecretKey.generate(), SecretKey.generate()))

@@ -22,12 +22,8 @@ from typing import Final, NamedTuple
 from sealift.channel.device.device import DeviceEngine, DeviceKey, RecordPlace
 from sealift.channel.device.keys import DeviceKeys
 from sealift.channel.link.announcement import Announcement
-from sealift.channel.link.keys import (
-    FRAME_EXTRA_BYTES,
-    LinkOpener,
-    LinkSealer,
-    wrong_length,
-)
+from sealift.channel.link.keys import LinkOpener
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
 from sealift.channel.record.header import StreamHeader
 from sealift.channel.record.record import RecordKeys, verify_header_key
 from sealift.channel.record.trailer import PREFIX_BYTES
@@ -82,7 +78,7 @@ def bound(announced: Announcement, index: int, unit_bytes: int, tag: bytes) -> b
 
 
 def fill_frame(
-    sealer: LinkSealer,
+    sealer: FrameSealer,
     announced: Announcement,
     index: int,
     record: Buffer,

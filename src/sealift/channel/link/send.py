@@ -25,7 +25,8 @@ from sealift.channel.link.announcement import (
     parse_hello,
 )
 from sealift.channel.link.crossing import FORWARDED_EXTRA_BYTES, fill_frame
-from sealift.channel.link.keys import FRAME_EXTRA_BYTES, LinkKeys, LinkSealer
+from sealift.channel.link.keys import LinkKeys
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer
 from sealift.channel.record.header import (
     DEFAULT_RECORD_BYTES,
     StreamHeader,
@@ -80,7 +81,7 @@ class LinkSender:
         self.life = Life()
         self._record_bytes = record_bytes
         context = link_context(mode, context)
-        self.sealer = LinkSealer(keys.to_device, suite=suite, context=context)
+        self.sealer = FrameSealer(keys.to_device, suite=suite, context=context)
         self._from_device = (keys.from_device, context)
         self._verdicts: StreamOpener | None = None
         self._sent = 0

@@ -94,8 +94,8 @@ def _bad_trailer(field: str, *, why: str) -> MalformedError:
 
 PREFIX_BYTES: Final = 16
 MAX_FRAME_BYTES: Final = PREFIX_BYTES + MAX_RECORD_BYTES + TAG_BYTES
-_PREFIX: Final = struct.Struct(">IIQ")
-_FINAL: Final = 1 << 31
+PREFIX: Final = struct.Struct(">IIQ")
+FINAL_BIT: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class FramePrefix:
 
     def encode(self) -> bytes:
         """The 16 bytes."""
-        flags = _FINAL if self.final else 0
-        return _PREFIX.pack(self.record_bytes, flags, self.sequence)
+        flags = FINAL_BIT if self.final else 0
+        return PREFIX.pack(self.record_bytes, flags, self.sequence)
 
     @classmethod
     def parse(cls, prefix: Buffer, frame_bytes: int) -> Self:
@@ -120,12 +120,12 @@ class FramePrefix:
         """
         if frame_bytes < PREFIX_BYTES + TAG_BYTES:
             raise _bad_prefix(f"{frame_bytes} bytes are too few")
-        length, flags, sequence = _PREFIX.unpack(prefix)
+        length, flags, sequence = PREFIX.unpack(prefix)
         if length != frame_bytes - PREFIX_BYTES:
             raise _bad_prefix(f"says {length} bytes, has {frame_bytes - PREFIX_BYTES}")
-        if flags & ~_FINAL:
+        if flags & ~FINAL_BIT:
             raise _bad_prefix("bits are set that mean nothing")
-        return cls(length, sequence, bool(flags & _FINAL))
+        return cls(length, sequence, bool(flags & FINAL_BIT))
 
 
 def _bad_prefix(why: str) -> MalformedError:

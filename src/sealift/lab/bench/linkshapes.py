@@ -20,16 +20,11 @@ from sealift.channel.link.announcement import (
     TransferKind,
     by_key,
 )
-from sealift.channel.link.keys import (
-    FRAME_EXTRA_BYTES,
-    LinkKeys,
-    LinkOpener,
-    LinkSealer,
-    wrong_length,
-)
+from sealift.channel.link.keys import LinkKeys, LinkOpener
 from sealift.channel.link.receive import LinkReceiver
 from sealift.channel.link.send import LinkSender
 from sealift.channel.link.staged import AnyOpener
+from sealift.channel.record.frames import FRAME_EXTRA_BYTES, FrameSealer, wrong_length
 from sealift.channel.record.quarantine import scrub
 from sealift.channel.record.trailer import PREFIX_BYTES, FramePrefix
 from sealift.channel.transport.memfd import MemfdTransport
@@ -185,13 +180,20 @@ class ShapedReceiver(LinkReceiver):
         given_back.close()
 
 
-class PlainSealer(LinkSealer):
+class PlainSealer(FrameSealer):
     """What stands in a sealer's place where nothing is sealed: a copy, and a prefix."""
 
     def __init__(self) -> None:
         """Nothing to derive."""
 
-    def seal(self, plaintext: Buffer, frame: memoryview) -> None:
+    def seal(
+        self,
+        plaintext: Buffer,
+        frame: memoryview,
+        bound: bytes = b"",
+        *,
+        final: bool = False,
+    ) -> None:
         """Copy."""
         frame[PREFIX_BYTES:-TAG_BYTES] = plaintext
         prefix = FramePrefix(len(frame) - PREFIX_BYTES, 0, final=False)
