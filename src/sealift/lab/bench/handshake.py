@@ -15,20 +15,19 @@ from functools import partial
 from statistics import quantiles
 from typing import Final
 
-from sealift.attest.development import DevelopmentAttester
-from sealift.attest.level import Level
-from sealift.attest.policy import Appraiser
-from sealift.attest.reference import ReferenceValues
 from sealift.channel.transport.transport import Transport
-from sealift.crypto.sign import SigningKey
-from sealift.ids import Digest, Role
+from sealift.ids import Role
 from sealift.lab.bench.report import BenchReport, interleaved, start_report
+from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
-from sealift.session.endpoint import Endpoint, PeerPolicy
+from sealift.session.endpoint import PeerPolicy
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.session.session import accept, connect
+from sealift.travel.peers import accelerator_names, expect_accelerator
 
+OWNER: Final = "owner"
+(NAME,) = accelerator_names()
 BAR_MS: Final = 10.0
 REPEATS: Final = 200
 QUICK_REPEATS: Final = 40
@@ -68,46 +67,32 @@ def run(*, quick: bool = False) -> BenchReport:
 def _relayed(stack: ExitStack) -> Dial:
     relay = stack.enter_context(Relay.listen())
     holder = stack.enter_context(RelayClient.dial(relay.address, "holder"))
-    accelerator = stack.enter_context(RelayClient.dial(relay.address, "accelerator"))
-    return lambda: (holder.open("accelerator"), accelerator.accept(5))
+    accelerator = stack.enter_context(RelayClient.dial(relay.address, NAME))
+    return lambda: (holder.open(NAME), accelerator.accept(5))
 
 
 class _Cast:
     """A holder and an accelerator under one agreement."""
 
     def __init__(self) -> None:
-        attester_key, identity = SigningKey.generate(), SigningKey.generate()
-        agreement = Digest.of(b"bench")
-        attester = DevelopmentAttester(attester_key, role=Role.ACCELERATOR)
-        self._accelerator = Endpoint(
-            role=Role.ACCELERATOR,
-            name="accelerator-0",
-            agreement=agreement,
-            attester=attester,
-        )
-        self._holder = Endpoint(
-            role=Role.HOLDER, name="holder", agreement=agreement, identity=identity
-        )
-        self._of_accelerator = PeerPolicy(
-            roles=frozenset({Role.ACCELERATOR}),
-            require_evidence=True,
-            appraiser=Appraiser(
-                accept=(Level.DEVELOPMENT,),
-                references=ReferenceValues(
-                    development_attesters=(attester_key.public_key,)
-                ),
-            ),
-        )
+        world = make_consortium((OWNER,), ("train",), output=ONE_HOLDER)
+        self._holder = world.endpoint(Role.HOLDER, OWNER)
+        self._accelerator = world.accelerator()
+        self._of_accelerator = expect_accelerator(world.verified(), NAME)
         self._of_holder = PeerPolicy(
             roles=frozenset({Role.HOLDER}),
             require_identity=True,
-            identities={"holder": identity.public_key},
+            identities={OWNER: world.identities[OWNER].public_key},
         )
 
     def shake_hands(self, dial: Dial) -> float:
         """One handshake; its seconds, from the first message to both sessions."""
         here, there = dial()
-        answering = threading.Thread(target=self._answer, args=(there,))
+
+        def answer() -> None:
+            accept(there, self._accelerator, self._of_holder).close()
+
+        answering = threading.Thread(target=answer)
         answering.start()
         start = time.perf_counter()
         session = connect(here, self._holder, self._of_accelerator)
@@ -115,6 +100,3 @@ class _Cast:
         session.close()
         answering.join()
         return took_s
-
-    def _answer(self, transport: Transport) -> None:
-        accept(transport, self._accelerator, self._of_holder).close()

@@ -7,6 +7,8 @@ shipped over TLS and copied into the buffer; the model shipped to the holder and
 Low caps are measured at two small cargoes and scaled by a straight line, and say so;
 ``full`` measures all of them whole (about an hour). The paper's own numbers stand beside
 ours as recorded ones.
+Bars: behind a cap at most 1.05 of shipping; 0.6 of a plain copy's rate; shipping takes 7.5
+times as long as a visit on the same host; less than 0.001 of the time exposed.
 """
 
 from __future__ import annotations
@@ -40,12 +42,6 @@ HAS_FULL: Final = True
 MODEL_BYTES: Final = 124_439_808 * 4  # GPT-2 small in fp32, the paper's model
 MIB: Final = 1 << 20
 PHASES: Final = ("offer", "lease", "handshake", "load", "read", "scrub", "return")
-BARS: Final = {
-    "remote_vs_ship": "<= 1.05",
-    "rate_vs_plain_copy": ">= 0.6",
-    "exposed_share": "< 0.001",
-    "ship_vs_same_host": ">= 7.5",
-}
 
 
 @dataclass(frozen=True, slots=True)
