@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.errors import MalformedError, UnavailableError
 
@@ -29,47 +29,27 @@ WAIT_S: Final = 0.1
 _BUSY: Final = {errno.EBUSY, errno.EINTR, errno.EAGAIN}
 
 
-class TsmFolder(Protocol):
-    """The folder of reports; every method raises ``OSError`` as the kernel does."""
-
-    def make(self, entry: str) -> None:
-        """Begin a report: mkdir."""
-        ...
-
-    def write(self, entry: str, attribute: str, content: bytes) -> None:
-        """Write an attribute of a report whole."""
-        ...
-
-    def read(self, entry: str, attribute: str) -> bytes:
-        """Read an attribute of a report whole."""
-        ...
-
-    def remove(self, entry: str) -> None:
-        """End a report: rmdir."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class KernelTsmFolder:
-    """The kernel's folder."""
+class TsmFolder:
+    """The kernel's folder of reports; every method raises ``OSError`` as it does."""
 
     root: Path = REPORT_FOLDER
 
     def make(self, entry: str) -> None:
-        """See ``TsmFolder``."""
+        """Begin a report: mkdir."""
         (self.root / entry).mkdir()
 
     def write(self, entry: str, attribute: str, content: bytes) -> None:
-        """See ``TsmFolder``."""
+        """Write an attribute of a report whole."""
         write_once(self.root / entry / attribute, content)
 
     def read(self, entry: str, attribute: str) -> bytes:
-        """See ``TsmFolder``."""
+        """Read an attribute of a report whole."""
         with (self.root / entry / attribute).open("rb") as file:
             return file.read(MAX_BLOB_BYTES + 1)
 
     def remove(self, entry: str) -> None:
-        """See ``TsmFolder``."""
+        """End a report: rmdir."""
         (self.root / entry).rmdir()
 
 
@@ -101,7 +81,7 @@ class TsmReader:
         wait: Called with seconds between two attempts.
     """
 
-    folder: TsmFolder = KernelTsmFolder()
+    folder: TsmFolder = TsmFolder()
     wait: Callable[[float], None] = time.sleep
 
     def report(self, inblob: bytes, *, privlevel: int | None = None) -> TsmReport:
@@ -128,7 +108,14 @@ class TsmReader:
 
     def _attempt(self, inblob: bytes, privlevel: int | None) -> TsmReport:
         entry = f"sealift-{secrets.token_hex(8)}"
-        self._make(entry)
+        try:
+            self.folder.make(entry)
+        except OSError as error:
+            raise UnavailableError(
+                "this machine gives no TDX or SEV-SNP reports",
+                why=f"configfs-tsm: {error.strerror or error}",
+                code="tsm-unavailable",
+            ) from None
         try:
             return self._ask(entry, inblob, privlevel)
         except OSError as error:
@@ -140,7 +127,8 @@ class TsmReader:
                 code="tsm-failed",
             ) from None
         finally:
-            self._remove(entry)
+            with suppress(OSError):  # the report is made; only an empty folder stays
+                self.folder.remove(entry)
 
     def _ask(self, entry: str, inblob: bytes, privlevel: int | None) -> TsmReport:
         expected = self._generation(entry)
@@ -150,27 +138,16 @@ class TsmReader:
         self.folder.write(entry, "inblob", inblob)
         expected += 1
         self._require_generation(entry, expected, "before the report was read")
-        report = TsmReport(
-            provider=self._text(entry, "provider"),
-            outblob=self._blob(entry, "outblob"),
-            auxblob=self._optional(entry, "auxblob"),
-        )
+        provider = self._text(entry, "provider")
+        outblob, auxblob = self.folder.read(entry, "outblob"), b""
+        if not 0 < len(outblob) <= MAX_BLOB_BYTES:
+            raise OSError(errno.EIO, f"outblob has {len(outblob)} bytes")
+        with suppress(
+            OSError
+        ):  # not every provider shows it, and hosts need not fill it
+            auxblob = self.folder.read(entry, "auxblob")
         self._require_generation(entry, expected, "while the report was read")
-        return report
-
-    def _make(self, entry: str) -> None:
-        try:
-            self.folder.make(entry)
-        except OSError as error:
-            raise UnavailableError(
-                "this machine gives no TDX or SEV-SNP reports",
-                why=f"configfs-tsm: {error.strerror or error}",
-                code="tsm-unavailable",
-            ) from None
-
-    def _remove(self, entry: str) -> None:
-        with suppress(OSError):  # the report is made; only an empty folder stays behind
-            self.folder.remove(entry)
+        return TsmReport(provider, outblob, auxblob)
 
     def _require_generation(self, entry: str, expected: int, when: str) -> None:
         found = self._generation(entry)
@@ -185,19 +162,6 @@ class TsmReader:
 
     def _text(self, entry: str, attribute: str) -> str:
         return self.folder.read(entry, attribute).decode("ascii", "replace").strip()
-
-    def _blob(self, entry: str, attribute: str) -> bytes:
-        found = self.folder.read(entry, attribute)
-        if not 0 < len(found) <= MAX_BLOB_BYTES:
-            raise OSError(errno.EIO, f"{attribute} has {len(found)} bytes")
-        return found
-
-    def _optional(self, entry: str, attribute: str) -> bytes:
-        """Not every provider shows it, and hosts need not fill it."""
-        try:
-            return self.folder.read(entry, attribute)
-        except OSError:
-            return b""
 
 
 def write_once(path: Path, content: bytes) -> None:

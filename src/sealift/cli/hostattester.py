@@ -17,7 +17,6 @@ from sealift import __version__
 from sealift.attest.agent import AgentAttester
 from sealift.attest.azure.attester import (
     AzureAttester,
-    AzureHost,
     AzureSources,
     MetadataService,
 )
@@ -37,7 +36,6 @@ from sealift.attest.snp.attester import PROVIDER as SNP_PROVIDER
 from sealift.attest.snp.attester import SnpAttester
 from sealift.attest.tdx.attester import (
     CCEL_FILE,
-    KernelRegister,
     RuntimeRegister,
     TdxAttester,
 )
@@ -67,10 +65,10 @@ class Platform:
     """
 
     reader: TsmReader = field(default_factory=TsmReader)
-    register: RuntimeRegister = field(default_factory=KernelRegister)
+    register: RuntimeRegister = field(default_factory=RuntimeRegister)
     ccel: Path = CCEL_FILE
     nvml: Callable[[], Any] = open_nvml
-    azure_host: AzureHost = field(default_factory=MetadataService)
+    azure_host: MetadataService = field(default_factory=MetadataService)
 
 
 @runtime_checkable

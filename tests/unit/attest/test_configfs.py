@@ -11,7 +11,7 @@ import pytest
 
 from sealift.attest.configfs import (
     ATTEMPTS,
-    KernelTsmFolder,
+    TsmFolder,
     TsmReader,
 )
 from sealift.errors import MalformedError, UnavailableError
@@ -66,7 +66,7 @@ def test_a_machine_without_platform_says_so() -> None:
 
 def test_the_kernel_folder_is_absent_here(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as caught:
-        TsmReader(KernelTsmFolder(tmp_path / "absent")).report(INBLOB)
+        TsmReader(TsmFolder(tmp_path / "absent")).report(INBLOB)
     assert caught.value.code == "tsm-unavailable"
 
 
@@ -159,7 +159,7 @@ def test_only_64_bytes_are_carried() -> None:
 
 def test_the_kernel_folder_writes_and_reads_files_whole(tmp_path: Path) -> None:
     """Plain files in place of attributes: paths and modes, none of the kernel's rules."""
-    folder = KernelTsmFolder(tmp_path)
+    folder = TsmFolder(tmp_path)
     folder.make("entry")
     (tmp_path / "entry" / "inblob").touch()
     folder.write("entry", "inblob", INBLOB)

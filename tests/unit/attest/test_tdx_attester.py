@@ -13,7 +13,7 @@ from sealift.attest.configfs import TsmReader
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.reference import Basis
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tdx.attester import KernelRegister, TdxAttester
+from sealift.attest.tdx.attester import RuntimeRegister, TdxAttester
 from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
 from sealift.errors import EvidenceError, UnavailableError, UsageError
 from sealift.ids import Digest
@@ -105,7 +105,7 @@ def test_a_restarted_agent_is_refused(world: IntelWorld) -> None:
 
 def test_a_register_that_cannot_be_extended_keeps_no_event(world: IntelWorld) -> None:
     made = attester(world)
-    made.register = KernelRegister(Path("/absent/rtmr3:sha384"))
+    made.register = RuntimeRegister(Path("/absent/rtmr3:sha384"))
     with pytest.raises(UnavailableError) as caught:
         made.measure(EVENTS[0])
     assert caught.value.code == "rtmr-unavailable"
@@ -115,7 +115,7 @@ def test_a_register_that_cannot_be_extended_keeps_no_event(world: IntelWorld) ->
 def test_the_register_file_takes_the_whole_digest(tmp_path: Path) -> None:
     path = tmp_path / "rtmr3:sha384"
     path.touch()
-    KernelRegister(path).extend(b"\1" * 48)
+    RuntimeRegister(path).extend(b"\1" * 48)
     assert path.read_bytes() == b"\1" * 48
 
 

@@ -88,7 +88,7 @@ def _agreeing(found: Any) -> Any:
     """The same result, in which every check agrees."""
     if isinstance(found, Check):
         return replace(found, code="")
-    if isinstance(found, tuple):
+    if isinstance(found, tuple | Iterator):
         return tuple(map(_agreeing, found))
     return found
 

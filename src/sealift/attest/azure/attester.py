@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sealift.attest.azure.evidence import (
     MEDIA_TYPE,
@@ -46,18 +46,6 @@ _QUOTE: Final = "/acc/tdquote"
 _MAX_ANSWER_BYTES: Final = 1 << 20
 
 
-class AzureHost(Protocol):
-    """The host's services; every method raises ``UnavailableError``."""
-
-    def certificates(self) -> tuple[bytes, ...]:
-        """DER of the SNP report's key and its issuers."""
-        ...
-
-    def td_quote(self, report: bytes) -> bytes:
-        """A quote of a TD report (1024 bytes)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class MetadataService:
     """The service at the link-local address that every Azure guest has.
@@ -71,13 +59,13 @@ class MetadataService:
     timeout_s: float = 10.0
 
     def certificates(self) -> tuple[bytes, ...]:
-        """See ``AzureHost``."""
+        """DER of the SNP report's key and its issuers."""
         answer = self._ask("GET", _CERTIFICATES)
         pem = _text(answer, "vcekCert") + "\n" + _text(answer, "certificateChain")
         return tuple(each.der for each in certificates_from_pem(pem.encode()))
 
     def td_quote(self, report: bytes) -> bytes:
-        """See ``AzureHost``."""
+        """A quote of a TD report (1024 bytes)."""
         text = base64.urlsafe_b64encode(report).rstrip(b"=").decode()
         quote = _text(self._ask("POST", _QUOTE, {"report": text}), "quote")
         try:
@@ -101,17 +89,13 @@ class MetadataService:
             connection.close()
         if answer.status != http.client.OK:
             raise _silent(f"status {answer.status} for {path}")
-        return _parse(raw)
-
-
-def _parse(raw: bytes) -> dict[str, Any]:
-    try:
-        plain = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise _silent("its answer is no JSON") from None
-    if not isinstance(plain, dict):
-        raise MalformedError("the metadata service's answer is no object")
-    return plain
+        try:
+            plain = json.loads(raw)
+        except (ValueError, RecursionError):
+            raise _silent("its answer is no JSON") from None
+        if not isinstance(plain, dict):
+            raise MalformedError("the metadata service's answer is no object")
+        return plain
 
 
 def _text(answer: dict[str, Any], name: str) -> str:
@@ -158,7 +142,7 @@ class AzureSources:
     register: int = 15
     event_log: Path | None = EVENT_LOG
     fresh_hardware: bool = False
-    host: AzureHost = field(default_factory=MetadataService)
+    host: MetadataService = field(default_factory=MetadataService)
     wait: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:

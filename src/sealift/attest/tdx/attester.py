@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.attest.configfs import (
     INBLOB_BYTES,
@@ -39,22 +39,14 @@ REGISTER_FILE: Final = Path(
 )
 
 
-class RuntimeRegister(Protocol):
-    """A register that only grows; raises ``OSError`` as the kernel does."""
-
-    def extend(self, digest: bytes) -> None:
-        """Hash ``digest`` (48 bytes) into the register."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class KernelRegister:
-    """The kernel's file of RTMR 3 (Linux 6.16 or later)."""
+class RuntimeRegister:
+    """The kernel's file of RTMR 3 (Linux 6.16 or later): a register that only grows."""
 
     path: Path = REGISTER_FILE
 
     def extend(self, digest: bytes) -> None:
-        """See ``RuntimeRegister``."""
+        """Hash ``digest`` (48 bytes) into the register; OSError as the kernel has it."""
         write_once(self.path, digest)
 
 
@@ -69,7 +61,7 @@ class TdxAttester:
     """
 
     reader: TsmReader = field(default_factory=TsmReader)
-    register: RuntimeRegister = field(default_factory=KernelRegister)
+    register: RuntimeRegister = field(default_factory=RuntimeRegister)
     ccel: Path = CCEL_FILE
     _events: list[RuntimeEvent] = field(default_factory=list, init=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
