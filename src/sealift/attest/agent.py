@@ -222,7 +222,13 @@ class AgentAttester:
     def __init__(self, place: str) -> None:
         self._place = place
         self._lock = threading.Lock()
-        self._socket = _connect(place)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(TIMEOUT_S)
+        try:
+            self._socket.connect(str(Path(place.removeprefix(SCHEME))))
+        except OSError as error:
+            self._socket.close()
+            raise _gone(place, error) from None
         try:
             self._about = self._describe()
         except BaseException:
@@ -297,17 +303,6 @@ class AgentAttester:
         if reply.error:
             raise UnavailableError(reply.error, code=reply.code)
         return reply.content
-
-
-def _connect(place: str) -> socket.socket:
-    line = socket.socket(socket.AF_UNIX)
-    line.settimeout(TIMEOUT_S)
-    try:
-        line.connect(str(Path(place.removeprefix(SCHEME))))
-    except OSError as error:
-        line.close()
-        raise _gone(place, error) from None
-    return line
 
 
 def _gone(place: str, error: OSError | SealiftError) -> UnavailableError:

@@ -34,7 +34,7 @@ class Cursor:
         """
         part = self.raw[self.offset : self.offset + size]
         if len(part) != size:
-            raise MalformedError(f"{self.what} ends too early", offset=self.offset)
+            raise self.malformed("it ends too early")
         self.offset += size
         return part
 
@@ -46,6 +46,12 @@ class Cursor:
         """Everything that is left."""
         return self.take(len(self.raw) - self.offset)
 
+    def malformed(self, why: str) -> MalformedError:
+        """The refusal of these bytes."""
+        return MalformedError(
+            f"{self.what} {why.removeprefix('it ')}", offset=self.offset
+        )
+
     def require_end(self) -> None:
         """Refuse what nobody asked for.
 
@@ -53,7 +59,7 @@ class Cursor:
             MalformedError: if something is left.
         """
         if self.offset != len(self.raw):
-            raise MalformedError(f"{self.what} has a tail", offset=self.offset)
+            raise self.malformed("it has a tail")
 
 
 BOOLEAN: Final = 0x01

@@ -176,14 +176,9 @@ class Appraiser:
             claims = verifier.examine_continued(evidence, basis, earlier=earlier.claims)
         else:
             claims = verifier.examine(evidence, basis)
-        return self._with_modules(claims)
-
-    def _with_modules(self, claims: Claims) -> Claims:
-        """Modules are compared here, once for every kind that can measure them."""
+        # Modules are compared here, once for every kind that can measure them.
         files = self.references.code_files
-        if files is None:
-            return claims
-        modules = check_modules(claims.events, files)
+        modules = check_modules(claims.events, files) if files is not None else ()
         return replace(claims, checks=(*claims.checks, *modules))
 
 

@@ -44,7 +44,7 @@ from sealift.attest.tdx.verifier import BOOT_REGISTERS, SEPT_VE_DISABLE
 from sealift.attest.tpm import evidence as tpm
 from sealift.attest.tpm.enrolment import Enrolment, sign_enrolment
 from sealift.attest.tpm.ima import ImaState
-from sealift.attest.tpm.imalist import MeasurementList, parse_list, replay_until
+from sealift.attest.tpm.imalist import parse_list, replay_until
 from sealift.attest.tpm.references import (
     ImaReferences,
     Operator,
@@ -223,18 +223,12 @@ def _allowed(raw: bytes, quoted: bytes, bank: Bank) -> dict[str, tuple[Digest, .
     entries, state = parse_list(raw), ImaState.at_boot(bank)
     covered = replay_until(entries, state.register, quoted, bank=bank)
     found: dict[str, tuple[Digest, ...]] = {}
-    for path, digest in _files(entries.first(covered or 0)):
-        found[path] = tuple(dict.fromkeys((*found.get(path, ()), digest)))
+    for place in range(covered or 0):
+        each = entries.entry(place)
+        if each.algorithm == "sha256" and not each.verity:
+            known = (*found.get(each.path, ()), Digest(each.digest))
+            found[each.path] = tuple(dict.fromkeys(known))
     return found
-
-
-def _files(entries: MeasurementList) -> list[tuple[str, Digest]]:
-    listed = (entries.entry(place) for place in range(len(entries)))
-    return [
-        (each.path, Digest(each.digest))
-        for each in listed
-        if each.algorithm == "sha256" and not each.verity
-    ]
 
 
 def _of_tdx(raw: bytes, trusted: Trusted) -> ReferenceValues:

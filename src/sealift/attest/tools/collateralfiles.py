@@ -9,7 +9,8 @@ item is used. Source: spec/evidence.md section Collateral.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from sealift.attest.snp.endorsement import (
 )
 from sealift.attest.tdx import tcb as tcbinfo
 from sealift.attest.tools.vendorfiles import decode_text, read_bytes, read_object
-from sealift.crypto.certificate import Certificate
 from sealift.crypto.ocsp import StatusAnswer
 from sealift.crypto.revocation import RevocationList
 from sealift.errors import MalformedError, UsageError
@@ -112,11 +112,23 @@ def to_items(raw: bytes, stem: str = "") -> dict[str, bytes]:
 
 def item_times(raw: bytes) -> ItemTimes:
     """What an item says about its own time; unverified."""
-    for read in (_list_times, _certificate_times, _crl_times, _ocsp_times):
-        try:
-            return read(raw)
-        except MalformedError:
-            continue
+    with suppress(MalformedError):
+        parts = tcbinfo.split_list(raw)
+        parse: Callable[[bytes], tcbinfo.TcbInfo | tcbinfo.QeIdentity]
+        named = parts.name == "tcbInfo"
+        parse = tcbinfo.parse_tcb_info if named else tcbinfo.parse_qe_identity
+        listed = parse(parts.signed)
+        return ItemTimes(listed.issued_s, listed.due_s)
+    with suppress(MalformedError):
+        chain = parse_certificates(raw)
+        return ItemTimes(
+            max(each.not_before_s for each in chain),
+            min(each.not_after_s for each in chain),
+        )
+    for read in (RevocationList, StatusAnswer):
+        with suppress(MalformedError):
+            found = read(raw)
+            return ItemTimes(found.this_update_s, found.next_update_s or None)
     return ItemTimes()
 
 
@@ -230,37 +242,6 @@ def _read_ocsp(raw: bytes, stem: str) -> dict[str, bytes]:
     except MalformedError:
         return {}
     return {f"nvidia/ocsp/{Digest.of(raw).raw.hex()[:16]}": raw}
-
-
-def _list_times(raw: bytes) -> ItemTimes:
-    parts = tcbinfo.split_list(raw)
-    parse: Callable[[bytes], tcbinfo.TcbInfo | tcbinfo.QeIdentity]
-    named = parts.name == "tcbInfo"
-    parse = tcbinfo.parse_tcb_info if named else tcbinfo.parse_qe_identity
-    found = parse(parts.signed)
-    return ItemTimes(found.issued_s, found.due_s)
-
-
-def _certificate_times(raw: bytes) -> ItemTimes:
-    return _around(parse_certificates(raw))
-
-
-def _around(chain: Iterable[Certificate]) -> ItemTimes:
-    chain = tuple(chain)
-    return ItemTimes(
-        max(each.not_before_s for each in chain),
-        min(each.not_after_s for each in chain),
-    )
-
-
-def _crl_times(raw: bytes) -> ItemTimes:
-    found = RevocationList(raw)
-    return ItemTimes(found.this_update_s, found.next_update_s or None)
-
-
-def _ocsp_times(raw: bytes) -> ItemTimes:
-    found = StatusAnswer(raw)
-    return ItemTimes(found.this_update_s, found.next_update_s or None)
 
 
 def _as_of(why: str, fix: str) -> UsageError:

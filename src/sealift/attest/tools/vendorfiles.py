@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -195,16 +195,28 @@ def wrap(raw: bytes, certificates: Sequence[bytes] = (), device: int = 0) -> Wra
         MalformedError: ``bad-evidence-file``: no form that is known here.
         UsageError: if what must be given beside it was not.
     """
-    raw = read_bytes(raw)
+    raw, chain = read_bytes(raw), tuple(certificates)
     if raw.lstrip()[:1] in (b"{", b"["):
-        return _wrap_json(raw, certificates, device)
-    for begins, read in _BINARY:
-        if raw and begins(raw):
-            return read(raw, tuple(certificates))
+        return _wrap_json(raw, chain, device)
+    if len(raw) == REPORT_BYTES:
+        return _wrap_snp(raw, chain)
+    if raw.startswith(_SPDM_REQUEST):
+        if not chain:
+            raise UsageError(
+                "a report of an NVIDIA device is judged with its certificates",
+                fix="Give its chain with --certificates FILE",
+                code="usage",
+            )
+        body = NvidiaBody(report=raw, certificates=chain)
+        return Wrapped(body.to_evidence(), "a bare report of an NVIDIA device")
+    if raw[:2] in _QUOTE_VERSIONS:
+        return _wrap_quote(raw)
+    if raw and begins_container(raw):
+        return _wrap_container(raw, chain)
     raise _unknown("it begins like nothing that is known")
 
 
-def _wrap_quote(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
+def _wrap_quote(raw: bytes) -> Wrapped:
     parse_quote(raw)
     return Wrapped(TdxBody(quote=raw).to_evidence(), "a bare quote, without logs")
 
@@ -215,40 +227,16 @@ def _wrap_snp(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
     return Wrapped(body.to_evidence(), "a bare SEV-SNP report")
 
 
-def _wrap_device(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
-    if not certificates:
-        raise UsageError(
-            "a report of an NVIDIA device is judged with its certificates",
-            fix="Give its chain with --certificates FILE",
-            code="usage",
-        )
-    body = NvidiaBody(report=raw, certificates=certificates)
-    return Wrapped(body.to_evidence(), "a bare report of an NVIDIA device")
-
-
 def _wrap_container(raw: bytes, certificates: tuple[bytes, ...]) -> Wrapped:
     body = read_container(raw)
     if isinstance(body, SnpBody):
         inner = _wrap_snp(body.report, body.certificates + certificates)
     else:
-        inner = _wrap_quote(body.quote, ())
+        inner = _wrap_quote(body.quote)
     return Wrapped(inner.evidence, "dstack's container, without its logs")
 
 
-_BINARY: Final[
-    tuple[
-        tuple[Callable[[bytes], bool], Callable[[bytes, tuple[bytes, ...]], Wrapped]],
-        ...,
-    ]
-] = (
-    (lambda raw: len(raw) == REPORT_BYTES, _wrap_snp),
-    (lambda raw: raw.startswith(_SPDM_REQUEST), _wrap_device),
-    (lambda raw: raw[:2] in _QUOTE_VERSIONS, _wrap_quote),
-    (begins_container, _wrap_container),
-)
-
-
-def _wrap_json(raw: bytes, certificates: Sequence[bytes], device: int) -> Wrapped:
+def _wrap_json(raw: bytes, certificates: tuple[bytes, ...], device: int) -> Wrapped:
     try:
         plain = json.loads(raw)
     except (ValueError, RecursionError):
@@ -257,9 +245,21 @@ def _wrap_json(raw: bytes, certificates: Sequence[bytes], device: int) -> Wrappe
         return _wrap_list(plain, device)
     if not isinstance(plain, dict):
         raise _unknown("JSON, but no object")
-    for members, read in _OBJECTS:
-        if members <= plain.keys():
-            return read(plain, tuple(certificates))
+    names = plain.keys()
+    if {"hcl_report", "tpm_quote"} <= names or {"report", "quote"} <= names:
+        return _wrap_azure(plain, certificates)
+    if "quote" in names:
+        ccel = _bytes(plain, "cc_eventlog") if plain.get("cc_eventlog") else None
+        body = TdxBody(quote=_bytes(plain, "quote"), ccel=ccel)
+        whose = (
+            "dstack's answer, without its log" if "event_log" in plain else "Trustee's"
+        )
+        return Wrapped(body.to_evidence(), f"TDX evidence: {whose}")
+    if "attestation" in names:
+        inner = _bytes(plain, "attestation")
+        if not inner or not begins_container(inner):
+            raise _unknown("an attestation in another container than dstack's")
+        return _wrap_container(inner, certificates)
     raise _unknown("an object of another kind")
 
 
@@ -282,24 +282,6 @@ def _wrap_list(plain: list[Any], device: int) -> Wrapped:
     return Wrapped(body.to_evidence(), form)
 
 
-def _wrap_trustee_quote(
-    plain: Mapping[str, Any], certificates: tuple[bytes, ...]
-) -> Wrapped:
-    ccel = _bytes(plain, "cc_eventlog") if plain.get("cc_eventlog") else None
-    body = TdxBody(quote=_bytes(plain, "quote"), ccel=ccel)
-    whose = "dstack's answer, without its log" if "event_log" in plain else "Trustee's"
-    return Wrapped(body.to_evidence(), f"TDX evidence: {whose}")
-
-
-def _wrap_attestation(
-    plain: Mapping[str, Any], certificates: tuple[bytes, ...]
-) -> Wrapped:
-    raw = _bytes(plain, "attestation")
-    if not raw or not begins_container(raw):
-        raise _unknown("an attestation in another container than dstack's")
-    return _wrap_container(raw, certificates)
-
-
 def _wrap_azure(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wrapped:
     """Evidence of az-snp-vtpm and az-tdx-vtpm, as they were and are written."""
     quote = plain.get("tpm_quote") or plain.get("quote")
@@ -317,21 +299,6 @@ def _wrap_azure(plain: Mapping[str, Any], certificates: tuple[bytes, ...]) -> Wr
         pcrs={"sha256": values},
     )
     return Wrapped(body.to_evidence(), "Trustee's evidence of an Azure guest")
-
-
-_OBJECTS: Final[
-    tuple[
-        tuple[
-            frozenset[str], Callable[[Mapping[str, Any], tuple[bytes, ...]], Wrapped]
-        ],
-        ...,
-    ]
-] = (
-    (frozenset({"hcl_report", "tpm_quote"}), _wrap_azure),
-    (frozenset({"report", "quote"}), _wrap_azure),
-    (frozenset({"quote"}), _wrap_trustee_quote),
-    (frozenset({"attestation"}), _wrap_attestation),
-)
 
 
 def _bytes(plain: Mapping[str, Any], name: str) -> bytes:

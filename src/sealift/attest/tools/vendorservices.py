@@ -24,7 +24,7 @@ from sealift.attest.nvidia.evidence import chip_of
 from sealift.attest.nvidia.evidence import parse_report as parse_device
 from sealift.attest.nvidia.verifier import wanted_rims
 from sealift.attest.snp import evidence as snp
-from sealift.attest.snp.evidence import Report, parse_report, parse_tcb
+from sealift.attest.snp.evidence import parse_report, parse_tcb
 from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.evidence import TdReport, parse_quote
 from sealift.attest.tdx.platform import platform_facts
@@ -142,18 +142,13 @@ def _ask_amd(raw: bytes, services: Services) -> tuple[Wanted, ...]:
     shared = (Wanted(f"{base}/cert_chain"), Wanted(f"{base}/crl"))
     if operated:
         return shared  # an operator's key comes with the evidence only
-    return (*shared, Wanted(f"{base}/{_chip(report)}?{_versions(report)}"))
-
-
-def _chip(report: Report) -> str:
-    turin = report.product == "Turin"
-    return (report.chip_id[:_TURIN_CHIP_BYTES] if turin else report.chip_id).hex()
-
-
-def _versions(report: Report) -> str:
-    tcb = parse_tcb(report.reported_tcb, report.product)
-    names = {"fmc": "fmcSPL", **_SPL} if report.product == "Turin" else _SPL
-    return "&".join(f"{spl}={getattr(tcb, name):02}" for name, spl in names.items())
+    turin = product == "Turin"
+    chip = report.chip_id[:_TURIN_CHIP_BYTES] if turin else report.chip_id
+    tcb, names = parse_tcb(report.reported_tcb, product), {**_SPL}
+    if turin:
+        names = {"fmc": "fmcSPL", **_SPL}
+    versions = "&".join(f"{spl}={getattr(tcb, name):02}" for name, spl in names.items())
+    return (*shared, Wanted(f"{base}/{chip.hex()}?{versions}"))
 
 
 def _ask_nvidia(raw: bytes, services: Services) -> tuple[Wanted, ...]:

@@ -195,7 +195,8 @@ class TpmError(UnavailableError):
     """
 
     def __init__(self, command: Command, response: int) -> None:
-        self.response = _bare(response)
+        # Without the number of handle, session or parameter (part 2, section 6.6.2).
+        self.response = response & 0xBF if response & 0x80 else response
         super().__init__(
             f"the TPM refused {command.name.lower()}",
             why=_REASONS.get(self.response, f"response {response:#x}"),
@@ -249,10 +250,26 @@ class TpmClient:
             TpmError: the TPM said no.
             UnavailableError: no TPM answers.
         """
-        packet = _frame(command, handles, parameters, sessions)
+        area = b"".join(struct.pack(">IHBH", each, 0, 0, 0) for each in sessions)
+        if area:
+            area = struct.pack(">I", len(area)) + area
+        body = b"".join(struct.pack(">I", each) for each in handles) + area + parameters
+        tag, size = _SESSIONS if sessions else _NO_SESSIONS, HEADER_BYTES + len(body)
+        packet = struct.pack(">HII", tag, size, command) + body
         with self._lock:
-            raw = self._exchange(packet)
-        return _parse_answer(command, raw, bool(sessions), returns_handle)
+            raw = self._link.exchange(packet)
+            for _ in range(_ATTEMPTS):
+                if _response_code(raw) not in _AGAIN:
+                    break
+                time.sleep(_PAUSE_S)
+                raw = self._link.exchange(packet)
+        if code := _response_code(raw):
+            raise TpmError(command, code)
+        reader = TpmReader(raw, "TPM answer")
+        reader.take(HEADER_BYTES)
+        handle = reader.number(4) if returns_handle else 0
+        answer = reader.take(reader.number(4)) if sessions else reader.rest()
+        return Answer(handle, answer)
 
     def handles(self, first: int) -> list[int]:
         """Every handle of the kind that ``first`` begins."""
@@ -270,39 +287,6 @@ class TpmClient:
         with self._lock:
             self._link.close()
 
-    def _exchange(self, packet: bytes) -> bytes:
-        raw = self._link.exchange(packet)
-        for _ in range(_ATTEMPTS):
-            if _response_code(raw) not in _AGAIN:
-                break
-            time.sleep(_PAUSE_S)
-            raw = self._link.exchange(packet)
-        return raw
-
-
-def _frame(
-    command: Command, handles: Sequence[int], parameters: bytes, sessions: Sequence[int]
-) -> bytes:
-    area = b"".join(struct.pack(">IHBH", each, 0, 0, 0) for each in sessions)
-    if area:
-        area = struct.pack(">I", len(area)) + area
-    body = b"".join(struct.pack(">I", each) for each in handles) + area + parameters
-    tag = _SESSIONS if sessions else _NO_SESSIONS
-    return struct.pack(">HII", tag, HEADER_BYTES + len(body), command) + body
-
-
-def _parse_answer(
-    command: Command, raw: bytes, authorized: bool, returns_handle: bool
-) -> Answer:
-    if code := _response_code(raw):
-        raise TpmError(command, code)
-    reader = TpmReader(raw, "TPM answer")
-    reader.take(HEADER_BYTES)
-    handle = reader.number(4) if returns_handle else 0
-    if authorized:
-        return Answer(handle, reader.take(reader.number(4)))
-    return Answer(handle, raw[reader.offset :])
-
 
 def _response_code(raw: bytes) -> int:
     if len(raw) < HEADER_BYTES or int.from_bytes(raw[2:6], "big") != len(raw):
@@ -312,11 +296,6 @@ def _response_code(raw: bytes) -> int:
             code="tpm-unavailable",
         )
     return int.from_bytes(raw[6:10], "big")
-
-
-def _bare(response: int) -> int:
-    """Without the number of handle, session or parameter (part 2, section 6.6.2)."""
-    return response & 0xBF if response & 0x80 else response
 
 
 _REASONS: Final = {

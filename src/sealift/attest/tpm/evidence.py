@@ -15,9 +15,7 @@ from sealift.attest.evidence import Body
 from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.attest.tpm.enrolment import MAX_ENROLMENTS, SignedEnrolment
 from sealift.attest.tpm.structures import (
-    ALG_ECDSA,
-    ALG_RSAPSS,
-    ALG_RSASSA,
+    SCHEMES,
     Public,
     Scheme,
     TpmReader,
@@ -31,11 +29,6 @@ from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 MAGIC: Final = 0xFF544347  # TPM_GENERATED_VALUE: only the TPM writes what begins so
 _QUOTE: Final = 0x8018  # TPM_ST_ATTEST_QUOTE
 _MAX_SELECT_BYTES: Final = 4
-_SCHEMES: Final = {
-    ALG_RSASSA: "rsassa",
-    ALG_RSAPSS: "rsapss",
-    ALG_ECDSA: "ecdsa",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +131,7 @@ def parse_signature(raw: bytes) -> Signature:
         MalformedError: for anything else, or bytes left over.
     """
     reader = TpmReader(raw, "TPM signature")
-    scheme = Scheme(reader.one_of(_SCHEMES, "signature scheme"), reader.hash_name())
+    scheme = Scheme(reader.one_of(SCHEMES, "signature scheme"), reader.hash_name())
     count = 2 if scheme.name == "ecdsa" else 1
     parts = tuple(reader.sized() for _ in range(count))
     reader.finish()

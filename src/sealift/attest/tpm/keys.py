@@ -49,11 +49,12 @@ def read_index(client: TpmClient, index: int, *, owner: bool = False) -> bytes |
     size = _index_bytes(client, index)
     if size is None:
         return None
-    parts = (
-        _read_part(client, index, min(_CHUNK_BYTES, size - offset), offset, owner)
-        for offset in range(0, size, _CHUNK_BYTES)
-    )
-    return b"".join(parts)
+    content, handles = b"", (_OWNER if owner else index, index)
+    for offset in range(0, size, _CHUNK_BYTES):
+        parameters = struct.pack(">HH", min(_CHUNK_BYTES, size - offset), offset)
+        answer = client.run(Command.NV_READ, handles, parameters, sessions=(PASSWORD,))
+        content += answer.reader("NV content").sized()
+    return content
 
 
 def write_index(client: TpmClient, index: int, content: bytes) -> None:
@@ -63,7 +64,9 @@ def write_index(client: TpmClient, index: int, content: bytes) -> None:
         TpmError: if the owner set a password, or the index has another length.
     """
     if _index_bytes(client, index) is None:
-        _define(client, index, _OWNERS, len(content))
+        public = struct.pack(">IHIHH", index, 0x000B, _OWNERS, 0, len(content))
+        wanted = sized(b"") + sized(public)
+        client.run(Command.NV_DEFINE_SPACE, (_OWNER,), wanted, sessions=(PASSWORD,))
     for offset in range(0, len(content), _CHUNK_BYTES):
         part = content[offset : offset + _CHUNK_BYTES]
         parameters = sized(part) + struct.pack(">H", offset)
@@ -73,16 +76,6 @@ def write_index(client: TpmClient, index: int, content: bytes) -> None:
 def remove_index(client: TpmClient, index: int) -> None:
     """Delete an index of the owner's."""
     client.run(Command.NV_UNDEFINE_SPACE, (_OWNER, index), sessions=(PASSWORD,))
-
-
-def _define(client: TpmClient, index: int, attributes: int, size: int) -> None:
-    public = struct.pack(">IHIHH", index, 0x000B, attributes, 0, size)
-    client.run(
-        Command.NV_DEFINE_SPACE,
-        (_OWNER,),
-        sized(b"") + sized(public),
-        sessions=(PASSWORD,),
-    )
 
 
 def _index_bytes(client: TpmClient, index: int) -> int | None:
@@ -96,17 +89,6 @@ def _index_bytes(client: TpmClient, index: int) -> int | None:
     public.take(10)
     public.sized()
     return public.number(2)
-
-
-def _read_part(
-    client: TpmClient, index: int, size: int, offset: int, owner: bool = False
-) -> bytes:
-    parameters = struct.pack(">HH", size, offset)
-    reader = _OWNER if owner else index
-    answer = client.run(
-        Command.NV_READ, (reader, index), parameters, sessions=(PASSWORD,)
-    )
-    return answer.reader("NV content").sized()
 
 
 OWNER: Final = 0x40000001
@@ -225,12 +207,12 @@ def load_endorsement(
     Raises:
         UnavailableError: ``tpm-no-certificate`` if the TPM makes another one.
     """
-    for make in (_read_endorsement, _make_endorsement):
-        key = make(client, kind)
-        if key and key.public.spki_digest == certificate.spki_digest:
-            return key
-        if key:
-            forget(client, key)
+    key = read_persistent(client, kind.persistent)
+    if key is None or key.public.spki_digest != certificate.spki_digest:
+        key = create_primary(client, ENDORSEMENT, kind.template)
+    if key.public.spki_digest == certificate.spki_digest:
+        return key
+    forget(client, key)
     raise UnavailableError(
         "the TPM's endorsement key is not the one of its certificate",
         why="it was made from another template, or its seed was changed",
@@ -363,11 +345,3 @@ def _endorsement_session(client: TpmClient) -> int:
         sessions=(PASSWORD,),
     )
     return session
-
-
-def _read_endorsement(client: TpmClient, kind: EndorsementKind) -> LoadedKey | None:
-    return read_persistent(client, kind.persistent)
-
-
-def _make_endorsement(client: TpmClient, kind: EndorsementKind) -> LoadedKey:
-    return create_primary(client, ENDORSEMENT, kind.template)

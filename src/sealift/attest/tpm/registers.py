@@ -175,12 +175,12 @@ class StateFolder:
 
     def append_event(self, event: RuntimeEvent) -> None:
         """Add to the runtime log."""
-        line = codec.encode(event) + b"\n"
-        _checked(lambda: self._append(_EVENTS, line))
 
-    def _append(self, name: str, line: bytes) -> None:
-        with (self._folder / name).open("ab") as file:
-            file.write(line)
+        def append() -> None:
+            with (self._folder / _EVENTS).open("ab") as file:
+                file.write(codec.encode(event) + b"\n")
+
+        _checked(append)
 
     def _read(self, name: str) -> bytes:
         path = self._folder / name
@@ -266,15 +266,9 @@ class MeasuredLog:
         now = read_registers(self._client, bank, [register])[register]
         kept, start = self._place.folder.events(), bytes(digest_bytes(bank))
         found: tuple[RuntimeEvent, ...] = ()
-        for events in _with_and_without_last(kept):
+        for events in (kept, kept[:-1]):
             if replay(events, bank, start) == now:
                 found = events
                 break
         self._place.folder.keep_events(found)
         return found
-
-
-def _with_and_without_last(
-    events: tuple[RuntimeEvent, ...],
-) -> Sequence[tuple[RuntimeEvent, ...]]:
-    return (events, events[:-1]) if events else (events,)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from sealift.attest.binary import Cursor
 from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest
 from sealift.crypto.rsa import RsaKey
@@ -33,7 +34,7 @@ HASHES: Final[dict[int, HashName]] = {
 HASH_NUMBER: Final = {name: number for number, name in HASHES.items()}
 
 
-class TpmReader:
+class TpmReader(Cursor):
     """A cursor over the bytes of one structure.
 
     Args:
@@ -41,32 +42,10 @@ class TpmReader:
         what: Name of the structure, for errors.
     """
 
+    __slots__ = ()
+
     def __init__(self, raw: bytes, what: str) -> None:
-        self._raw = raw
-        self._at = 0
-        self._what = what
-
-    @property
-    def offset(self) -> int:
-        """How far it was read, in bytes."""
-        return self._at
-
-    def take(self, size: int) -> bytes:
-        """The next ``size`` bytes.
-
-        Raises:
-            MalformedError: if there are fewer.
-        """
-        end = self._at + size
-        if end > len(self._raw):
-            raise self.malformed("it ends too early")
-        part = self._raw[self._at : end]
-        self._at = end
-        return part
-
-    def number(self, size: int) -> int:
-        """An unsigned number of ``size`` bytes."""
-        return int.from_bytes(self.take(size), "big")
+        super().__init__(raw, what, "big")
 
     def sized(self) -> bytes:
         """A part behind its length (TPM2B)."""
@@ -89,12 +68,12 @@ class TpmReader:
 
     def finish(self) -> None:
         """Refuse bytes that are left over."""
-        if self._at != len(self._raw):
-            raise self.malformed(f"{len(self._raw) - self._at} bytes too many")
+        if left := len(self.raw) - self.offset:
+            raise self.malformed(f"{left} bytes too many")
 
     def malformed(self, why: str) -> MalformedError:
         """The refusal of these bytes."""
-        return MalformedError(f"not a {self._what}", why=why, offset=self._at)
+        return MalformedError(f"not a {self.what}", why=why, offset=self.offset)
 
 
 def sized(content: bytes) -> bytes:
@@ -120,7 +99,7 @@ ATTESTATION_OFF: Final = DECRYPT | ENCRYPTED_DUPLICATION | X509_SIGN
 _STRONG: Final = frozenset({"sha256", "sha384", "sha512"})
 
 _CURVES: Final = {0x0003: "P-256", 0x0004: "P-384", 0x0005: "P-521"}
-_SCHEMES: Final = {
+SCHEMES: Final = {
     ALG_RSASSA: "rsassa",
     ALG_RSAPSS: "rsapss",
     ALG_ECDSA: "ecdsa",
@@ -181,9 +160,14 @@ def parse_public(raw: bytes) -> Public:
     attributes = reader.number(4)
     if attributes & ~_KNOWN:
         raise reader.malformed(f"reserved attributes {attributes & ~_KNOWN:#x}")
-    policy = reader.sized()
-    symmetric_bits = _parse_symmetric(reader)
-    scheme = _parse_scheme(reader)
+    policy, symmetric_bits = reader.sized(), 0
+    if reader.one_of({ALG_AES: True, ALG_NULL: False}, "symmetric algorithm"):
+        symmetric_bits = reader.number(2)
+        reader.one_of({ALG_CFB: "cfb"}, "mode of AES")
+        if symmetric_bits not in (128, 192, 256):
+            raise reader.malformed(f"AES of {symmetric_bits} bits")
+    name = reader.one_of({ALG_NULL: "", **SCHEMES}, "signature scheme")
+    scheme = Scheme(name, reader.hash_name()) if name else None
     key = _parse_rsa(reader) if kind == "rsa" else _parse_ecc(reader)
     reader.finish()
     return Public(raw, name_hash, attributes, policy, symmetric_bits, scheme, key)
@@ -209,21 +193,6 @@ def require_attestation_key(public: Public) -> Scheme:
     if public.scheme.hash not in _STRONG or public.name_hash not in _STRONG:
         raise EvidenceError("the attestation key relies on SHA-1", code="tpm-weak-hash")
     return public.scheme
-
-
-def _parse_symmetric(reader: TpmReader) -> int:
-    if not reader.one_of({ALG_AES: True, ALG_NULL: False}, "symmetric algorithm"):
-        return 0
-    bits = reader.number(2)
-    reader.one_of({ALG_CFB: "cfb"}, "mode of AES")
-    if bits not in (128, 192, 256):
-        raise reader.malformed(f"AES of {bits} bits")
-    return bits
-
-
-def _parse_scheme(reader: TpmReader) -> Scheme | None:
-    name = reader.one_of({ALG_NULL: "", **_SCHEMES}, "signature scheme")
-    return Scheme(name, reader.hash_name()) if name else None
 
 
 def _parse_rsa(reader: TpmReader) -> RsaKey:
