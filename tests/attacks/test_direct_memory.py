@@ -12,8 +12,8 @@ from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.unixsocket import LocalListener, dial_local
 from sealift.crypto.aead import Aead
 from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
-from sealift.travel.accelerator.rows import SealedRows
-from sealift.travel.visit.frame import Placement
+from sealift.travel.accelerator.load import SealedRows
+from sealift.travel.visit.lease import Placement
 from tests.sim.sealed_rows import DATA_KEY, PLAIN, RECORD_BYTES, Source
 from tests.sim.visit_parts import GuardedPool
 

@@ -35,7 +35,7 @@ from sealift.session.direct.exchange import (
     prove_to_host,
 )
 from sealift.travel.accelerator.visit import HostedVisit
-from sealift.travel.visit.frame import frame_bytes
+from sealift.travel.visit.lease import frame_bytes
 from sealift.travel.visit.messages import (
     PathTaken,
     Ready,

@@ -18,8 +18,12 @@ from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.train.jobshapes import JobShapes
 from sealift.travel.holder.jobs import Attendance
-from sealift.travel.holder.served import SERVED_NAME
-from sealift.travel.holder.visit import HeldResource, Provisioning, check_lease
+from sealift.travel.holder.visit import (
+    SERVED_NAME,
+    HeldResource,
+    Provisioning,
+    check_lease,
+)
 from sealift.travel.visit.lease import LeaseTerms, sign_lease
 from tests.sim.hands import Hand
 from tests.sim.settings import job_settings

@@ -22,7 +22,7 @@ from sealift.train.worker.area import Area
 from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.settings import TrainingSettings
-from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look
 from tests.unit.train.joints import cargo, in_place, joint
 
@@ -83,11 +83,11 @@ WORKER_SAYS = """
 import io, sys
 from sealift.errors import JobError
 from sealift.train.worker import workshop
-from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 RECIPE = b'''
 from torch import nn
-from sealift.travel.visit.scrub import freed_is_overwritten
+from sealift.travel.visit.memory import freed_is_overwritten
 def build():
     print(freed_is_overwritten.__wrapped__())
     return nn.Linear(4, 2)

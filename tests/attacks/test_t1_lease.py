@@ -18,10 +18,10 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError, StaleError
 from sealift.ids import Digest, Handle
 from sealift.release.receipt import SignedReceipt
-from sealift.travel.accelerator import load, rows
+from sealift.travel.accelerator import load
+from sealift.travel.accelerator import load as rows
 from sealift.travel.accelerator import visit as host
-from sealift.travel.visit.frame import Frame, Placement, placement
-from sealift.travel.visit.lease import Lease, sign_lease
+from sealift.travel.visit.lease import Frame, Lease, Placement, placement, sign_lease
 from sealift.travel.visit.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.visit_world import Outcome, VisitWorld

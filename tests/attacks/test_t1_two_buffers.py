@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sealift.travel.visit.frame import Frame
+from sealift.travel.visit.lease import Frame
 from sealift.travel.visit.messages import VisitEnded
 from sealift.travel.visit.state import Visit
 from tests.sim.hands import WAIT_S, Bring, Hand, sending

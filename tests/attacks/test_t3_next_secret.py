@@ -20,7 +20,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.errors import AuthenticationError
 from sealift.session.frames import FrameKind
 from sealift.session.transcript import KeySchedule, Side
-from sealift.travel.visit.frame import Frame, parse_frame
+from sealift.travel.visit.lease import Frame, parse_frame
 from tests.sim.hands import sending
 from tests.sim.visit_world import Outcome, VisitWorld
 

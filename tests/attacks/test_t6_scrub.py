@@ -24,8 +24,8 @@ from sealift.crypto.kdf import Label
 from sealift.errors import IntegrityError, PeerError
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, SignedReceipt
 from sealift.travel.accelerator import visit as room
-from sealift.travel.visit.frame import build_frame, placement
-from sealift.travel.visit.lease import SignedLease
+from sealift.travel.visit.lease import SignedLease, build_frame, placement
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, scrub
 from sealift.travel.visit.messages import (
     Leaves,
     PathTaken,
@@ -35,7 +35,6 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT, scrub
 from tests.sim.live import LiveJob, live_job
 from tests.sim.memoryscan import family, scan_family
 from tests.sim.visit_world import VisitWorld

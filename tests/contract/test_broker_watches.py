@@ -20,7 +20,7 @@ from sealift.release.broker.server import Broker
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.travel.holder import broker as brokerage
-from sealift.travel.holder import watcher
+from sealift.travel.holder import standing as watcher
 from sealift.travel.holder.broker import Brokerage
 from tests.sim.owners import NOW_S, BrokerBox, make_broker, make_consortium
 

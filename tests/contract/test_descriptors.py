@@ -27,7 +27,7 @@ from sealift.errors import MalformedError, UnavailableError
 from sealift.train.checkpoints import StateFolder
 from sealift.train.worker.area import Area
 from sealift.train.worker.text import TextTap
-from sealift.travel.visit.pool import CPUPool
+from sealift.travel.visit.memory import CPUPool
 from tests.sim.descriptors import ROUNDS, descriptors, left_open
 from tests.sim.linkworld import LinkWorld
 from tests.sim.sealed_shards import Shards, seal_shards

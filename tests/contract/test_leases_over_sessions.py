@@ -32,7 +32,7 @@ from sealift.release.client.lease import ask_standing, give_back_lease, prove_le
 from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
-from sealift.travel.holder.leasewatch import LeaseWatch
+from sealift.travel.holder.standing import LeaseWatch
 from tests.sim.owners import (
     BrokerBox,
     Consortium,

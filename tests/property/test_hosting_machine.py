@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from sealift.errors import MalformedError, SealiftError
 from sealift.travel.accelerator.setup import LoadedCargo
-from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.accelerator.visits import HostedVisits
 from sealift.travel.visit.messages import (
     BufferOffered,
     VisitEnded,
@@ -198,6 +198,6 @@ def no_room_rule(*_: Any) -> None:
 def test_without_the_rule_about_room_it_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Hosting, "_require_room", no_room_rule)
+    monkeypatch.setattr(HostedVisits, "_require_room", no_room_rule)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(HostingMachine, settings=QUICK)  # type: ignore[no-untyped-call]

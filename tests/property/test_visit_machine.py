@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from sealift.travel.visit.frame import Frame, Placement, placement
+from sealift.travel.visit.lease import Frame, Placement, placement
 from sealift.travel.visit.state import State, Visit
 from tests.sim.examples import examples
 from tests.sim.visit_machine import LEASE_S, VisitMachine

@@ -13,7 +13,7 @@ from sealift.cli.main import main
 from sealift.data.schedule.visits import Group, Stop, VisitTerms
 from sealift.release.agreement import Resource
 from sealift.train.jobshapes import JobShapes
-from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.accelerator.visits import HostedVisits
 from sealift.travel.orchestrator import job as orchestrator
 
 
@@ -34,7 +34,7 @@ def cut_at(rows: int) -> None:
 def believe_everything() -> None:
     """Holder or accelerator without what this is about."""
     Resource.require_cells = lambda *_: None  # type: ignore[method-assign]
-    Hosting._require_planned = lambda *_: None  # type: ignore[method-assign]
+    HostedVisits._require_planned = lambda *_: None  # type: ignore[method-assign]
     JobShapes.hold = lambda *words: words[-1]  # type: ignore[method-assign]
 
 

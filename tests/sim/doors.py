@@ -29,8 +29,7 @@ from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder import jobs as attendance
 from sealift.travel.holder.jobs import Attendance, Receipts
-from sealift.travel.holder.served import SERVED_NAME, ServedVisits
-from sealift.travel.holder.visit import HeldResource
+from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.visit.lease import sign_lease
 from tests.sim.owners import (
     NOW_S,

@@ -18,8 +18,13 @@ from sealift.ids import Buffer, Handle
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session
 from sealift.travel.holder.visit import HeldResource, Provisioning
-from sealift.travel.visit.frame import build_frame, placement, record_range
-from sealift.travel.visit.lease import Lease, SignedLease
+from sealift.travel.visit.lease import (
+    Lease,
+    SignedLease,
+    build_frame,
+    placement,
+    record_range,
+)
 from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,

@@ -16,7 +16,7 @@ from sealift.ids import VisitId
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import Purpose
 from sealift.session.session import Session
-from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.accelerator.visits import HostedVisits
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.lease import Lease
 from sealift.travel.visit.messages import (
@@ -80,7 +80,7 @@ class HostingWorld:
         self.guests: dict[VisitId, Guest] = {}
         self._lines: dict[VisitId, TappedTransport] = {}
         self._heard = threading.Condition()
-        self.hosting = Hosting(
+        self.hosting = HostedVisits(
             world._setup(self._meet),
             TravelSettings(buffers=buffers, mixed=mixed),
             idle_s=idle_s,

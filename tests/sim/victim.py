@@ -23,7 +23,7 @@ from sealift.session.relay.client import RelayClient
 from sealift.train.accelerator import Accelerator
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.accelerator import visit as room
-from sealift.travel.visit.pool import CPUPool
+from sealift.travel.visit.memory import CPUPool
 
 
 def believe_the_flag() -> None:

@@ -24,11 +24,9 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
-from sealift.travel.accelerator.load import CargoLoader
-from sealift.travel.accelerator.rows import SealedRows
-from sealift.travel.visit.frame import build_frame, placement
-from sealift.travel.visit.lease import Lease
-from sealift.travel.visit.scrub import scrub
+from sealift.travel.accelerator.load import CargoLoader, SealedRows
+from sealift.travel.visit.lease import Lease, build_frame, placement
+from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.state import State, Visit
 from tests.sim.sealed_rows import (
     DATA_KEY,

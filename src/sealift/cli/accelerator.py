@@ -37,8 +37,11 @@ from sealift.train.sandbox import limits
 from sealift.train.statekeeping import StateKeeping
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.peers import accelerator_names
-from sealift.travel.visit.pool import overwrite_live_pools
-from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT, asks_to_overwrite
+from sealift.travel.visit.memory import (
+    ALLOCATOR_ENVIRONMENT,
+    asks_to_overwrite,
+    overwrite_live_pools,
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -52,8 +52,7 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import DIAL_TIMEOUT_S, RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.travel.holder.jobs import Attendance, Receipts
-from sealift.travel.holder.served import SERVED_NAME, ServedVisits
-from sealift.travel.holder.visit import HeldResource
+from sealift.travel.holder.visit import SERVED_NAME, HeldResource, ServedVisits
 from sealift.travel.peers import relay_name
 from sealift.travel.visit.messages import Finished
 

@@ -19,9 +19,8 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.server import Relay
 from sealift.travel.holder.broker import dismiss_brokers
-from sealift.travel.orchestrator.door import Doorkeeper
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary, dismiss_roles
-from sealift.travel.orchestrator.roster import Roster
+from sealift.travel.orchestrator.roster import Doorkeeper, Roster
 from sealift.travel.peers import registry_of
 from sealift.travel.visit.messages import Output, StartJob
 

@@ -15,8 +15,12 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import prover
 from sealift.session.session import connect
-from sealift.travel.meetbroker import meet_broker
-from sealift.travel.peers import accelerator_names, expect_accelerator, teller_name
+from sealift.travel.peers import (
+    accelerator_names,
+    expect_accelerator,
+    meet_broker,
+    teller_name,
+)
 from sealift.travel.visit.messages import Said, receive_message, send_message
 
 DIAL_S: Final = 10.0

@@ -44,7 +44,7 @@ from sealift.train.modelform import ModelForm, choose_model, form_of
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.settings import ServingTable
 from sealift.train.worker.workshop import Workshop
-from sealift.travel.meetbroker import meet_broker
+from sealift.travel.peers import meet_broker
 from sealift.travel.visit.state import Clock
 
 HANDSHAKE_S: Final = 10.0

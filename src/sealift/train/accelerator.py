@@ -41,7 +41,6 @@ from sealift.train.workbench import Workbench, check_cargo_rows, columns_of
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.train.worker.workshop import Workshop
 from sealift.travel.accelerator.meeting import Meeting
-from sealift.travel.accelerator.orders import Orders
 from sealift.travel.accelerator.rules import VisitRules, check_cargo
 from sealift.travel.accelerator.setup import (
     GroupResult,
@@ -49,11 +48,11 @@ from sealift.travel.accelerator.setup import (
     LoadedCargo,
     StartOverError,
 )
-from sealift.travel.accelerator.visits import Hosting
-from sealift.travel.meetbroker import meet_broker
-from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator
+from sealift.travel.accelerator.visits import HostedVisits, Orders
+from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator, meet_broker
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.lease import LeaseTerms
+from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import (
     Failed,
     Finished,
@@ -64,7 +63,6 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from sealift.travel.visit.pool import CPUPool
 from sealift.travel.visit.state import Clock
 
 ORCHESTRATOR_WAIT_S: Final = 20.0
@@ -128,7 +126,7 @@ class Accelerator:
         self._lost: SealiftError | None = None
         self._lose: Callable[[SealiftError], None] = lambda error: None
         self._leases: LeaseKeeper | None = None
-        self._hosting: Hosting | None = None
+        self._hosting: HostedVisits | None = None
         self._dropping = threading.RLock()
         self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
         self._proof = prove_instance(endpoint, agreement)
@@ -186,7 +184,7 @@ class Accelerator:
             pass
         job.checkpoints.finish()
 
-    def _open_to_departures(self, hosting: Hosting) -> None:
+    def _open_to_departures(self, hosting: HostedVisits) -> None:
         """From here on the orchestrator is told who left; first, who has already."""
         with self._dropping:
             self._hosting = hosting
@@ -194,7 +192,7 @@ class Accelerator:
                 hosting.drop(owner, error)
 
     def _work(
-        self, job: OpenJob, control: Session, hosting: Hosting, orders: Orders
+        self, job: OpenJob, control: Session, hosting: HostedVisits, orders: Orders
     ) -> FinishJob:
         while not isinstance(turn := orders.next_turn(), FinishJob):
             if not isinstance(turn, WorkVisits):
@@ -266,7 +264,7 @@ class Accelerator:
     def _reach_broker(self, owner: str) -> AbstractContextManager[Session]:
         return meet_broker(self._relay, self._endpoint, self._agreement, owner)
 
-    def _abandon(self, hosting: Hosting) -> None:
+    def _abandon(self, hosting: HostedVisits) -> None:
         given_up = hosting.abandon("stopped")
         if given_up.visits:
             emit(
@@ -317,7 +315,7 @@ class Accelerator:
             sandbox=sandbox,
         )
 
-    def _host(self, job: OpenJob, control: Session, orders: Orders) -> Hosting:
+    def _host(self, job: OpenJob, control: Session, orders: Orders) -> HostedVisits:
         settings, heads = job.settings, job.keyring.heads
         meet = Meeting(
             self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
@@ -350,7 +348,7 @@ class Accelerator:
         # A group is worked on, another comes in, or a holder beside it is waited for:
         # no loaded cargo waits longer.
         idle_s = settings.run.work_s + settings.run.wait_s + setup.terms.longest_s
-        return Hosting(
+        return HostedVisits(
             setup,
             settings.travel,
             idle_s=idle_s,

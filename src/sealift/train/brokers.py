@@ -13,7 +13,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.client.shares import Shares
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.travel.meetbroker import meet_broker
+from sealift.travel.peers import meet_broker
 from sealift.travel.visit.state import Clock
 
 

@@ -21,7 +21,7 @@ from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.travel.accelerator.setup import ReleasedResource
-from sealift.travel.meetbroker import meet_broker
+from sealift.travel.peers import meet_broker
 from sealift.travel.visit.state import Clock
 
 PAUSE_S: Final = 0.1

@@ -24,7 +24,7 @@ from sealift.release.broker.standing import shortest_lease
 from sealift.release.client.broker import BrokerRefusedError
 from sealift.release.client.lease import give_back_lease, prove_lease
 from sealift.session.session import Session
-from sealift.travel.holder.watcher import Watcher
+from sealift.travel.holder.standing import Watcher
 from sealift.travel.visit.state import Clock
 
 BEATS: Final = 3  # renewals a heartbeat, so that one may be lost

@@ -16,7 +16,7 @@ from sealift.cli.main import main
 from sealift.lab.attacks import board
 from sealift.lab.attacks.board import Scenario, attempt
 from sealift.lab.attacks.stage import Stage
-from sealift.travel.visit.frame import Frame
+from sealift.travel.visit.lease import Frame
 from sealift.travel.visit.state import Visit
 
 

@@ -17,7 +17,7 @@ from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
 from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder.jobs import Attendance, Receipts
-from sealift.travel.holder.served import SERVED_NAME, ServedVisits
+from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
 from tests.sim.owners import Consortium, make_consortium, now
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, MalformedError
-from sealift.travel.visit.frame import (
+from sealift.travel.visit.lease import (
     HEADER_BYTES,
     build_frame,
     parse_frame,

@@ -19,8 +19,8 @@ from sealift.ids import VisitId
 from sealift.train.faults import no_memory
 from sealift.travel.accelerator import visit as room
 from sealift.travel.accelerator.setup import LoadedCargo
+from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.messages import VisitEnded, WorkVisits
-from sealift.travel.visit.scrub import scrub
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.hosting_world import Guest, MakeHost, reason
 from tests.sim.visit_world import VisitWorld

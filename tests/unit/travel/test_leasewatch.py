@@ -13,7 +13,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, PeerError, SealiftError, StaleError
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing
-from sealift.travel.holder.leasewatch import MARGIN_S, LeaseWatch
+from sealift.travel.holder.standing import MARGIN_S, LeaseWatch
 
 WHO = SigningKey.generate().public_key
 GOOD = Standing(instance=WHO, good=True, due_s=9.0, ends_s=9.0)

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import IntegrityError, UnavailableError
-from sealift.travel.visit.pool import CPUPool, overwrite_live_pools
-from sealift.travel.visit.scrub import (
+from sealift.travel.visit.memory import (
     ALLOCATOR_ENVIRONMENT,
     CHUNK_BYTES,
+    CPUPool,
     asks_to_overwrite,
     count_nonzero,
+    overwrite_live_pools,
     scrub,
 )
 
@@ -80,7 +81,7 @@ def test_the_allocators_settings_count_as_a_whole() -> None:
 
 LOOK = """
 import os, sys
-from sealift.travel.visit.scrub import freed_is_overwritten
+from sealift.travel.visit.memory import freed_is_overwritten
 os.environ.update(eval(sys.argv[1]))
 print(freed_is_overwritten())
 """

@@ -9,7 +9,7 @@ import pytest
 from sealift.data.schedule.visits import Stop
 from sealift.ids import VisitId
 from sealift.release.agreement import Resource
-from sealift.travel.accelerator.visits import Hosting
+from sealift.travel.accelerator.visits import HostedVisits
 from sealift.travel.visit.messages import VisitEnded
 from tests.sim.hosting_world import MakeHost, make_offer, reason
 from tests.sim.visit_world import VisitWorld
@@ -33,7 +33,7 @@ def test_with_one_buffer_the_next_comes_when_the_first_is_scrubbed(
 def test_without_that_rule_there_are_two(
     make: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Hosting, "_require_room", lambda *_: None)  # the mutant
+    monkeypatch.setattr(HostedVisits, "_require_room", lambda *_: None)  # the mutant
     host = make(buffers=1)
     first, second = host.load("ada", 0), host.load("bern", 1)
     assert not first.pool.scrubbed
@@ -81,7 +81,7 @@ def test_a_visit_is_one_of_the_plan(make: MakeHost, world: VisitWorld) -> None:
 def test_without_that_rule_the_orchestrator_cuts_as_it_likes(
     make: MakeHost, world: VisitWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Hosting, "_require_planned", lambda *_: None)  # the mutant
+    monkeypatch.setattr(HostedVisits, "_require_planned", lambda *_: None)  # the mutant
     host = make(planned=set())
     assert not reason(host.offer("ada", 3))
 

@@ -12,7 +12,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError, UnavailableError
-from sealift.travel.holder.served import ServedVisits
+from sealift.travel.holder.visit import ServedVisits
 from sealift.travel.visit.lease import Lease
 from tests.unit.travel.leases import LEASE
 
@@ -21,7 +21,7 @@ import os, sys
 from pathlib import Path
 from sealift.codec import decode
 from sealift.travel.visit.lease import Lease
-from sealift.travel.holder.served import ServedVisits
+from sealift.travel.holder.visit import ServedVisits
 served = ServedVisits(Path(sys.argv[1]))
 served.take(decode(Lease, bytes.fromhex(sys.argv[2])), 3)
 os._exit(9)  # killed, as soon as rows may leave

@@ -11,8 +11,8 @@ import pytest
 
 from sealift.errors import UnavailableError
 from sealift.events import Event
-from sealift.travel.holder import watcher
-from sealift.travel.holder.watcher import Watcher
+from sealift.travel.holder import standing as watcher
+from sealift.travel.holder.standing import Watcher
 
 REFUSED = [
     OSError(errno.EMFILE, os.strerror(errno.EMFILE)),

@@ -18,8 +18,7 @@ from sealift.lab.attacks.stage import (
 )
 from sealift.lab.worlds.visits import ROW_BYTES
 from sealift.train.jobshapes import JobShapes
-from sealift.travel.holder.served import SERVED_NAME, ServedVisits
-from sealift.travel.holder.visit import check_lease
+from sealift.travel.holder.visit import SERVED_NAME, ServedVisits, check_lease
 
 _CHOICE: Final = BufferChoice(1 << 20, "as the job began")
 

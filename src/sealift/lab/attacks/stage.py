@@ -36,8 +36,8 @@ from sealift.session.session import Session
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo
 from sealift.travel.peers import expect_at_broker
 from sealift.travel.visit.lease import Lease, SignedLease
+from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import VisitEnded
-from sealift.travel.visit.pool import CPUPool, Pool
 
 OWNERS: Final = ("ada", "bern")
 ADA, BERN = OWNERS
@@ -148,7 +148,7 @@ class Stage(VisitWorld):
         """Random rows behind a canary."""
         return CANARY + secrets.token_bytes(ROWS * ROW_BYTES - len(CANARY))
 
-    def make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
+    def make_pool(self, buffer_bytes: int, record_bytes: int) -> CPUPool:
         """Memory that is looked at afterwards."""
         self._pools.append(KeptPool(buffer_bytes, record_bytes))
         return self._pools[-1]

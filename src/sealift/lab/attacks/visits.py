@@ -40,11 +40,9 @@ from sealift.lab.worlds.holders import (
     InterposedSession,
 )
 from sealift.session.session import Session
-from sealift.travel.visit.frame import Frame, Placement, build_frame, parse_frame
-from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.lease import Frame, Lease, Placement, build_frame, parse_frame
+from sealift.travel.visit.memory import CPUPool, scrub
 from sealift.travel.visit.messages import Present, parse_message
-from sealift.travel.visit.pool import CPUPool
-from sealift.travel.visit.scrub import scrub
 
 Spoil = Callable[[InterposedSession, Frame, bytes], bytes]
 STALL_S: Final = 0.3

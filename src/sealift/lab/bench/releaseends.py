@@ -42,7 +42,7 @@ from sealift.session.session import Session, connect
 from sealift.train.enrolling import enrol_where_missing
 from sealift.train.leasekeeping import LeaseKeeper
 from sealift.travel.holder.broker import Brokerage
-from sealift.travel.holder.leasewatch import LeaseWatch
+from sealift.travel.holder.standing import LeaseWatch
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
 
 OWNER: Final = "owner"

@@ -39,10 +39,8 @@ from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import HostSetup
 from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import accelerator_names, expect_accelerator, relay_name
-from sealift.travel.visit.frame import HEADER_BYTES, frame_bytes
-from sealift.travel.visit.lease import Lease, SignedLease
-from sealift.travel.visit.pool import CPUPool
-from sealift.travel.visit.scrub import scrub
+from sealift.travel.visit.lease import HEADER_BYTES, Lease, SignedLease, frame_bytes
+from sealift.travel.visit.memory import CPUPool, scrub
 
 OWNER: Final = "owner"
 (NAME,) = accelerator_names()

@@ -19,7 +19,7 @@ from sealift.release.agreement.signed import load_verified
 from sealift.train.eventlines import RoleEvent, RoleResult
 from sealift.train.household import Ended, Household, Told
 from sealift.train.settings import read_job
-from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 SILENCE_S: Final = 60.0
 ALONE_S: Final = 600.0  # a local run tells nothing until it has ended

@@ -22,8 +22,13 @@ from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Incoming, Session
 from sealift.train.eventlines import EventLines
 from sealift.travel.holder.visit import Provisioning
-from sealift.travel.visit.frame import Placement, build_frame, parse_frame
-from sealift.travel.visit.lease import Lease, SignedLease
+from sealift.travel.visit.lease import (
+    Lease,
+    Placement,
+    SignedLease,
+    build_frame,
+    parse_frame,
+)
 
 MODULE: Final = "sealift.lab.worlds.holders"
 REPLAY: Final = "replay"

@@ -47,8 +47,8 @@ from sealift.travel.holder.visit import HeldResource, Provisioning
 from sealift.travel.peers import expect_accelerator, expect_holder
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, sign_lease
+from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import BufferOffered, OfferVisit
-from sealift.travel.visit.pool import CPUPool, Pool
 
 ROW_BYTES: Final = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES: Final = 96
@@ -150,7 +150,7 @@ class VisitWorld:
         """What a sealed file says that it is."""
         return None
 
-    def make_pool(self, buffer_bytes: int, record_bytes: int) -> Pool:
+    def make_pool(self, buffer_bytes: int, record_bytes: int) -> CPUPool:
         """A visit's memory."""
         return CPUPool(buffer_bytes, record_bytes)
 

@@ -36,7 +36,7 @@ from sealift.train.worker.taskprocess import (
     WorkshopLimits,
     killed,
 )
-from sealift.travel.visit.scrub import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"
 WITHOUT_NAMESPACES: Final = "landlock+seccomp"

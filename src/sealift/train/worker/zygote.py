@@ -36,7 +36,7 @@ from sealift.train.worker.messages import (
 )
 from sealift.train.worker.oneslice import run_worker
 from sealift.train.worker.wire import receive_with
-from sealift.travel.visit.scrub import freed_is_overwritten
+from sealift.travel.visit.memory import freed_is_overwritten
 
 TRIAL_BYTES: Final = 1 << 40
 

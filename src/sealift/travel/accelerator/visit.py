@@ -21,17 +21,18 @@ from sealift.release.agreement import part_for
 from sealift.release.receipt import ScrubSummary
 from sealift.session.session import Session
 from sealift.travel.accelerator.load import CargoLoader, Loaded
-from sealift.travel.accelerator.phases import PhaseTimer
 from sealift.travel.accelerator.setup import (
     GroupResult,
     HostSetup,
     LoadedCargo,
+    PhaseTimer,
     ReleasedResource,
     StartOverError,
     VisitAccount,
     Work,
 )
 from sealift.travel.visit.lease import Lease, SignedLease, verify_lease
+from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.messages import (
     BufferOffered,
     Failed,
@@ -42,7 +43,6 @@ from sealift.travel.visit.messages import (
     VisitPhase,
     send_message,
 )
-from sealift.travel.visit.scrub import scrub
 from sealift.travel.visit.state import State, Visit
 
 CODE: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")

@@ -1,13 +1,16 @@
 """Every visit that is in the accelerator at one time: who may come, who waits, who ends.
 
-Loading goes on in a thread per visit; work is done by whoever calls ``work``, one group
-at a time and in the orchestrator's order. How many visits there may be is enforced here,
-whatever the orchestrator asks for (rules H2, H8). Cargo that nobody works on in time is
-scrubbed. Whatever must end the process is raised in the thread that works.
+A reader thread takes the orchestrator's orders at once: it answers offers and starts
+loads, a thread per visit, and queues what takes the working thread. So the next cargo
+loads while one group is worked on, in the orchestrator's order. How many visits there
+may be is enforced here, whatever the orchestrator asks for (rules H2, H8). Cargo that
+nobody works on in time is scrubbed. Whatever must end the process is raised in the
+thread that works.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Container, Sequence
@@ -15,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.data.schedule.visits import Stop
-from sealift.errors import PolicyError, SealiftError
+from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.ids import VisitId
+from sealift.session.session import Session
 from sealift.travel.accelerator.setup import HostSetup
 from sealift.travel.accelerator.visit import HostedVisit, work_together
 from sealift.travel.settings import TravelSettings
@@ -25,10 +29,15 @@ from sealift.travel.visit.lease import SignedLease
 from sealift.travel.visit.messages import (
     Departed,
     Failed,
+    FinishJob,
+    Granted,
     OfferVisit,
+    OutputKept,
     VisitEnded,
     VisitLoaded,
+    Withdrawn,
     WorkVisits,
+    parse_message,
 )
 
 GONE_S: Final = 30.0  # for the visits of an owner that left to end
@@ -37,7 +46,7 @@ UNLOAD_S: Final = 3.0  # for loads to notice that they were revoked
 
 
 @dataclass(slots=True)
-class _Guest:
+class _Hosted:
     visit: HostedVisit
     loader: threading.Thread | None = None
     answered: bool = False  # granted or withdrawn
@@ -55,7 +64,7 @@ class Abandoned:
     verified: bool = True
 
 
-class Hosting:
+class HostedVisits:
     """The visits of one job.
 
     Args:
@@ -87,7 +96,7 @@ class Hosting:
         self._note = note
         self._stop = stop
         self._lock = threading.Lock()
-        self._guests: dict[VisitId, _Guest] = {}
+        self._entries: dict[VisitId, _Hosted] = {}
         self._closed = False
 
     def offer(self, offer: OfferVisit) -> None:
@@ -97,32 +106,36 @@ class Hosting:
                 self._require_planned(offer)
                 self._require_room(offer)
                 visit = HostedVisit(offer, self._setup)
-                self._guests[offer.visit] = _Guest(visit)
+                self._entries[offer.visit] = _Hosted(visit)
         except SealiftError as error:
-            self._send(_refused(offer, error))
-            return
-        self._send(visit.offered())
+            line = str(error)
+            refused = VisitEnded(
+                visit=offer.visit, outcome="failed", reason=error.code, line=line
+            )
+            self._send(refused)
+        else:
+            self._send(visit.offered())
 
     def grant(self, signed: SignedLease) -> None:
         """Begin to load; nothing waits for it here."""
         with self._lock:
-            guest = self._guests.get(signed.lease.visit)
-            if guest is None or guest.answered:
+            entry = self._entries.get(signed.lease.visit)
+            if entry is None or entry.answered:
                 return  # it has ended meanwhile, or was granted before
-            guest.answered = True
-            loader = guest.loader = threading.Thread(
-                target=self._load, args=(guest, signed), name="load", daemon=True
+            entry.answered = True
+            loader = entry.loader = threading.Thread(
+                target=self._load, args=(entry, signed), name="load", daemon=True
             )
         loader.start()
 
     def withdraw(self, visit_id: VisitId) -> None:
         """An offer is not granted: its holder is gone."""
         with self._lock:
-            guest = self._guests.get(visit_id)
-            if guest is None or guest.answered:
+            entry = self._entries.get(visit_id)
+            if entry is None or entry.answered:
                 return
-            guest.answered = True
-        self._end(guest, guest.visit.withdraw())
+            entry.answered = True
+        self._end(entry, entry.visit.withdraw())
 
     def work(self, order: WorkVisits) -> None:
         """Work on a group; visits of it that have ended meanwhile are left out.
@@ -134,10 +147,10 @@ class Hosting:
             PolicyError: ``bad-group``, if these visits are not one group.
             IntegrityError: if a scrub did not hold.
         """
-        guests = self._take(order)
+        entries = self._take(order)
         self._setup.rules.advance(order.position)
         fatal: VisitEnded | None = None
-        visits = {guest.visit: guest for guest in guests}
+        visits = {entry.visit: entry for entry in entries}
         for visit, ended in work_together(list(visits), self._setup.work):
             self._end(visits[visit], ended)
             fatal = ended if ended.fatal else fatal
@@ -154,32 +167,32 @@ class Hosting:
         """
         failure = Failed(error.code, str(error))
         with self._lock:
-            guests = [
+            entries = [
                 each
-                for each in self._guests.values()
+                for each in self._entries.values()
                 if each.visit.offer.holder == owner
             ]
-            for guest in guests:
-                guest.visit.depart(failure)
-                if not guest.working:
-                    guest.taken.set()
-        for guest in guests:
-            _hang_up(guest)
-            if guest.loader is None:
-                guest.answered = True
-                self._end(guest, guest.visit.fail(failure))
-        self._await_gone(guests)
+            for entry in entries:
+                entry.visit.depart(failure)
+                if not entry.working:
+                    entry.taken.set()
+        for entry in entries:
+            _hang_up(entry)
+            if entry.loader is None:
+                entry.answered = True
+                self._end(entry, entry.visit.fail(failure))
+        self._await_gone(entries)
         self._send(Departed(owner, failure.code, failure.line))
 
-    def _await_gone(self, guests: Sequence[_Guest]) -> None:
+    def _await_gone(self, entries: Sequence[_Hosted]) -> None:
         """Work that was about to begin is cut as well, so again until it is gone."""
         deadline = time.monotonic() + GONE_S
         while time.monotonic() < deadline:
             with self._lock:
                 here = [
                     each
-                    for each in guests
-                    if self._guests.get(each.visit.offer.visit) is each
+                    for each in entries
+                    if self._entries.get(each.visit.offer.visit) is each
                 ]
             if not here:
                 return
@@ -190,7 +203,7 @@ class Hosting:
     def owners(self, order: WorkVisits) -> set[str]:
         """Whose rows a group is made of."""
         with self._lock:
-            found = (self._guests.get(visit) for visit in order.visits)
+            found = (self._entries.get(visit) for visit in order.visits)
             return {each.visit.offer.holder for each in found if each is not None}
 
     def abandon(self, reason: str) -> Abandoned:
@@ -201,16 +214,22 @@ class Hosting:
         """
         with self._lock:
             self._closed = True
-            guests = list(self._guests.values())
-            self._guests.clear()
-        for guest in guests:
-            guest.visit.revoke(reason)
-            guest.taken.set()
-        _await_loaders(guests)
-        return _scrub_all(guests, reason)
+            entries = list(self._entries.values())
+            self._entries.clear()
+        for entry in entries:
+            entry.visit.revoke(reason)
+            entry.taken.set()
+        # No frame may be placed after the scrub, so loads end first, if they can.
+        deadline = time.monotonic() + UNLOAD_S
+        for entry in entries:
+            _hang_up(entry)
+        for entry in entries:
+            if entry.loader is not None and entry.loader.ident is not None:
+                entry.loader.join(max(0.0, deadline - time.monotonic()))
+        return _scrub_all(entries, reason)
 
     def _require_room(self, offer: OfferVisit) -> None:
-        offers = [guest.visit.offer for guest in self._guests.values()]
+        offers = [entry.visit.offer for entry in self._entries.values()]
         groups = {each.position for each in offers} | {offer.position}
         beside = [each for each in offers if each.position == offer.position]
         mixed = self._travel.mixed and offer.purpose != "heldout"
@@ -221,87 +240,85 @@ class Hosting:
             raise _no_room("cargo is not mixed" if not mixed else "it is here already")
 
     def _require_planned(self, offer: OfferVisit) -> None:
-        if (offer.position, _stop(offer)) not in self._planned:
+        stop = Stop(
+            offer.epoch,
+            offer.holder,
+            offer.resource,
+            offer.purpose,
+            offer.first_row,
+            offer.rows,
+        )
+        if (offer.position, stop) not in self._planned:
             raise PolicyError(
                 f"the job's plan has no such visit to {offer.resource}",
                 why="it follows from agreement and job, and the accelerator makes it",
                 code="not-planned",
             )
 
-    def _load(self, guest: _Guest, signed: SignedLease) -> None:
+    def _load(self, entry: _Hosted, signed: SignedLease) -> None:
         """The life of one visit's thread: load, then see that the cargo is not left."""
         try:
-            ended = guest.visit.load(signed)
+            ended = entry.visit.load(signed)
             if ended is None:
-                guest.loaded = True
-                self._send(VisitLoaded(guest.visit.offer.visit))
-                ended = self._await_work(guest)
+                entry.loaded = True
+                self._send(VisitLoaded(entry.visit.offer.visit))
+                ended = self._await_work(entry)
             if ended is not None:
-                self._end(guest, ended)
+                self._end(entry, ended)
         except BaseException as error:
             self._stop(error)
 
-    def _await_work(self, guest: _Guest) -> VisitEnded | None:
+    def _await_work(self, entry: _Hosted) -> VisitEnded | None:
         """None once somebody works on it; else how it ended."""
-        guest.taken.wait(self._idle_s)
+        entry.taken.wait(self._idle_s)
         with self._lock:
-            left = guest.visit.departed is not None and not self._closed
-            if guest.working or (guest.taken.is_set() and not left):
+            left = entry.visit.departed is not None and not self._closed
+            if entry.working or (entry.taken.is_set() and not left):
                 return None
-            guest.taken.set()
-            self._guests.pop(guest.visit.offer.visit, None)
-        return guest.visit.fail(
+            entry.taken.set()
+            self._entries.pop(entry.visit.offer.visit, None)
+        return entry.visit.fail(
             Failed("never-worked", "its cargo was loaded, and nobody asked for work")
         )
 
-    def _take(self, order: WorkVisits) -> list[_Guest]:
+    def _take(self, order: WorkVisits) -> list[_Hosted]:
         with self._lock:
-            found = [self._guests.get(visit) for visit in dict.fromkeys(order.visits)]
-            guests = [guest for guest in found if guest and not guest.visit.departed]
-            offers = [guest.visit.offer for guest in guests]
+            found = [self._entries.get(visit) for visit in dict.fromkeys(order.visits)]
+            entries = [entry for entry in found if entry and not entry.visit.departed]
+            offers = [entry.visit.offer for entry in entries]
             alike = {(each.position, each.purpose, each.epoch) for each in offers}
             foreign = any(each.position != order.position for each in offers)
-            if len(alike) > 1 or foreign or not all(guest.loaded for guest in guests):
+            if len(alike) > 1 or foreign or not all(entry.loaded for entry in entries):
                 raise PolicyError(
                     "these visits are no group that could be worked on",
                     why="they are not loaded, or of different groups",
                     code="bad-group",
                 )
-            for guest in guests:
-                guest.working = True
-                guest.taken.set()
-        return guests
+            for entry in entries:
+                entry.working = True
+                entry.taken.set()
+        return entries
 
-    def _end(self, guest: _Guest, ended: VisitEnded) -> None:
+    def _end(self, entry: _Hosted, ended: VisitEnded) -> None:
         """Only what was scrubbed makes room for the next one."""
-        offer = guest.visit.offer
+        offer = entry.visit.offer
         with self._lock:
-            self._guests.pop(offer.visit, None)
+            self._entries.pop(offer.visit, None)
             if self._closed:
                 return
         self._send(self._note(offer, ended))
 
 
-def _await_loaders(guests: list[_Guest]) -> None:
-    """No frame may be placed after the scrub, so loads end first, if they can."""
-    deadline = time.monotonic() + UNLOAD_S
-    for guest in guests:
-        _hang_up(guest)
-    for guest in guests:
-        if guest.loader is not None and guest.loader.ident is not None:
-            guest.loader.join(max(0.0, deadline - time.monotonic()))
-
-
-def _hang_up(guest: _Guest) -> None:
+def _hang_up(entry: _Hosted) -> None:
     """On its holder, which may take its time to hear it."""
-    threading.Thread(target=guest.visit.close_session, daemon=True).start()
+    threading.Thread(target=entry.visit.close_session, daemon=True).start()
 
 
-def _scrub_all(guests: list[_Guest], reason: str) -> Abandoned:
-    told, broken = Abandoned(visits=len(guests)), None
-    for guest in guests:
+def _scrub_all(entries: list[_Hosted], reason: str) -> Abandoned:
+    told, broken = Abandoned(visits=len(entries)), None
+    for entry in entries:
         try:
-            scrubbed = guest.visit.abandon(reason)
+            scrubbed = entry.visit.abandon(reason)
         except SealiftError as error:
             told.verified, broken = False, error
             continue
@@ -313,22 +330,64 @@ def _scrub_all(guests: list[_Guest], reason: str) -> Abandoned:
     return told
 
 
-def _stop(offer: OfferVisit) -> Stop:
-    return Stop(
-        offer.epoch,
-        offer.holder,
-        offer.resource,
-        offer.purpose,
-        offer.first_row,
-        offer.rows,
-    )
-
-
-def _refused(offer: OfferVisit, error: SealiftError) -> VisitEnded:
-    return VisitEnded(
-        visit=offer.visit, outcome="failed", reason=error.code, line=str(error)
-    )
-
-
 def _no_room(why: str) -> PolicyError:
     return PolicyError("no more visits at this time", why=why, code="too-many-buffers")
+
+
+_ORDERS: Final = (OfferVisit, Granted, Withdrawn, WorkVisits, FinishJob, OutputKept)
+Turn = WorkVisits | FinishJob | OutputKept
+
+
+class Orders:
+    """The orchestrator's messages, from ``start`` to the session's end.
+
+    Args:
+        control: The session with the orchestrator.
+    """
+
+    def __init__(self, control: Session) -> None:
+        self._control = control
+        self._turns: queue.SimpleQueue[Turn | BaseException] = queue.SimpleQueue()
+
+    def start(self, visits: HostedVisits) -> None:
+        """Begin to read."""
+        threading.Thread(
+            target=self._read, args=(visits,), name="orders", daemon=True
+        ).start()
+
+    def stop(self, error: BaseException) -> None:
+        """Raise this in the working thread, when it asks for its next turn."""
+        self._turns.put(error)
+
+    def next_turn(self, timeout_s: float | None = None) -> Turn:
+        """What the working thread does next; raises whatever stopped the job.
+
+        Raises:
+            PeerError: if the orchestrator is gone, or says nothing in time.
+        """
+        try:
+            turn = self._turns.get(timeout=timeout_s)
+        except queue.Empty:
+            raise PeerError(
+                f"the orchestrator said nothing for {timeout_s:g} s",
+                code="peer-timeout",
+            ) from None
+        if isinstance(turn, BaseException):
+            raise turn
+        return turn
+
+    def _read(self, visits: HostedVisits) -> None:
+        try:
+            while True:
+                order = parse_message(self._control.receive(None), _ORDERS)
+                match order:
+                    case OfferVisit():
+                        visits.offer(order)
+                    case Granted():
+                        visits.grant(order.lease)
+                    case Withdrawn():
+                        visits.withdraw(order.visit)
+                    case WorkVisits() | FinishJob() | OutputKept():
+                        self._turns.put(order)
+        except BaseException as error:
+            self.stop(error)

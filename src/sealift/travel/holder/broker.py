@@ -1,7 +1,8 @@
 """An owner's broker as a process: takes sessions from the relay, one thread each.
 
 Accelerators must show evidence, holders their party's identity. Which policy applies is
-chosen by the name on the relay; a peer that lies about it fails that policy.
+chosen by the name on the relay; a peer that lies about it fails that policy. Threads are
+kept for what comes next: starting one costs as much as its wake-ups.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import Final
 
 from sealift.errors import PeerError, SealiftError, StaleError
@@ -26,9 +28,7 @@ from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.circuit import Circuit
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import accept, connect
-from sealift.travel.holder.watcher import Look, Watcher
-from sealift.travel.holder.workers import Workers
-from sealift.travel.meetbroker import meet_broker
+from sealift.travel.holder.standing import Look, Watcher
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
@@ -36,6 +36,7 @@ from sealift.travel.peers import (
     expect_broker,
     expect_data_owner,
     expect_orchestrator,
+    meet_broker,
     registry_of,
     relay_name,
 )
@@ -46,6 +47,9 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
+
+Task = Callable[[], None]
+
 
 MAX_SESSIONS: Final = 32
 MAX_EACH: Final = 8  # of them to one name on the relay; to all strangers' together
@@ -258,3 +262,46 @@ def dismiss_brokers(
             with connect(circuit, endpoint, policy, FAREWELL_S) as session:
                 send_message(session, Finished(outcome, agreement.digest))
                 await_end(session)
+
+
+class Workers:
+    """Runs tasks, each at once and in a thread of its own.
+
+    Args:
+        name: Of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._idle = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def run(self, task: Task) -> None:
+        """Begin a task; an error in it ends its thread, and nothing else."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+                self._tasks.put(task)
+                return
+        threading.Thread(
+            target=self._work, args=(task,), name=self._name, daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """Let every thread end after its task; does not wait for them."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._idle):
+                self._tasks.put(None)
+            self._idle = 0
+
+    def _work(self, task: Task | None) -> None:
+        while task is not None:
+            task()
+            with self._lock:
+                if self._closed:
+                    return
+                self._idle += 1
+            task = self._tasks.get()

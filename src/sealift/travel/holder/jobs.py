@@ -31,20 +31,20 @@ from sealift.session.direct.dial import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.travel.holder.served import ServedVisits
 from sealift.travel.holder.standing import OwnSide
 from sealift.travel.holder.visit import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,
     Provisioning,
+    ServedVisits,
     check_lease,
 )
-from sealift.travel.meetbroker import meet_broker
 from sealift.travel.peers import (
     ORCHESTRATOR,
     accelerator_names,
     expect_accelerator,
     expect_orchestrator,
+    meet_broker,
 )
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease
 from sealift.travel.visit.messages import Finished, Granted, receive_message

@@ -1,8 +1,10 @@
-"""A holder's own side: what its party said of the agreement, and what its broker sees.
+"""What a holder watches: its party's own statements, and what its broker says of leases.
 
 Both are watched all the time, besides the decision before each frame: whoever left hangs
 up on everybody, and whoever lost its lease gets nothing (spec/release.md sections
-Statements and Leases).
+Statements and Leases). The owner's broker judges the instance's evidence again and
+again; the holder asks it, and an answer comes the moment the instance is revoked.
+Silence is no (rule H5); what was given before is not recalled.
 """
 
 from __future__ import annotations
@@ -13,24 +15,162 @@ from contextlib import contextmanager
 from typing import Final
 
 from sealift.crypto.sign import PublicKey
-from sealift.errors import JobError, SealiftError
-from sealift.events import Sink
+from sealift.errors import JobError, SealiftError, StaleError
+from sealift.events import Sink, discard, emit, unfailing
 from sealift.release.agreement import KeyLease
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import ENDS
-from sealift.release.broker.standing import Standing, shortest_lease
+from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing, shortest_lease
 from sealift.release.broker.statements import StatementDesk
+from sealift.release.client.broker import BrokerRefusedError
 from sealift.release.client.lease import ask_standing
 from sealift.session.relay.circuit import Circuit
 from sealift.session.session import Session
-from sealift.travel.holder.leasewatch import LeaseWatch
-from sealift.travel.holder.watcher import Watcher
 from sealift.travel.visit.state import Clock
 
 HOME_S: Final = 0.25  # how often our own side is looked at, sending or not
+RETRY_S: Final = 0.5  # of a watch that failed for a moment
+ASK_AGAIN_S: Final = 0.1
+MARGIN_S: Final = 0.5
+_PASSES: Final = (SealiftError, OSError, MemoryError)
 
+Ask = Callable[[float], Standing]
+Look = Callable[[], float | None]
 MeetBroker = Callable[[], Session]
 SayStanding = Callable[[], str]
+
+
+class LeaseWatch:
+    """Watches one instance, for all visits to it.
+
+    Args:
+        ask: Asks the own broker; waits up to the seconds given for bad news.
+        lease: What our rule says of keys.
+        clock: Monotonic seconds.
+        sink: Where events go.
+    """
+
+    def __init__(
+        self, ask: Ask, lease: KeyLease, clock: Clock, sink: Sink = discard
+    ) -> None:
+        self._ask = ask
+        self._lease = lease
+        self._clock = clock
+        self._rule = ""
+        self._heard = False  # a good word, and none since that says otherwise
+        self._good_at_s = clock()
+        self._changed = threading.Condition()
+        self._stops: set[Callable[[], None]] = set()
+        self._watcher = Watcher("lease", self._look, broken=self._break, sink=sink)
+
+    @contextmanager
+    def visit(self, stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
+        """What to ask before each frame; it waits while the instance is silent.
+
+        Args:
+            stop: Called once the lease has ended: ends the flow of rows.
+
+        Raises:
+            StaleError: ``lease-revoked``; or no good word within a heartbeat.
+        """
+        self._require_good(self._lease.heartbeat_s + MARGIN_S)
+        with self._changed:
+            self._stops.add(stop)
+        try:
+            self.require_good()
+            yield self.require_good
+        finally:
+            with self._changed:
+                self._stops.discard(stop)
+
+    def require_good(self) -> None:
+        """Wait until the instance is known to stand well, or raise ``lease-revoked``."""
+        self._require_good(self._lease.lease_s + MARGIN_S)
+
+    def standing(self) -> str:
+        """Wait likewise; why it gets no more rows, or nothing: what decides is told."""
+        try:
+            self.require_good()
+        except StaleError:
+            return self._rule or HEARTBEAT_MISSING
+        return ""
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._watcher.stop()
+
+    def _require_good(self, patience_s: float) -> None:
+        deadline_s = self._clock() + patience_s
+        with self._changed:
+            while not self._is_good():
+                if self._ended() or self._clock() >= deadline_s:
+                    raise StaleError(
+                        "the accelerator lost its lease, so it gets no more rows",
+                        why=self._rule
+                        or "our own broker tells of no lease that it holds",
+                        code="lease-revoked",
+                    )
+                self._changed.wait(ASK_AGAIN_S)
+
+    def _is_good(self) -> bool:
+        recent = self._clock() <= self._good_at_s + self._lease.heartbeat_s + MARGIN_S
+        return not self._rule and self._heard and recent
+
+    def _ended(self) -> bool:
+        silent_s = self._clock() - self._good_at_s
+        return bool(self._rule) or silent_s > self._lease.lease_s + MARGIN_S
+
+    def _look(self) -> float | None:
+        """Ask once. Only an open lease is a good word.
+
+        Of an instance without a lease nobody demands evidence: one that gave its lease
+        back, and goes on, would never be missed. A good word counts from when it was
+        asked for: whoever carries the answer may have held it back.
+        """
+        pause_s, asked_at_s = ASK_AGAIN_S, self._clock()
+        try:
+            standing = self._ask(self._lease.heartbeat_s / 2 if self._heard else 0.0)
+        except BrokerRefusedError as error:
+            self._say(error.rule)
+        except SealiftError:  # away, or altered on the way: it is asked again
+            pass
+        else:
+            pause_s = self._hear(standing, asked_at_s)
+        if self._ended():
+            self._stop_all()
+            return None
+        return pause_s
+
+    def _hear(self, standing: Standing, asked_at_s: float) -> float:
+        with self._changed:
+            if standing.good or standing.ends_s:
+                self._heard = standing.good and standing.due_s > 0
+                if self._heard:
+                    self._good_at_s = asked_at_s
+            else:
+                self._rule = standing.rule or HEARTBEAT_MISSING
+            self._changed.notify_all()
+        return 0.0 if self._heard else ASK_AGAIN_S
+
+    def _say(self, rule: str) -> None:
+        with self._changed:
+            self._rule = rule
+            self._changed.notify_all()
+
+    def _stop_all(self) -> None:
+        with self._changed:
+            stops = tuple(self._stops)
+        for stop in stops:
+            stop()
+
+    def _break(self, error: BaseException) -> None:
+        """A bug of ours: without a watch no rows go out."""
+        self._say("watch-broken")
+        self._stop_all()
 
 
 class OwnSide:
@@ -148,20 +288,15 @@ class OwnSide:
                 return self._leases[1]
             if self._leases is not None:
                 self._leases[1].close()
-            asked = Standings(self._meet_broker, instance)
+            asked = _AskedBroker(self._meet_broker, instance)
             watch = LeaseWatch(asked, terms, self._clock, self._sink)
             watch.start()
             self._leases = instance, watch
             return watch
 
 
-class Standings:
-    """Asks the own broker where an instance stands, in a session that stays open.
-
-    Args:
-        meet_broker: Opens one; again, when it broke.
-        instance: Whom it is about.
-    """
+class _AskedBroker:
+    """Asks the own broker where an instance stands, in a session that stays open."""
 
     def __init__(self, meet_broker: MeetBroker, instance: PublicKey) -> None:
         self._meet_broker = meet_broker
@@ -169,7 +304,6 @@ class Standings:
         self._session: Session | None = None
 
     def __call__(self, wait_s: float) -> Standing:
-        """The broker's answer; waits up to so many seconds for bad news."""
         try:
             if self._session is None:
                 self._session = self._meet_broker()
@@ -179,3 +313,74 @@ class Standings:
                 self._session.close()
                 self._session = None
             raise
+
+
+class Watcher:
+    """Looks again and again in a thread of its own, until it is stopped.
+
+    What the system refuses for a moment (no descriptors, a full disk, no memory) is told
+    once and tried again; nothing that ends a watch ends it alone. Any other error is a
+    bug of ours: whoever relies on the watch is told, and stops.
+
+    Args:
+        name: Of the thread, and in events.
+        look: Looks once; seconds until the next time, or None to end.
+        broken: Called once with what no pause mends; ends what relies on the watch.
+        sink: Gets ``watch.failing`` and ``watch.mended``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        look: Look,
+        *,
+        broken: Callable[[BaseException], None],
+        sink: Sink,
+    ) -> None:
+        self._name = name
+        self._look = look
+        self._broken = broken
+        self._sink = unfailing(sink)
+        self._failing = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self, wait_s: float = 0.0) -> None:
+        """Look no more; safe to repeat, from any thread."""
+        self._over.set()
+        if wait_s and self._thread is not threading.current_thread():
+            self._thread.join(wait_s)
+
+    @property
+    def over(self) -> bool:
+        """Whether it was stopped, or is at its end."""
+        return self._over.is_set()
+
+    def _run(self) -> None:
+        pause_s: float | None = 0.0
+        try:
+            while pause_s is not None and not self._over.wait(pause_s):
+                pause_s = self._look_once()
+        except BaseException as error:
+            self._broken(error)
+        finally:
+            self._over.set()
+
+    def _look_once(self) -> float | None:
+        try:
+            pause_s = self._look()
+        except _PASSES as error:
+            self._tell("watch.failing", failing=True, line=str(error))
+            return RETRY_S
+        self._tell("watch.mended", failing=False)
+        return pause_s
+
+    def _tell(self, kind: str, *, failing: bool, **fields: str) -> None:
+        """Once when it begins, and once when it is over."""
+        if failing is not self._failing:
+            self._failing = failing
+            emit(self._sink, kind, watch=self._name, **fields)

@@ -1,38 +1,44 @@
-"""The holder: brings its sealed records to the accelerator, and nothing else.
+"""One visit from its holder's side: sealed records go to the accelerator, and no key.
 
-It needs neither torch nor the data key: the records stay as they were sealed at home.
-It dials out, checks whom it meets (evidence, instance key, agreement), checks every
-log's head against the last one that it kept, stops sending when its own count of the
-lease has run out, and keeps the signed receipt.
+The records stay as they were sealed at home. The holder checks every log's head against
+the last one that it kept, stops sending when its own count of the lease has run out, and
+keeps the signed receipt. What it served is counted where a restart forgets nothing
+(rules N5, H8): the accelerator counts as well, but anew with each process, and the
+orchestrator may end that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sealift.channel.record.rawfile import RawSealedFile
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PolicyError, SealiftError, StaleError
+from sealift.errors import PolicyError, SealiftError, StaleError, UsageError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for
+from sealift.release.database import create_database, open_database, transaction
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import Receipt, SignedReceipt, verify_receipt
 from sealift.session.direct.dial import PathDialler
 from sealift.session.session import Session
-from sealift.travel.visit.frame import (
+from sealift.travel.visit.lease import (
     HEADER_BYTES,
+    Lease,
+    LeaseTerms,
     Placement,
+    SignedLease,
     frame_bytes,
     frame_head,
     placement,
     record_range,
+    verify_lease,
 )
-from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, verify_lease
 from sealift.travel.visit.messages import (
     LEAVES_PER_MESSAGE,
     Cargo,
@@ -264,3 +270,63 @@ def _check_rows(lease: Lease, resource: Resource) -> None:
     if row_bytes != resource.row_bytes:
         raise PolicyError("the lease asks for rows that are not there", code="bad-rows")
     resource.require_cells(lease.first_row, rows)
+
+
+SERVED_NAME: Final = "served.db"  # beside the heads that the holder keeps
+_APPLICATION: Final = 0x5345_4C56
+_SCHEMA: Final = """
+CREATE TABLE served (
+  agreement BLOB, job TEXT, resource TEXT, purpose TEXT, first_row INTEGER, rows INTEGER,
+  visits INTEGER NOT NULL,
+  PRIMARY KEY (agreement, job, resource, purpose, first_row, rows)
+) STRICT, WITHOUT ROWID
+"""
+_COUNT: Final = """
+SELECT coalesce(sum(visits), 0) FROM served WHERE agreement = ? AND job = ? AND purpose = ?
+"""
+_TAKE: Final = """
+INSERT INTO served VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET visits = visits + 1
+"""
+
+
+class ServedVisits:
+    """The visits that this holder served, by agreement, job, resource and range.
+
+    Args:
+        path: A file of several processes; made if it is not there.
+
+    Raises:
+        UnavailableError: if it cannot be written: no row is sent then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with suppress(UsageError):  # it is there, or another process makes it
+            create_database(path, _SCHEMA, _APPLICATION).close()
+
+    def take(self, lease: Lease, most: int) -> None:
+        """Count a visit, on the disk, before any of its rows leaves.
+
+        Args:
+            lease: Of the visit.
+            most: ``max_visits`` of the agreement; sums, training and held-out rows are
+                counted apart.
+
+        Raises:
+            PolicyError: ``too-many-visits``.
+            UnavailableError: if it cannot be written.
+        """
+        job = (lease.agreement.raw, lease.job)
+        with (
+            closing(open_database(self._path, _APPLICATION)) as found,
+            transaction(found, self._path),
+        ):
+            (served,) = found.execute(_COUNT, (*job, lease.purpose)).fetchone()
+            if served >= most:
+                raise PolicyError(
+                    f"{served} visits were served, and the agreement allows {most}",
+                    why="also those count that a restarted job asked for once more",
+                    code="too-many-visits",
+                )
+            rows = (lease.first_row, lease.shape[0])
+            found.execute(_TAKE, (*job, lease.resource, lease.purpose, *rows))

@@ -1,14 +1,32 @@
-"""Who is here: the live sessions of an orchestrator, by role and name. Thread-safe."""
+"""Who is here: the orchestrator's door, and the live sessions by role and name.
+
+Holders show their party's identity, accelerators evidence. Somebody who fails is turned
+away and told about in an event; the door stays open.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Final
 
-from sealift.errors import PeerError
+from sealift.errors import PeerError, SealiftError
+from sealift.events import Sink, emit
 from sealift.ids import Role
-from sealift.session.session import Session
-from sealift.travel.peers import say_role
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.session.endpoint import Endpoint
+from sealift.session.relay.circuit import Circuit
+from sealift.session.relay.client import RelayClient
+from sealift.session.session import Session, accept
+from sealift.travel.peers import (
+    accelerator_names,
+    expect_accelerator,
+    expect_data_owner,
+    registry_of,
+    say_role,
+)
 from sealift.travel.visit.state import Clock
 
 Key = tuple[Role, str]
@@ -89,3 +107,101 @@ class Roster:
             self._sessions.clear()
         for session in sessions:
             session.close()
+
+
+MAX_GREETED: Final = 24  # at one time under an accelerator's name: anybody has that
+MAX_GREETED_EACH: Final = 8  # under a party's, which it proved
+
+
+class Doorkeeper:
+    """Accepts circuits in a thread of its own until that connection is closed.
+
+    Args:
+        relay: The orchestrator's own client of it.
+        endpoint: With the operator's identity.
+        agreement: Verified.
+        roster: Gets every established session.
+        vouch: Told the circuit of an accelerator whose evidence was accepted.
+        sink: Where events go.
+        accelerators: Their names.
+    """
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        roster: Roster,
+        vouch: Callable[[bytes], None],
+        sink: Sink,
+        accelerators: Sequence[str] = accelerator_names(),
+    ) -> None:
+        self._relay = relay
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._roster = roster
+        self._vouch = vouch
+        self._sink = sink
+        self._most = dict.fromkeys(registry_of(agreement).keys, MAX_GREETED_EACH)
+        self._accelerators = frozenset(accelerators)
+        self._most |= dict.fromkeys(accelerators, MAX_GREETED)
+        self._greeted: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._run, name="doorkeeper", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end; the connection must be closed before."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        for arrival in count(1):
+            try:
+                circuit = self._relay.accept(None)
+            except PeerError:
+                return
+            if not self._take_place(circuit.peer_name):
+                circuit.close()
+                continue
+            threading.Thread(
+                target=self._greet, args=(circuit, arrival), daemon=True
+            ).start()
+
+    def _take_place(self, name: str) -> bool:
+        """Nobody's circuits cost another name its places; strange names have none."""
+        with self._lock:
+            free = self._greeted[name] < self._most.get(name, 0)
+            self._greeted[name] += free
+            return free
+
+    def _greet(self, circuit: Circuit, arrival: int) -> None:
+        try:
+            self._admit(circuit, arrival)
+        finally:
+            with self._lock:
+                self._greeted[circuit.peer_name] -= 1
+
+    def _admit(self, circuit: Circuit, arrival: int) -> None:
+        name = circuit.peer_name
+        is_accelerator = name in self._accelerators
+        try:
+            policy = (
+                expect_accelerator(self._agreement, name)
+                if is_accelerator
+                else expect_data_owner(self._agreement)
+            )
+            session = accept(circuit, self._endpoint, policy)
+        except SealiftError as error:
+            emit(self._sink, "role.refused", name=name, line=str(error))
+            return
+        if is_accelerator:
+            self._vouch(circuit.id)
+        self._roster.enter(session, arrival)
+        peer = session.peer
+        emit(self._sink, "role.arrived", role=peer.role.value, name=peer.name)

@@ -16,8 +16,7 @@ from enum import StrEnum
 
 from sealift.errors import IntegrityError, PolicyError, StaleError
 from sealift.ids import Handle, VisitId
-from sealift.travel.visit.frame import Frame, Placement, placement, record_range
-from sealift.travel.visit.lease import Lease
+from sealift.travel.visit.lease import Frame, Lease, Placement, placement, record_range
 
 Clock = Callable[[], float]
 

@@ -1,23 +1,109 @@
-"""Scrub: overwrite a visit's memory and read it back.
+"""The memory of one visit, and its scrub (rule H2).
 
-What is reported was read after the overwrite; a "done" flag is never believed (the
+The buffer is an anonymous memory file that the recipe's process can map to read, the
+quarantine slot a private mapping; both are kept out of core dumps and forked children
+and locked into memory where the machine allows that.
+
+What a scrub reports was read after the overwrite; a "done" flag is never believed (the
 vendor's own scrub semaphores are unprotected). The report is a statement of the
-attested accelerator, not a proof (rule H2). Freed memory of libraries cannot be listed
-on a CPU; the allocator overwrites it if the process was started so, and the report
-says whether it was.
+attested accelerator, not a proof. Freed memory of libraries cannot be listed on a CPU;
+the allocator overwrites it if the process was started so, and the report says whether
+it was.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
 from sealift.channel.record.quarantine import scrub as overwrite
-from sealift.errors import IntegrityError
+from sealift.data.schedule.memory import SharedBuffer, lock_memory
+from sealift.errors import IntegrityError, UnavailableError
+from sealift.ids import Handle
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
+
+_LIVE: weakref.WeakSet[CPUPool] = weakref.WeakSet()
+
+
+class CPUPool:
+    """A pool in this process's memory; a worker may map the buffer, to read.
+
+    Args:
+        buffer_bytes: Length of the cargo buffer.
+        record_bytes: Length of the quarantine slot, which nobody else can map.
+
+    Raises:
+        UnavailableError: if the memory cannot be had.
+    """
+
+    def __init__(self, buffer_bytes: int, record_bytes: int) -> None:
+        self.handle = Handle.generate()
+        self.shared = SharedBuffer(buffer_bytes)
+        try:
+            self._map = _private(record_bytes)
+        except BaseException:
+            self.shared.close()
+            raise
+        self.locked = lock_memory(self._map) and self.shared.locked
+        quarantine = memoryview(self._map)[:record_bytes]
+        self._views = {"buffer": self.shared.view, "quarantine": quarantine}
+        _LIVE.add(self)
+
+    @property
+    def descriptor(self) -> int:
+        """What a worker maps the buffer by, to read."""
+        return self.shared.descriptor
+
+    @property
+    def buffer(self) -> memoryview:
+        """Where the cargo is placed."""
+        return self._views["buffer"]
+
+    @property
+    def quarantine(self) -> memoryview:
+        """Where a record is opened first."""
+        return self._views["quarantine"]
+
+    def regions(self) -> Mapping[str, memoryview]:
+        """Every region by name."""
+        return self._views
+
+    def close(self) -> None:
+        """Give the memory back; only after a scrub."""
+        _LIVE.discard(self)
+        self.shared.close()
+        try:
+            self._views["quarantine"].release()
+            self._map.close()
+        except BufferError:
+            overwrite(memoryview(self._map))
+
+
+def overwrite_live_pools() -> None:
+    """Overwrite every pool of this process: the last act of a second signal."""
+    for pool in list(_LIVE):
+        for region in pool.regions().values():
+            overwrite(region)
+
+
+def _private(length: int) -> mmap.mmap:
+    try:
+        mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UnavailableError(
+            f"no memory for a quarantine slot of {length} bytes",
+            why=error,
+            code="no-memory",
+        ) from None
+    mapped.madvise(mmap.MADV_DONTDUMP)
+    mapped.madvise(mmap.MADV_DONTFORK)
+    return mapped
+
 
 CHUNK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(CHUNK_BYTES)
