@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sealift.lab.bench.linkpairs import CoreGauge, Pair, SizePairs
+from sealift.lab.bench.linkpairs import CoreGauge, Pair, pairs_row
 
 GIB = 1 << 30
 
@@ -28,7 +28,7 @@ def test_a_ratio_is_that_of_the_pair_in_the_middle() -> None:
     rates = gauge.read()
     quick, slow = Pair(1.0, 2.0, rates), Pair(10.0, 20.0, rates)
     odd = Pair(3.0, 2.0, rates)
-    row = SizePairs(GIB, [quick, slow, quick, quick, odd]).row(gauge)
+    row = pairs_row(GIB, [quick, slow, quick, quick, odd], gauge)
     assert row["vs_plain"] == row["vs_plain_undisturbed"] == 0.5
     assert row["pairs"] == row["undisturbed"] == 5
     assert row["plain_gb_per_s"] == round(GIB / 1e9, 3)
@@ -41,7 +41,7 @@ def test_pairs_on_a_disturbed_core_are_counted_apart(slow_core: int) -> None:
     slowed[slow_core] *= 0.89
     gauge = Rates(*slowed, *rates)
     disturbed, quiet = (Pair(1.0, taken, gauge.read()) for taken in (2.0, 1.0))
-    row = SizePairs(GIB, [disturbed] * 3 + [quiet]).row(gauge)
+    row = pairs_row(GIB, [disturbed] * 3 + [quiet], gauge)
     assert (row["vs_plain"], row["vs_plain_undisturbed"]) == (0.5, 1.0)
     assert (row["pairs"], row["undisturbed"]) == (4, 1)
 
@@ -50,7 +50,7 @@ def test_without_an_undisturbed_pair_nothing_is_said_of_them() -> None:
     gauge = Rates(1.0, 1.0, 9.0, 9.0)
     before = Pair(1.0, 2.0, gauge.read())
     gauge.read()
-    row = SizePairs(GIB, [before, before]).row(gauge)
+    row = pairs_row(GIB, [before, before], gauge)
     assert (row["undisturbed"], row["vs_plain_undisturbed"]) == (0, "")
 
 

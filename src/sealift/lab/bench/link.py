@@ -39,7 +39,7 @@ from sealift.lab.bench.linkarms import (
 )
 from sealift.lab.bench.linkdevice import NAIVE, DevicePeer, two_cores
 from sealift.lab.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
-from sealift.lab.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs
+from sealift.lab.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs, pairs_row
 from sealift.lab.bench.linkshapes import ALL, Shape
 from sealift.lab.bench.report import BenchReport, Row, Spent, interleaved, start_report
 
@@ -167,10 +167,11 @@ def _measure_pairs(
     """Default beside plain, for the bars' sizes."""
     gauge = CoreGauge(cores)
     judged = [size for size in sizes if size >= PAIRS_FROM_BYTES]
-    for pairs in [measure_pairs(peer, size, gauge, slots) for size in judged]:
-        row = pairs.row(gauge)
+    measured = {size: measure_pairs(peer, size, gauge, slots) for size in judged}
+    for size, pairs in measured.items():
+        row = pairs_row(size, pairs, gauge)
         report.rows.append(row)
-        at = "from_64_mib" if pairs.size >= 64 * MIB else "at_16_mib"
+        at = "from_64_mib" if size >= 64 * MIB else "at_16_mib"
         for which in ("", "_undisturbed"):
             found = row[f"vs_plain{which}"]
             if isinstance(found, float):  # or there was no such pair

@@ -10,8 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +30,7 @@ from sealift.lab.bench.linkserver import (
     PlainSession,
     connect_tls,
     form_for,
+    model_row,
     open_sealed,
 )
 from sealift.lab.bench.pipeline import make_certificate
@@ -115,18 +114,10 @@ def _measure(
         budget_s=budget_s,
         most=MAX_PAIRS,
     )
-    row: Row = {
-        "what": "inference",
-        "model": name,
-        "batch": batch,
-        "payload_bytes": len(question) + answer_bytes,
-        "pairs": len(spent["plain"].seconds),
-    }
-    row |= {f"{arm}_ms": round(each.median * 1e3, 3) for arm, each in spent.items()}
-    for arm in ("sealed", "tls"):
-        if arm in spent:
-            row[f"{arm}_vs_plain"] = round(spent[arm].median / spent["plain"].median, 3)
-    return row
+    medians = {arm: each.median for arm, each in spent.items()}
+    payload_bytes = len(question) + answer_bytes
+    row = model_row("inference", name, batch, payload_bytes, medians)
+    return {**row, "pairs": len(spent["plain"].seconds)}
 
 
 def random_rows(schema: Schema, rows: int) -> bytes:
@@ -150,7 +141,8 @@ def _served(name: str) -> Iterator[tuple[dict[str, Session], Row]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = folder / "weights.safetensors"
-        _write_weights(name, weights)
+        with Peer.start("linkserver:Weights") as maker:
+            maker.ask("write", name=name, path=str(weights))
         server = Peer.start("linkserver:ModelServer", name, weights, seed.hex())
         port = stack.enter_context(server).ask("start")["port"]
         sessions: dict[str, Session] = {}
@@ -177,26 +169,11 @@ def _add_tls(
 ) -> Row:
     """Empty, or what rows say where there is no such arm."""
     try:
-        sessions["tls"] = _tls(stack, folder, port, key)
+        certificate = make_certificate(folder)
     except UnavailableError as error:
         return {MISSING: f"tls: {error.what}: {error.why or 'nothing says why'}"}
-    return {}
-
-
-def _tls(stack: ExitStack, folder: Path, port: int, key: PublicKey) -> Session:
-    certificate = make_certificate(folder)
     front = Peer.start("linkserver:TlsFront", certificate, port, key.to_text())
-    session = connect_tls(stack.enter_context(front).ask("start")["port"], certificate)
+    there = stack.enter_context(front).ask("start")["port"]
+    session = sessions["tls"] = connect_tls(there, certificate)
     stack.callback(session.close)
-    return session
-
-
-def _write_weights(name: str, path: Path) -> None:
-    """In a process of its own: torch's threads and memory are not in this one's way."""
-    program = (
-        "import sys; from safetensors.torch import save_file; "
-        "from sealift.lab.bench.models import make; "
-        "save_file(dict(make(sys.argv[1]).state_dict()), sys.argv[2])"
-    )
-    words = [sys.executable, "-c", program, name, str(path)]
-    subprocess.run(words, check=True)  # noqa: S603 - ourselves
+    return {}

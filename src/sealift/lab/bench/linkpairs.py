@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import statistics
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
 from typing import Final
 
 from sealift.channel.link.announcement import DEFAULT_MODE
@@ -73,10 +73,8 @@ class CoreGauge:
 
     def undisturbed(self, pair: Pair) -> bool:
         """Whether both cores were near the best they showed so far."""
-        wanted = (UNDISTURBED * best for best in self._best)
-        return all(
-            rate >= least for rate, least in zip(pair.rates, wanted, strict=True)
-        )
+        found = zip(pair.rates, self._best, strict=True)
+        return all(rate >= UNDISTURBED * best for rate, best in found)
 
     def _rate_on(self, core: int) -> float:
         os.sched_setaffinity(0, {core})
@@ -87,44 +85,33 @@ class CoreGauge:
         return _GAUGE_CALLS * _GAUGE_BYTES / (time.perf_counter() - start)
 
 
-@dataclass(frozen=True, slots=True)
-class SizePairs:
-    """All pairs of one size."""
-
-    size: int
-    pairs: list[Pair] = field(default_factory=list)
-
-    def row(self, gauge: CoreGauge) -> Row:
-        """The size's row; made when the gauge knows the whole run's best."""
-        pairs = self.pairs
-        quiet = [pair.ratio for pair in pairs if gauge.undisturbed(pair)]
-        quartiles = statistics.quantiles((pair.ratio for pair in pairs), n=4)
-        return {
-            "pairs of": "plain, default",
-            "kib": self.size >> 10,
-            "pairs": len(pairs),
-            "plain_gb_per_s": self._goodput(pair.plain_s for pair in pairs),
-            "default_gb_per_s": self._goodput(pair.sealed_s for pair in pairs),
-            "vs_plain": round(quartiles[1], 3),
-            "quartiles": f"{quartiles[0]:.2f}-{quartiles[2]:.2f}",
-            "undisturbed": len(quiet),
-            "vs_plain_undisturbed": round(statistics.median(quiet), 3) if quiet else "",
-        }
-
-    def _goodput(self, taken: Iterable[float]) -> float:
-        return round(self.size / statistics.median(taken) / 1e9, 3)
+def pairs_row(size: int, pairs: Sequence[Pair], gauge: CoreGauge) -> Row:
+    """All pairs of one size; made when the gauge knows the whole run's best."""
+    quiet = [pair.ratio for pair in pairs if gauge.undisturbed(pair)]
+    low, middle, high = quantiles((pair.ratio for pair in pairs), n=4)
+    return {
+        "pairs of": "plain, default",
+        "kib": size >> 10,
+        "pairs": len(pairs),
+        "plain_gb_per_s": round(size / median(p.plain_s for p in pairs) / 1e9, 3),
+        "default_gb_per_s": round(size / median(p.sealed_s for p in pairs) / 1e9, 3),
+        "vs_plain": round(middle, 3),
+        "quartiles": f"{low:.2f}-{high:.2f}",
+        "undisturbed": len(quiet),
+        "vs_plain_undisturbed": round(median(quiet), 3) if quiet else "",
+    }
 
 
 def measure_pairs(
     peer: DevicePeer, size: int, gauge: CoreGauge, slots: int = DEFAULT_SLOTS
-) -> SizePairs:
+) -> list[Pair]:
     """Several placements' pairs of one size, each in new memory."""
-    found = SizePairs(size)
+    found: list[Pair] = []
     for _ in range(PLACEMENTS):
         with arms_over(peer, _ARMS, size, slots) as arms:
             for arm in arms:  # warms up
                 arm.timed(peer)
-            found.pairs.extend(_pairs(peer, arms, gauge))
+            found += _pairs(peer, arms, gauge)
     return found
 
 

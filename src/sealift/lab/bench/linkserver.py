@@ -12,11 +12,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Final
+
+from safetensors.torch import save_file
 
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import Transport
@@ -27,7 +29,16 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.lab.bench.harness import Answer, End
-from sealift.lab.bench.models import CLASSES, IMAGE, MLP_IN, TOKENS, VOCABULARY, WIDTH
+from sealift.lab.bench.models import (
+    CLASSES,
+    IMAGE,
+    MLP_IN,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    make,
+)
+from sealift.lab.bench.report import Row
 from sealift.serve.backlog import Limits
 from sealift.serve.caller import Caller, CallerLimits
 from sealift.serve.desk import Desk
@@ -63,6 +74,18 @@ def form_for(name: str) -> ModelForm:
         outputs=Fields(Schema((out,)), {out.name: 4}),
         max_rows=MAX_ROWS,
     )
+
+
+def model_row(
+    what: str, model: str, batch: int, payload_bytes: int, spent: Mapping[str, float]
+) -> Row:
+    """Milliseconds of each arm, and beside those of the plain one; from seconds."""
+    row: Row = {"what": what, "model": model, "batch": batch}
+    row["payload_bytes"] = payload_bytes
+    row |= {f"{arm}_ms": round(each * 1e3, 3) for arm, each in spent.items()}
+    plain_s = spent["plain"]
+    others = [arm for arm in spent if arm != "plain"]
+    return row | {f"{arm}_vs_plain": round(spent[arm] / plain_s, 3) for arm in others}
 
 
 def bundle_for(name: str) -> dict[str, bytes]:
@@ -106,6 +129,14 @@ def open_sealed(transport: Transport, server: PublicKey) -> Session:
     policy = PeerPolicy(roles=frozenset({Role.ACCELERATOR}), instance=server)
     endpoint = Endpoint(role=Role.CLIENT, name="client", agreement=AGREEMENT)
     return connect(transport, endpoint, policy, 60.0)
+
+
+class Weights(End):
+    """Makes weights; torch's threads and memory are in no other process's way."""
+
+    def write(self, name: str, path: str) -> None:
+        """Those of a model, the same each time."""
+        save_file(dict(make(name).state_dict()), path)
 
 
 class Listening(End):

@@ -26,7 +26,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.linkdevice import link_keys, two_cores
-from sealift.lab.bench.linkserver import NAMES, form_for
+from sealift.lab.bench.linkserver import NAMES, form_for, model_row
 from sealift.lab.bench.linkshapes import Shape, receiver_of, sender_of
 from sealift.lab.bench.report import Arm, Row, interleaved
 
@@ -59,17 +59,9 @@ def ratios(found: list[Row]) -> dict[str, float]:
 def _measure(name: str, batch: int, budget_s: float) -> Row:
     with Peer.start("linktraining:Trainer", name, batch) as trainer:
         told = trainer.ask("train", budget_s=budget_s)
-    plain_s, sealed_s = (told[arm] for arm in ARMS)
-    return {
-        "what": "training",
-        "model": name,
-        "batch": batch,
-        "payload_bytes": told["bytes"],
-        "pairs": told["steps"],
-        "plain_ms": round(plain_s * 1e3, 3),
-        "sealed_ms": round(sealed_s * 1e3, 3),
-        "sealed_vs_plain": round(sealed_s / plain_s, 3),
-    }
+    medians = dict(zip(("plain", "sealed"), (told[arm] for arm in ARMS), strict=True))
+    row = model_row("training", name, batch, told["bytes"], medians)
+    return {**row, "pairs": told["steps"]}
 
 
 class Trainer(End):
