@@ -58,8 +58,18 @@ class Transfer:
             )
             for at in range(count)
         ]  # fmt: skip
-        self.host = _host_memory(engine, count * self.stride)
-        _seal_into(self.host, suite, secret, self.places)
+        block = engine.pinned(count * self.stride)
+        own = bytearray(0 if block else count * self.stride)
+        self.host = block.view if block else memoryview(own)
+        cipher, text = (
+            Aead(suite, secret),
+            bytes(range(256)) * (record_bytes // 256 + 1),
+        )
+        for place in self.places:
+            end = place.sealed_offset + record_bytes + TAG_BYTES
+            room = self.host[place.sealed_offset : end]
+            plain = text[:record_bytes]
+            cipher.seal_into(place.nonce, plain, place.associated_data, room)
         self.key: CudaKey = engine.key(suite, secret)
         self.sealed: CudaMemory = engine.allocate(count * self.stride)
         self.plain: CudaMemory = engine.allocate(count * record_bytes)
@@ -152,26 +162,6 @@ def _measure(
     report.ratios[f"open_vs_copy_{mib}"] = copy_s / open_s
     report.ratios[f"pipelined_vs_copy_{mib}"] = copy_s / spent["pipelined"].median
     report.ratios[f"open_vs_goal_{mib}"] = size / open_s / GOALS[suite]
-
-
-def _host_memory(engine: CudaEngine, nbytes: int) -> memoryview:
-    block = engine.pinned(nbytes)
-    return memoryview(bytearray(nbytes)) if block is None else block.view
-
-
-def _seal_into(
-    host: memoryview, suite: Suite, secret: SecretKey, places: Sequence[RecordPlace]
-) -> None:
-    cipher = Aead(suite, secret)
-    text = bytes(range(256)) * (places[0].plaintext_bytes // 256 + 1)
-    for place in places:
-        end = place.sealed_offset + place.plaintext_bytes + TAG_BYTES
-        cipher.seal_into(
-            place.nonce,
-            text[: place.plaintext_bytes],
-            place.associated_data,
-            host[place.sealed_offset : end],
-        )
 
 
 def _batches(places: Sequence[RecordPlace]) -> list[Sequence[RecordPlace]]:

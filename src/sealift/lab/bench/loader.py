@@ -20,6 +20,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -72,7 +73,10 @@ def _arms(
 ) -> tuple[dict[str, Epoch], int]:
     """Every arm, and the bytes of the fields of an epoch."""
     source = folder / "table.npz"
-    _write_table(source, dtype, shape, size)
+    generator, kind = np.random.default_rng(0), np.dtype(dtype)
+    rows = size // (prod(shape) * kind.itemsize)
+    numbers = generator.integers(0, 255, (rows, *shape), dtype=np.uint8)
+    np.savez(source, x=numbers.astype(kind), label=generator.integers(0, 10, rows))
     key = SecretKey.generate()
     words: dict[str, Any] = {"name": "table", "part": "train", "owner": "bench"}
     seal_table(source, infer_schema(source), key=key, out_dir=folder, **words)
@@ -95,25 +99,17 @@ def _arms(
         )
         for name, each in options.items()
     }
+
+    def indexed() -> Iterator[tuple[Tensor, Tensor]]:
+        for chosen in torch.randperm(len(x)).split(BATCH):
+            yield x[chosen], y[chosen]
+
     arms: dict[str, Epoch] = {
         "dataloader": lambda: iter(plain),
-        "indexed": lambda: _indexed(x, y),
+        "indexed": indexed,
         **{name: each.__iter__ for name, each in sealed.items()},
     }
     return arms, x.nbytes + y.nbytes
-
-
-def _write_table(path: Path, dtype: str, shape: tuple[int, ...], size: int) -> None:
-    generator = np.random.default_rng(0)
-    kind = np.dtype(dtype)
-    rows = size // (int(np.prod(shape)) * kind.itemsize)
-    x = generator.integers(0, 255, (rows, *shape), dtype=np.uint8).astype(kind)
-    np.savez(path, x=x, label=generator.integers(0, 10, rows))
-
-
-def _indexed(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    for chosen in torch.randperm(len(x)).split(BATCH):
-        yield x[chosen], y[chosen]
 
 
 def _measure(
