@@ -41,7 +41,6 @@ MODULES = [
     "lab.demo.show",
     "feed.door",
     "serve.server",
-    "health.answers",
     "health.reporting",
     "health.server",
     "health.status",

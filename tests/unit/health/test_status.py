@@ -14,8 +14,8 @@ from sealift.codec import encode
 from sealift.errors import SealiftError, StaleError, UnavailableError
 from sealift.events import Event
 from sealift.health import reporting
-from sealift.health.answers import STALE_S, answer
 from sealift.health.reporting import OTHER, Counts, Reporter
+from sealift.health.server import STALE_S, answer
 from sealift.health.status import (
     FILE,
     MAX_BYTES,
