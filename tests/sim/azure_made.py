@@ -19,7 +19,7 @@ from sealift.attest.runtimelog import RuntimeEvent, replay
 from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Claims
 from sealift.crypto.hash import sha256
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import RsaKey
 from sealift.ids import Digest
 from tests.sim import snp_made
 

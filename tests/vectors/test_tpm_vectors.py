@@ -31,7 +31,7 @@ from sealift.attest.tpm.structures import (
 )
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.hash import HashName
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import RsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from tests.sim.flips import flips
 from tests.sim.vectors import vector

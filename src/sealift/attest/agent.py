@@ -1,8 +1,9 @@
-"""What is said to an attestation agent: a process or machine that attests for another.
+"""What is said to an attestation agent, a process or machine that attests for another.
 
 One request, one reply, in turn. Every message is four bytes of length and canonical
 JSON. Whoever offers more than these requests (a guest of a rehearsal does) has a larger
-vocabulary; the frames stay the same.
+vocabulary; the frames stay the same. The agent owns the TPM and its logs; the attester at
+the end here knows only its requests, behind a socket of this machine, and believes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reading binary formats front to back, never past their end."""
+"""Reading binary formats front to back, never past their end: a cursor, and DER (X.690).
+
+Of DER, the part that vendors' certificate extensions are written in. Strict: definite
+lengths in their shortest form, no bytes after the end.
+"""
 
 from __future__ import annotations
 

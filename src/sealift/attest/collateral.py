@@ -1,8 +1,10 @@
-"""Collateral: endorsements and their state on one day, so verification is offline.
+"""Endorsements: the roots of hardware vendors, and collateral on one day, for use offline.
 
 Certificates, revocation lists, TCB information, signed reference manifests: by name,
 with the time as of which they were fetched. Collateral comes from the verifier's side,
-never from the attester (rule H13). Who uses it says how old it may be.
+never from the attester (rule H13). Who uses it says how old it may be. Certificates of
+roots come with evidence or collateral; which of them counts is decided here, by SHA-256
+of their key (SubjectPublicKeyInfo), in code that the parties agree on by its digest.
 Source: RFC 9334 section 4.1 (endorsements); spec/evidence.md section Collateral.
 """
 
@@ -13,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from sealift.codec import decode, encode
-from sealift.crypto.ocsp import Revocations, StatusAnswer
-from sealift.crypto.revocation import RevocationList
+from sealift.crypto.revocation import RevocationList, Revocations, StatusAnswer
 from sealift.errors import EvidenceError, StaleError
 from sealift.ids import Digest
 

@@ -1,9 +1,10 @@
-"""What binds the parts of a composite device to one challenge (RFC 9334 section 3.3).
+"""Evidence of a machine with its devices, bound to one challenge (RFC 9334 section 3.3).
 
 Devices answer first, each a value derived from the bound value and its place; the lead
 attester (the CPU's TEE or TPM) then binds the bound value and every device's evidence.
 A device cannot be left out, swapped or taken from elsewhere without the lead's evidence
-failing. Source: spec/evidence.md section Composite.
+failing; that GPUs' memory is closed to the host only a measured event of the lead's log
+shows. Source: spec/evidence.md section Composite.
 """
 
 from __future__ import annotations

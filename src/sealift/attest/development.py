@@ -1,7 +1,10 @@
-"""Format of development evidence: software keys, which prove nothing about hardware.
+"""Development evidence: software keys, which prove nothing about hardware.
 
 The body is canonical JSON: a statement (bound value, claims, attester key) and the
-attester key's signature over the statement's canonical bytes (spec/evidence.md).
+attester key's signature over the statement's canonical bytes (spec/evidence.md). It stands
+in the place of hardware so that everything around it is real; it proves only that the
+holder of the key took part in this very handshake. Its trust vector is contraindicated by
+construction, so no result over it can be affirming.
 """
 
 from __future__ import annotations

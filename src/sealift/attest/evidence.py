@@ -1,9 +1,10 @@
-"""Evidence: what an attester says about itself, as typed bytes.
+"""Evidence: what an attester says about itself, as typed bytes, and who collects it.
 
 ``bound`` is the 32-byte value that evidence must carry in the field its kind signs
 (report_data, qualifyingData, the SPDM nonce, the statement of development evidence).
 It is made from the session's transcript (spec/handshake.md), so evidence fits one
-handshake, one side and one role. This module parses nothing inside ``body``.
+handshake, one side and one role. An attester may open devices and talk to a platform; it
+decides nothing. Nothing here parses what is inside of a body but its kind's own class.
 """
 
 from __future__ import annotations

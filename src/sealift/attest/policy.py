@@ -2,7 +2,7 @@
 
 The order matters: a kind that could not reach an accepted level is refused before one
 byte of its body is parsed. So development evidence is refused by default, whatever it
-contains.
+contains. A result is made here only, and development can never be affirming in one.
 """
 
 from __future__ import annotations

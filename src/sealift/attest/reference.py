@@ -1,7 +1,11 @@
-"""Reference values: what the parties agreed that evidence must show.
+"""Reference values: what the parties agreed that evidence must show, and sets of them.
 
 They come from the signed agreement, never from the peer. Each kind of evidence reads
-the field that concerns it; a kind whose field is empty accepts nothing.
+the field that concerns it; a kind whose field is empty accepts nothing. Lists of what may
+run on a host are long and change with every update, so an agreement can name a set: a
+signed, versioned file, by its name, its signer and the lowest number it takes. A number
+never goes back (rule H13 for what endorses, here for what is expected).
+Source: spec/evidence.md section Reference sets.
 """
 
 from __future__ import annotations

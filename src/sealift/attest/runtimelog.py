@@ -3,8 +3,10 @@
 Each event extends one register (RTMR3, or a PCR that locality 0 cannot reset: rule M7),
 so a quote over the register proves the whole list. Kinds in use: ``code-bundle`` (once,
 before any key), ``module`` (each module that is imported), ``gpu-binding`` (once, from
-measured boot code, before any owner's code).
-Source: spec/evidence.md section Runtime log.
+measured boot code, before any owner's code). A GPU's report can be passed on by anybody,
+and says nothing of confidential mode or debug tools: so boot code that is itself measured
+asks the driver, and binds the GPUs by that event before they accept work.
+Source: spec/evidence.md sections Runtime log and Composite.
 """
 
 from __future__ import annotations

@@ -16,10 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import sha256
-from sealift.crypto.library import reading
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey, reading
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 

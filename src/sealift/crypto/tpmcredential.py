@@ -20,10 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest, digest_bytes, hash_algorithm
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import MalformedError, UsageError
 
 _IDENTITY: Final = b"IDENTITY\0"

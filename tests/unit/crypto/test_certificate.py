@@ -19,9 +19,8 @@ from sealift.crypto.certificate import (
     read_certificate,
 )
 from sealift.crypto.chain import MAX_LINKS, verify_chain
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.revocation import MAX_CRL_BYTES, RevocationList
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, make
 

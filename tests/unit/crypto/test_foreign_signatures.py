@@ -8,8 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sealift.crypto.ecdsa import EcdsaKey
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import AuthenticationError, MalformedError
 
 MESSAGE = b"measured"

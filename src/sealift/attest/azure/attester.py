@@ -1,8 +1,10 @@
 """Collects Azure evidence: the paravisor's report, and quotes by its virtual TPM.
 
 The report names the key that quotes, and stays the same until somebody writes user data;
-what the host adds to it (certificates, TD quote) is asked for once a report.
-Source: Microsoft, confidential guests attestation design; azure-cvm-tooling (places).
+what the host adds to it (the chip's certificates, a TD quote) is asked of its metadata
+service once a report. Nothing that comes back is trusted: the verifier checks it down to
+AMD's or Intel's root. Source: Microsoft, confidential guests attestation design, trusted
+hardware identity management (THIM); azure-cvm-tooling (places, the quote service).
 """
 
 from __future__ import annotations

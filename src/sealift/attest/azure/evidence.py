@@ -1,7 +1,8 @@
 """Format of Azure evidence: the paravisor's report, and a quote of its virtual TPM.
 
 The body is canonical JSON (spec/evidence-azure.md). Structures are carried as the TPM
-and the hardware wrote them.
+and the hardware wrote them. The paravisor's report (HCL) is the hardware's, over a text
+of claims that names the virtual TPM's key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_registers
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.hash import HashName, sha256
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import RsaKey
 from sealift.errors import MalformedError
 
 MEDIA_TYPE: Final = "application/vnd.sealift.azure-evidence+json"

@@ -1,7 +1,11 @@
-"""The body of NVIDIA device evidence: what a GPU or NVSwitch signed, and its chain.
+"""Format of NVIDIA device evidence: what a GPU or NVSwitch signed, and its chain.
 
-Whether it comes from a GPU or a switch is read from the report, not said beside it.
-Source: spec/evidence-nvidia.md.
+Whether it comes from a GPU or a switch is read from the report, not said beside it. A
+report is an SPDM exchange: the 37-byte GET_MEASUREMENTS request, the MEASUREMENTS response
+to it, and the device's signature over both (ECDSA P-384, SHA-384, r || s). The response
+carries measurement blocks counted from 1, the responder's nonce, and fields of NVIDIA's.
+Source: DMTF DSP0274 1.1.0 sections 10.11; the fields as NVIDIA's open verifiers name
+them. Reports are of Hopper and Blackwell GPUs (64 blocks) and LS10 switches (31).
 """
 
 from __future__ import annotations

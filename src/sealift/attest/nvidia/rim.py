@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import digest
 from sealift.crypto.revocation import RevocationList
+from sealift.crypto.signatures import EcdsaKey
 from sealift.errors import (
     AuthenticationError,
     EvidenceError,

@@ -35,8 +35,8 @@ from sealift.attest.reference import Basis, no_references
 from sealift.attest.verifier import EAT, Claims
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
-from sealift.crypto.ecdsa import EcdsaKey
-from sealift.crypto.ocsp import Revocations
+from sealift.crypto.revocation import Revocations
+from sealift.crypto.signatures import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 PREFIX: Final = "nvidia/rim/"

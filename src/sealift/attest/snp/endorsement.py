@@ -1,7 +1,7 @@
-"""Certificates of the keys that sign SNP reports: VCEK (one chip) and VLEK (an operator).
+"""Whose key signed an SNP report: VCEK (one chip) or VLEK (an operator), to AMD's root.
 
-Both kinds say in extensions which product and which firmware versions the key was
-derived from, so that a report of older firmware cannot carry a newer key.
+Both kinds of certificate say in extensions which product and which firmware versions the
+key was derived from, so that a report of older firmware cannot carry a newer key.
 Source: AMD VCEK and KDS interface specification (57230) table 8; GHCB specification
 (56421) section 4.1.8.1 for the certificate table.
 """
@@ -22,8 +22,8 @@ from sealift.crypto.certificate import (
     read_certificate,
 )
 from sealift.crypto.chain import verify_chain
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.revocation import RevocationList
+from sealift.crypto.signatures import EcdsaKey
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 

@@ -2,6 +2,9 @@
 
 The body is canonical JSON (spec/evidence-snp.md). It has no place for runtime events:
 SNP has no register that a running guest could extend, so nothing would cover them.
+Reports have 1184 bytes, versions 2 to 5; every byte is signed, part of the signature, or
+must be zero. Source: AMD SEV-SNP Firmware ABI (56860) revision 1.58: ATTESTATION_REPORT,
+TCB_VERSION, guest policy, PLATFORM_INFO.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Final, Literal
 
 from sealift.attest.evidence import Body
 from sealift.crypto.certificate import MAX_CHAIN
-from sealift.crypto.ecdsa import EcdsaKey
+from sealift.crypto.signatures import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 MEDIA_TYPE: Final = "application/vnd.sealift.snp-evidence+json"

@@ -1,6 +1,10 @@
 """Format of TDX evidence: a quote, and the logs that explain its registers.
 
-The body is canonical JSON (spec/evidence-tdx.md).
+The body is canonical JSON (spec/evidence-tdx.md). Quotes are of Intel's quoting enclaves,
+for SGX enclaves and TDX guests, versions 3 to 5; only structure: nothing here verifies a
+signature. ECDSA over P-256 alone is taken, with the platform's certificate chain inside.
+Source: Intel, ECDSA quote library API (version 3, appendix A) and TDX quoting library
+API (versions 4 and 5, appendix A); Intel TDX module ABI, TDREPORT_STRUCT.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What Intel's certificate of a platform's key (PCK) says about the platform.
+"""The platform under a quote: its key's certificate (PCK), and what Intel says of it.
 
-Source: Intel SGX PCK certificate and certificate revocation list profile, section 1.3.5
-(extension 1.2.840.113741.1.13.1).
+``verify_quote`` follows every link from the quote to Intel's root, with the collateral's
+lists and revocation lists. Source: Intel SGX PCK certificate and certificate revocation
+list profile, section 1.3.5 (extension 1.2.840.113741.1.13.1); spec/evidence-tdx.md.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sealift.attest.tdx.evidence import EnclaveReport, Quote, TdReport
 from sealift.attest.tdx.tcb import QeIdentity, TcbInfo, TcbLevel
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.chain import verify_chain
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import sha256
 from sealift.crypto.revocation import RevocationList
+from sealift.crypto.signatures import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 

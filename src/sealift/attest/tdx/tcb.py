@@ -1,7 +1,8 @@
-"""Intel's signed lists: TCB levels of a platform, identity of a quoting enclave.
+"""Intel's signed lists, and the level that a platform has by them.
 
-A list is JSON inside JSON: ``{"tcbInfo":{...},"signature":"..."}``. Intel signs the inner
-object's bytes as they stand, so they are cut out, verified and only then parsed.
+TCB levels of platforms, identity of quoting enclaves. A list is JSON inside JSON:
+``{"tcbInfo":{...},"signature":"..."}``. Intel signs the inner object's bytes as they
+stand, so they are cut out, verified and only then parsed.
 Source: Intel SGX and TDX provisioning certification service API, versions 3 and 4.
 """
 

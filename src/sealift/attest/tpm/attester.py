@@ -1,8 +1,8 @@
-"""Collects TPM evidence: quotes the registers and adds what explains them.
+"""Collects TPM evidence: quotes of a host's TPM, with the logs behind its registers.
 
-The attestation key stays loaded between quotes, so one costs a few commands. The
-measurement list is read after the quote: it may be longer than what was quoted, never
-shorter.
+Of the kernel's measurement list it remembers how far quotes have proved it: there the next
+evidence for the same verifier may begin, so that renewing does not cost more on a host
+that has been running for months.
 """
 
 from __future__ import annotations

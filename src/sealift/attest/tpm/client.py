@@ -1,8 +1,9 @@
-"""Commands to a TPM: framing, authorization, retries, and errors that people can read.
+"""Commands to a TPM over a device file, or the data socket of a software TPM.
 
-Only empty passwords and one policy session are spoken: keys are protected by where they
-live. Source: TPM 2.0 Library part 1, section 18 (command structure); part 2, section
-6.6 (response codes); part 3 (commands).
+The kernel's ``/dev/tpmrm0`` shares the TPM; a socket has it alone. Framing, authorization,
+retries, and errors that people can read; only empty passwords and one policy session are
+spoken: keys are protected by where they live. Source: TPM 2.0 Library part 1, section 18
+(command structure); part 2, section 6.6 (response codes); part 3 (commands).
 """
 
 from __future__ import annotations

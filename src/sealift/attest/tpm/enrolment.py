@@ -4,8 +4,10 @@ A TPM never signs with its endorsement key, so a quote alone does not show whose
 A broker makes a credential that only the certified endorsement key's TPM can open, and
 only for the attestation key of that name; the host answers with the secret; the broker
 signs what that proved. From then on verifying is a function of bytes: evidence carries
-the enrolment, and the agreement names the keys whose enrolments count.
-Source: TPM 2.0 Library part 1, section 24; spec/evidence-tpm.md section Enrolment.
+the enrolment, and the agreement names the keys whose enrolments count, the roots that an
+endorsement key's chain may end in, and the hosts.
+Source: TPM 2.0 Library part 1, section 24; TCG EK Credential Profile 2.5, section 3.1.2
+(makers' names); spec/evidence-tpm.md section Enrolment.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from sealift.crypto.chain import verify_chain
 from sealift.crypto.hash import verify_equal
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.crypto.ocsp import Revocations
+from sealift.crypto.revocation import Revocations
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.crypto.tpmcredential import Credential, make_credential
 from sealift.errors import AuthenticationError, EvidenceError, PolicyError

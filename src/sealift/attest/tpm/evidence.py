@@ -1,7 +1,9 @@
 """Format of TPM evidence: a quote, whose TPM it is, and the logs behind the registers.
 
 The body is canonical JSON (spec/evidence-tpm.md). Structures of the TPM are carried as
-the TPM wrote them.
+the TPM wrote them: TPMS_ATTEST and TPMT_SIGNATURE. Source: TPM 2.0 Library part 2,
+sections 10.6 (selections), 10.11 (clock), 10.12 (attestation) and 11.3 (signatures); part
+1 section 36 (clock and counters).
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from sealift.attest.tpm.structures import (
     TpmReader,
 )
 from sealift.crypto.certificate import MAX_CHAIN
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest, digest_bytes
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 MAGIC: Final = 0xFF544347  # TPM_GENERATED_VALUE: only the TPM writes what begins so

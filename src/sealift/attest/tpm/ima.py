@@ -2,11 +2,12 @@
 
 ``advance`` takes the entries since the last time and the value that a quote proved now.
 The list may be some entries ahead of the quote: it is replayed until the register has
-the quoted value, and every entry up to there must be allowed. What lies behind is proved
-by nothing yet; it is judged when a later quote covers it. The cost depends on the
+the quoted value, and every entry up to there must be allowed, by its digest or by a file
+signature (``security.ima`` version 2, whose key id nothing covers: every accepted key is
+tried). What lies behind is judged when a later quote covers it. The cost depends on the
 entries given, not on the length of the whole list.
-
-Source: spec/evidence-logs.md section 3 (rules L8 to L15).
+Source: spec/evidence-logs.md section 3 (rules L8 to L15); Linux
+security/integrity/integrity.h.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from sealift.attest.tpm.imalist import (
     replay_until,
 )
 from sealift.attest.tpm.references import ImaReferences
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest, digest_bytes
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Digest
 

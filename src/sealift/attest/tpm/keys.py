@@ -1,10 +1,10 @@
-"""The keys of a host's TPM: the one its maker certified, and the one that quotes.
+"""The keys of a host's TPM, its maker's and ours, and the NV indices beside them.
 
 The endorsement key (EK) is made from the standard templates, so it is the one that the
 certificate in the TPM names. The attestation key (AK) is ours: restricted, ECDSA over
 P-256, under the storage root; its wrapped blob is kept in a folder, so it is the same
 one after a restart. Source: TCG EK Credential Profile 2.5, annex B (templates) and
-section 2.2.1 (NV indices); TPM 2.0 Library part 3.
+section 2.2.1 (NV indices); TPM 2.0 Library part 2, section 13; part 3.
 """
 
 from __future__ import annotations

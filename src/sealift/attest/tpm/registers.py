@@ -1,5 +1,8 @@
-"""Platform configuration registers: read, extend, quote.
+"""Platform configuration registers, and the runtime log that one of them covers.
 
+Registers are read, extended and quoted. What a host keeps between starts is no secret:
+the key is wrapped by the TPM, the rest is signed or measured. Its log is only a memory of
+what was extended: after a restart the register decides whether it is of this boot.
 Source: TPM 2.0 Library part 3, sections 18.4 (quote) and 22 (PCRs).
 """
 

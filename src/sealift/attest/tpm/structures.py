@@ -1,7 +1,8 @@
-"""Reading what a TPM writes: big-endian numbers, and parts behind two bytes of length.
+"""Structures that a TPM writes, and public areas of keys (TPMT_PUBLIC) with their Names.
 
-Strict: whoever opens a structure says when it must be at its end.
-Source: TPM 2.0 Library part 2 (structures); TCG algorithm registry (numbers).
+Strict: whoever opens a structure says when it must be at its end. Source: TPM 2.0 Library
+part 2, sections 8.3 (attributes) and 12.2 (public area); part 1 section 16 (Names); TCG
+algorithm registry (numbers).
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sealift.attest.binary import Cursor
-from sealift.crypto.ecdsa import EcdsaKey
 from sealift.crypto.hash import HashName, digest
-from sealift.crypto.rsa import RsaKey
+from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 

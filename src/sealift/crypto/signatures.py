@@ -1,0 +1,253 @@
+"""Signatures that others make, by ECDSA and RSA: TPMs, TEEs, GPUs, certificates' issuers.
+
+Only verification. Curves are those of the evidence formats: NIST P-256, P-384, P-521. RSA
+moduli have 2048 to 8192 bits that no small prime divides: whoever can factor the modulus
+signs in its owner's name. At the top, which library computes this room's work, and where
+its exceptions end. Source: FIPS 186-5; SEC 1 for points; RFC 3279 for the DER form of a
+signature; RFC 8017; SP 800-56B 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Final
+
+import cryptography
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.backends.openssl import backend
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    Prehashed,
+    decode_dss_signature,
+    encode_dss_signature,
+)
+from cryptography.hazmat.primitives.hashes import HashAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+)
+
+from sealift.crypto.hash import HashName, hash_algorithm
+from sealift.errors import AuthenticationError, MalformedError, SealiftError
+from sealift.ids import Buffer
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Around whatever the library makes of a stranger's bytes (rule N9).
+
+    It raises many types of its own, which no list of them would keep up with.
+
+    Raises:
+        MalformedError: instead of anything that is not ours.
+    """
+    try:
+        yield
+    except SealiftError:
+        raise
+    except Exception:
+        raise MalformedError(f"not {what}") from None
+
+
+def library_version() -> str:
+    """For people: `cryptography 50.0.2 (OpenSSL 4.0.3 ...)`."""
+    return f"cryptography {cryptography.__version__} ({library_below()})"
+
+
+def library_below() -> str:
+    """The OpenSSL that it was built with, name and version alone."""
+    return " ".join(backend.openssl_version_text().split()[:2])
+
+
+_CURVES: Final[dict[str, tuple[ec.EllipticCurve, int]]] = {
+    "P-256": (ec.SECP256R1(), 32),
+    "P-384": (ec.SECP384R1(), 48),
+    "P-521": (ec.SECP521R1(), 66),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EcdsaKey:
+    """A public key on a NIST curve.
+
+    Attributes:
+        curve: ``P-256``, ``P-384`` or ``P-521``.
+        point: x || y, big-endian, each as long as the field (64, 96 or 132 bytes).
+    """
+
+    curve: str
+    point: bytes
+
+    def __post_init__(self) -> None:
+        if self.curve not in _CURVES:
+            raise MalformedError(f"no NIST curve: {self.curve[:20]!r}")
+        self._key()
+
+    @classmethod
+    def from_spki(cls, der: bytes) -> EcdsaKey:
+        """From a SubjectPublicKeyInfo (RFC 5480).
+
+        Raises:
+            MalformedError: for any other key.
+        """
+        with reading("the key of an elliptic curve"):
+            key = load_der_public_key(der)
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise MalformedError("not the key of an elliptic curve")
+        raw = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        names = {curve.name: name for name, (curve, _) in _CURVES.items()}
+        return cls(names.get(key.curve.name, key.curve.name), raw[1:])
+
+    @property
+    def field_bytes(self) -> int:
+        """Length of a coordinate."""
+        return _CURVES[self.curve][1]
+
+    def to_spki(self) -> bytes:
+        """The key as SubjectPublicKeyInfo."""
+        return self._key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+    def verify_der(self, message: Buffer, signature: bytes, name: HashName) -> None:
+        """Check a DER-encoded signature over ``message``.
+
+        Raises:
+            AuthenticationError: if it does not verify, or has another encoding.
+        """
+        self._verify(message, signature, hash_algorithm(name))
+
+    def verify_digest(self, digest: bytes, signature: bytes, name: HashName) -> None:
+        """Check a DER-encoded signature over a message of which only the hash is known.
+
+        Raises:
+            AuthenticationError: if it does not verify, or has another encoding.
+        """
+        self._verify(digest, signature, Prehashed(hash_algorithm(name)))
+
+    def verify_raw(self, message: Buffer, signature: bytes, name: HashName) -> None:
+        """Check a signature r || s, big-endian, each as long as the field.
+
+        Raises:
+            AuthenticationError: if it does not verify, or has another length.
+        """
+        size = self.field_bytes
+        if len(signature) != 2 * size:
+            raise AuthenticationError
+        r, s = (int.from_bytes(part) for part in (signature[:size], signature[size:]))
+        self.verify_der(message, encode_dss_signature(r, s), name)
+
+    def _verify(
+        self, message: Buffer, signature: bytes, algorithm: HashAlgorithm | Prehashed
+    ) -> None:
+        try:
+            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
+                raise AuthenticationError
+            self._key().verify(signature, bytes(message), ec.ECDSA(algorithm))
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
+
+    def _key(self) -> ec.EllipticCurvePublicKey:
+        curve, size = _CURVES[self.curve]
+        if len(self.point) != 2 * size:
+            raise MalformedError(f"a point of {self.curve} has {2 * size} bytes")
+        with reading(f"a point of {self.curve}"):
+            return ec.EllipticCurvePublicKey.from_encoded_point(
+                curve, b"\x04" + self.point
+            )
+
+
+MIN_BITS: Final = 2048
+MAX_BITS: Final = 8192
+MAX_EXPONENT: Final = (1 << 32) - 1
+_SMALL_PRIMES: Final = prod(
+    n for n in range(2, 1000) if all(n % d for d in range(2, 32) if d < n)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RsaKey:
+    """A public key: modulus and exponent."""
+
+    modulus: int
+    exponent: int
+
+    def __post_init__(self) -> None:
+        if not MIN_BITS <= self.modulus.bit_length() <= MAX_BITS:
+            raise MalformedError(
+                f"an RSA modulus of {self.modulus.bit_length()} bits",
+                why=f"{MIN_BITS} to {MAX_BITS} are taken",
+            )
+        if gcd(self.modulus, _SMALL_PRIMES) != 1:
+            raise MalformedError("an RSA modulus with a small factor")
+        if not (3 <= self.exponent <= MAX_EXPONENT and self.exponent % 2):
+            raise MalformedError("an RSA exponent that is even, or of no usual size")
+        self._key()
+
+    @classmethod
+    def from_spki(cls, der: bytes) -> RsaKey:
+        """From a SubjectPublicKeyInfo.
+
+        Raises:
+            MalformedError: for any other key.
+        """
+        with reading("an RSA key"):
+            key = load_der_public_key(der)
+        if not isinstance(key, rsa.RSAPublicKey):
+            raise MalformedError("not an RSA key")
+        numbers = key.public_numbers()
+        return cls(numbers.n, numbers.e)
+
+    def to_spki(self) -> bytes:
+        """The key as SubjectPublicKeyInfo."""
+        return self._key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+    def to_pkcs1(self) -> bytes:
+        """The key as RSAPublicKey, which is what its bits in a certificate are."""
+        return self._key().public_bytes(Encoding.DER, PublicFormat.PKCS1)
+
+    def verify_pkcs1(self, message: Buffer, signature: bytes, name: HashName) -> None:
+        """Check an RSASSA-PKCS1-v1_5 signature.
+
+        Raises:
+            AuthenticationError: if it does not verify.
+        """
+        self._verify(message, signature, padding.PKCS1v15(), hash_algorithm(name))
+
+    def verify_pkcs1_digest(
+        self, digest: bytes, signature: bytes, name: HashName
+    ) -> None:
+        """The same over a message of which only the hash is known.
+
+        Raises:
+            AuthenticationError: if it does not verify.
+        """
+        algorithm = Prehashed(hash_algorithm(name))
+        self._verify(digest, signature, padding.PKCS1v15(), algorithm)
+
+    def verify_pss(self, message: Buffer, signature: bytes, name: HashName) -> None:
+        """Check an RSASSA-PSS signature, MGF1 with the same hash, any salt length.
+
+        Raises:
+            AuthenticationError: if it does not verify.
+        """
+        scheme = padding.PSS(padding.MGF1(hash_algorithm(name)), padding.PSS.AUTO)
+        self._verify(message, signature, scheme, hash_algorithm(name))
+
+    def _verify(
+        self,
+        message: Buffer,
+        signature: bytes,
+        scheme: padding.PKCS1v15 | padding.PSS,
+        algorithm: HashAlgorithm | Prehashed,
+    ) -> None:
+        try:
+            self._key().verify(signature, bytes(message), scheme, algorithm)
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
+
+    def _key(self) -> rsa.RSAPublicKey:
+        with reading("an RSA key"):
+            return rsa.RSAPublicNumbers(self.exponent, self.modulus).public_key()
