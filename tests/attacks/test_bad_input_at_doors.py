@@ -25,6 +25,7 @@ from sealift.attest.tpm.enrolment import EnrolmentRequest
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest, Role
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.statements import sign_statement
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.keyrelease import Door
@@ -41,7 +42,7 @@ from sealift.release.client.broker import collect_release
 from sealift.release.grant import ReleaseRequest
 from tests.sim.brokertown import Town
 from tests.sim.doors import MARK, SHARE, World
-from tests.sim.owners import NOW_S, BrokerSide, broker_peer, make_consortium
+from tests.sim.owners import NOW_S, BrokerSide, broker_peer
 from tests.sim.spoiling import require_clear, spoilt
 
 KEYS = ("release", "checkpoint")  # who asks for these is in the log

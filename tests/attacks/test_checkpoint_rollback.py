@@ -16,6 +16,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.broker.checkpoints import CheckpointDesk, signed_bytes
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.checkpoint import CheckpointMark, ShareRelease
@@ -27,7 +28,6 @@ from sealift.release.log.heads import HeadStore, ShownHeads
 from sealift.release.log.logfile import APPLICATION_ID as LOG
 from sealift.release.vault.vault import APPLICATION_ID as VAULT
 from tests.sim.checkpoint_world import JOB, CheckpointWorld
-from tests.sim.owners import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 PLANTED = bytes(range(32))

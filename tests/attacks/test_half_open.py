@@ -13,6 +13,7 @@ import pytest
 from sealift.attest.development import DevelopmentAttester
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.client.broker import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind, pack
@@ -24,7 +25,7 @@ from sealift.session.session import connect
 from sealift.travel.holder import broker as brokerage
 from sealift.travel.holder.broker import Brokerage
 from sealift.travel.peers import accelerator_names, expect_broker, relay_name
-from tests.sim.owners import Consortium, make_broker, make_consortium
+from tests.sim.owners import make_broker
 
 ADA = relay_name(Role.BROKER, "ada")
 

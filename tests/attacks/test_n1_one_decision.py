@@ -34,9 +34,7 @@ from sealift.travel.holder.visit import Provisioning
 from tests.sim.doors import DOORS, MARK, OUT, SHARE, World, at_level
 from tests.sim.hands import Hand
 from tests.sim.linked import LinkedParties, Other, linked
-from tests.sim.owners import (
-    SimPeer,
-)
+from tests.sim.owners import SimPeer
 from tests.sim.visit_world import VisitWorld
 
 FORM_OF_BATCH = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int64)}

@@ -11,6 +11,7 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.identity import Identity, create_identity
 from sealift.crypto.kdf import Label
 from sealift.errors import SealiftError
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board
 from sealift.release.agreement import successors as line
 from sealift.release.agreement.signed import SignedAgreement, verify
@@ -24,7 +25,7 @@ from sealift.release.agreement.statements import (
 from sealift.release.agreement.successors import SignedLink
 from sealift.release.broker.statements import StatementDesk
 from sealift.release.client.statements import obey
-from tests.sim.owners import NOW_S, Consortium, make_consortium, now
+from tests.sim.owners import NOW_S, now
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2, veto=("ada",))
 KINDS: tuple[StatementKind, ...] = ("veto", "cancel", "leave")

@@ -24,6 +24,7 @@ from sealift.errors import (
     RefusedError,
 )
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.checkpoint import join_key, split_key
 from sealift.train import approval
 from sealift.train.approval import (
@@ -45,7 +46,6 @@ from tests.sim.approvedrun import (
     who_approves,
 )
 from tests.sim.mutants import without
-from tests.sim.owners import make_consortium
 
 FIRST = make_consortium()
 CONSORTIUM = who_approves(*APPROVERS, first=FIRST)

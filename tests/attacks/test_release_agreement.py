@@ -20,6 +20,7 @@ from sealift.errors import (
     StaleError,
     UsageError,
 )
+from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release import decision
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import (
@@ -31,16 +32,7 @@ from sealift.release.agreement.signed import (
 from sealift.release.broker import server as brokerserver
 from sealift.release.client.broker import collect_release
 from sealift.release.grant import ReleaseRequest
-from tests.sim.owners import (
-    OUTPUT,
-    BrokerBox,
-    Consortium,
-    ask,
-    make_broker,
-    make_consortium,
-    session_pair,
-    start_broker,
-)
+from tests.sim.owners import BrokerBox, ask, make_broker, session_pair, start_broker
 
 
 @pytest.fixture(scope="module")

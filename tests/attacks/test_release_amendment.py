@@ -15,6 +15,7 @@ from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, Party
 from sealift.release.agreement import successors as line
 from sealift.release.agreement.signed import (
@@ -30,15 +31,7 @@ from sealift.release.agreement.statements import (
 from sealift.release.client.broker import collect_release
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
-from tests.sim.owners import (
-    NOW_S,
-    OUTPUT,
-    Consortium,
-    make_broker,
-    make_consortium,
-    session_pair,
-    start_broker,
-)
+from tests.sim.owners import NOW_S, make_broker, session_pair, start_broker
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2)
 

@@ -17,19 +17,13 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.client.broker import collect_release
 from sealift.release.grant import KeyRelease, seal_key
 from sealift.release.log.entries import sign_head
-from tests.sim.owners import (
-    AcceleratorSide,
-    BrokerBox,
-    Consortium,
-    make_broker,
-    make_consortium,
-    session_pair,
-)
+from tests.sim.owners import AcceleratorSide, BrokerBox, make_broker, session_pair
 
 PLANTED = bytes(range(32))
 

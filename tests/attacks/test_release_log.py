@@ -20,6 +20,7 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey
 from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.client.broker import collect_release
@@ -39,10 +40,8 @@ from sealift.release.log.verify import read_entries, read_head, verify_log
 from tests.sim.owners import (
     NOW_S,
     BrokerBox,
-    Consortium,
     ask,
     make_broker,
-    make_consortium,
     session_pair,
     start_broker,
 )

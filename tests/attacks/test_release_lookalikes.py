@@ -14,6 +14,7 @@ import rfc8785
 from sealift.codec import MAX_DEPTH, decode, encode, to_plain
 from sealift.errors import MalformedError, SealiftError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Agreement, Party, bundle_digest
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.signed import (
@@ -28,7 +29,7 @@ from sealift.release.agreement.statements import (
     sign_statement,
 )
 from sealift.release.visible import ascii_only
-from tests.sim.owners import NOW_S, make_consortium
+from tests.sim.owners import NOW_S
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 SIGNED = CONSORTIUM.signed()

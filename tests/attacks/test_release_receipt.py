@@ -14,6 +14,7 @@ from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, PolicyError, RefusedError
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release import receipt as receipts
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.receipt import (
@@ -26,12 +27,7 @@ from sealift.release.receipt import (
     sign_receipt,
     verify_receipt,
 )
-from tests.sim.owners import (
-    BrokerBox,
-    Consortium,
-    make_broker,
-    make_consortium,
-)
+from tests.sim.owners import BrokerBox, make_broker
 from tests.sim.paperwork import draft_receipt, release_once, signed_receipt
 
 

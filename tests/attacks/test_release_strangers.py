@@ -11,6 +11,7 @@ import pytest
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker import keyrelease as door
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.checkpoint import CheckpointRequest
@@ -18,13 +19,11 @@ from sealift.release.grant import CHALLENGE_BYTES, ReleaseRequest
 from sealift.release.log.verify import read_entries
 from tests.sim.owners import (
     BrokerSide,
-    Consortium,
     accelerator_peer,
     ask,
     broker_peer,
     evidence_result,
     make_broker,
-    make_consortium,
 )
 
 FEW = 5

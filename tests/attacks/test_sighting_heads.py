@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import SealiftError
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.client.broker import request_sighting
 from sealift.release.log.heads import HeadStore
-from tests.sim.owners import Consortium, make_broker, make_consortium, session_pair
+from tests.sim.owners import make_broker, session_pair
 from tests.sim.paperwork import release_once
 
 

@@ -24,7 +24,8 @@ from sealift.travel.accelerator import visit as host
 from sealift.travel.visit.lease import Frame, Lease, Placement, placement, sign_lease
 from sealift.travel.visit.state import State, Visit
 from tests.sim.hands import Bring, Hand, sending
-from tests.sim.visit_world import Outcome, VisitWorld
+from tests.sim.outcome import Outcome
+from tests.sim.visit_world import VisitWorld
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 

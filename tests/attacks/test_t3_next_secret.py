@@ -22,7 +22,8 @@ from sealift.session.frames import FrameKind
 from sealift.session.transcript import KeySchedule, Side
 from sealift.travel.visit.lease import Frame, parse_frame
 from tests.sim.hands import sending
-from tests.sim.visit_world import Outcome, VisitWorld
+from tests.sim.outcome import Outcome
+from tests.sim.visit_world import VisitWorld
 
 STEPS = 3
 

@@ -19,6 +19,7 @@ from sealift.channel.record.rawfile import RawSealedFile
 from sealift.channel.record.sealedfile import write_sealed_file
 from sealift.errors import PolicyError
 from sealift.ids import Digest
+from sealift.lab.worlds.visits import RECORD_BYTES, ROW_BYTES
 from sealift.release.receipt import (
     Receipt,
     SignedReceipt,
@@ -27,7 +28,7 @@ from sealift.release.receipt import (
 )
 from sealift.travel.accelerator import load
 from sealift.travel.holder.visit import HeldResource
-from tests.sim.visit_world import RECORD_BYTES, ROW_BYTES, VisitWorld
+from tests.sim.visit_world import VisitWorld
 
 Change = Callable[[bytes], bytes]
 
@@ -169,7 +170,7 @@ def test_a_receipt_with_another_commitment_does_not_verify(world: VisitWorld) ->
 
 
 def test_a_holder_does_not_take_a_receipt_for_other_content(world: VisitWorld) -> None:
-    genuine = world._setup
+    genuine = world.setup
 
     def setup(meet: object) -> object:
         made = genuine(meet)  # type: ignore[arg-type]
@@ -183,7 +184,7 @@ def test_a_holder_does_not_take_a_receipt_for_other_content(world: VisitWorld) -
         made.sign = lie
         return made
 
-    world._setup = setup  # type: ignore[assignment,method-assign]
+    world.setup = setup  # type: ignore[assignment,method-assign]
     outcome = world.visit("ada")
     assert outcome.receipt is None
     assert outcome.holder_error is not None

@@ -14,6 +14,7 @@ import pytest
 from sealift.crypto.sign import SigningKey
 from sealift.events import Event
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import KeyLease
 from sealift.release.agreement.statements import save_statement, sign_statement
 from sealift.release.broker.server import Broker
@@ -22,7 +23,7 @@ from sealift.session.relay.server import Relay
 from sealift.travel.holder import broker as brokerage
 from sealift.travel.holder import standing as watcher
 from sealift.travel.holder.broker import Brokerage
-from tests.sim.owners import NOW_S, BrokerBox, make_broker, make_consortium
+from tests.sim.owners import NOW_S, BrokerBox, make_broker
 
 WAIT_S = 300.0
 

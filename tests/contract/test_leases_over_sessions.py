@@ -23,6 +23,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import Digest, Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.broker.server import Broker
@@ -33,13 +34,7 @@ from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
 from sealift.travel.holder.standing import LeaseWatch
-from tests.sim.owners import (
-    BrokerBox,
-    Consortium,
-    make_broker,
-    make_consortium,
-    start_broker,
-)
+from tests.sim.owners import BrokerBox, make_broker, start_broker
 from tests.sim.watching import watching
 
 BEAT_S = 0.4

@@ -14,10 +14,10 @@ import pytest
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PolicyError
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.vault.ledger import Ledger
 from sealift.release.vault.vault import Vault
 from tests.sim.memory_ledger import MemoryLedger
-from tests.sim.owners import make_consortium
 
 LEDGERS = ("vault", "memory")
 ONE, TWO = (SigningKey.generate().public_key for _ in range(2))

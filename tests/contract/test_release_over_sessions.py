@@ -15,6 +15,7 @@ from sealift.crypto.keys import TOKEN
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.broker.server import Broker
 from sealift.release.client.broker import (
@@ -26,7 +27,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.release.log.verify import read_entries, verify_log
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
-from tests.sim.owners import BrokerBox, Consortium, make_broker, make_consortium
+from tests.sim.owners import BrokerBox, make_broker
 
 
 @pytest.fixture(scope="module")

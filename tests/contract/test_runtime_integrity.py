@@ -32,6 +32,7 @@ from sealift.lab.guest.image import build_image
 from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement
@@ -40,7 +41,7 @@ from sealift.release.client.lease import prove_lease
 from sealift.session.endpoint import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s
-from tests.sim.owners import Consortium, make_broker, make_consortium
+from tests.sim.owners import make_broker
 from tests.sim.watching import watching
 
 pytestmark = pytest.mark.guest

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.broker import checkpoints as checkpointdesk
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.client.checkpoints import CheckpointLedger
@@ -34,7 +35,6 @@ from tests.sim.checkpoint_world import (
     deadly_writes,
 )
 from tests.sim.examples import examples
-from tests.sim.owners import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 VICTIMS = st.sampled_from(["request", "broker", "answer", "accelerator"])

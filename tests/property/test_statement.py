@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from sealift.codec import decode, encode
 from sealift.errors import SealiftError
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
     sign_statement,
     verify_statement,
 )
-from tests.sim.owners import NOW_S, make_consortium
+from tests.sim.owners import NOW_S
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 PARTIES = CONSORTIUM.agreement.parties

@@ -13,6 +13,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.session.endpoint import Endpoint
 from sealift.train.approval import Approval, ApprovedShare, approval_name
 from sealift.train.approving import ApprovalRequest, approve, read_request
@@ -27,7 +28,6 @@ from sealift.train.manifest import (
 from sealift.train.receipts import prove_instance
 from sealift.train.statedigest import state_digest
 from sealift.train.tensors import TensorBytes
-from tests.sim.owners import OUTPUT, Consortium, make_consortium
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 APPROVERS = ("ada", "bern")

@@ -12,13 +12,14 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.cli.attestfiles import wall_clock
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import Consortium
 from sealift.release.client.broker import collect_release
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
 from sealift.travel.holder.broker import Brokerage
 from sealift.travel.peers import expect_broker
-from tests.sim.owners import BrokerBox, Consortium, make_broker
+from tests.sim.owners import BrokerBox, make_broker
 
 
 class Town:

@@ -22,6 +22,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import Consortium
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.client.checkpoints import CheckpointLedger
 from sealift.release.client.shares import Shares
@@ -36,7 +37,6 @@ from tests.sim.owners import (
     NOW_S,
     BrokerBox,
     BrokerSide,
-    Consortium,
     OwnHalf,
     SimPeer,
     accelerator_peer,

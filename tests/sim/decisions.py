@@ -9,6 +9,7 @@ from sealift.attest.level import Level
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -19,7 +20,7 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.rollback import Sighting
-from tests.sim.owners import NOW_S, Consortium, accelerator_peer, make_consortium
+from tests.sim.owners import NOW_S, accelerator_peer
 
 OTHER = Digest.of(b"something else")
 PURPOSES = {Kind.DATA_KEY: "train", Kind.MODEL_KEY: "model", Kind.ROWS: "train"}

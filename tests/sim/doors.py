@@ -16,6 +16,7 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.feed import terms
 from sealift.ids import Digest, Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.signed import Equipment
 from sealift.release.broker import keyrelease as door
@@ -35,10 +36,8 @@ from tests.sim.owners import (
     NOW_S,
     AcceleratorSide,
     BrokerBox,
-    Consortium,
     SimPeer,
     make_broker,
-    make_consortium,
     session_pair,
 )
 from tests.unit.travel.leases import LEASE

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from sealift.codec import encode
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.broker.server import Broker
 from sealift.release.grant import ReleaseRequest
 from sealift.release.log.auditlog import Appended
-from tests.sim.owners import BrokerSide, make_broker, make_consortium, session_pair
+from tests.sim.owners import BrokerSide, make_broker, session_pair
 
 
 def main(mode: str, folder: Path) -> None:

@@ -22,6 +22,8 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Role, VisitId
+from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.visits import seal_resource
 from sealift.release.agreement import References, ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import VerifiedAgreement
@@ -49,9 +51,8 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from tests.sim.owners import Consortium, make_broker, make_consortium
+from tests.sim.owners import make_broker
 from tests.sim.process import start, stop
-from tests.sim.sealing import seal_resource
 from tests.sim.settings import job_settings
 
 ROOT = Path(__file__).parents[2]

@@ -12,36 +12,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser, AttestationResult
-from sealift.channel.record.commitment import key_commitment
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
-from sealift.crypto.identity import Identity, create_identity
-from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
-from sealift.release.agreement import (
-    Agreement,
-    CodeBundle,
-    OutputRule,
-    Party,
-    References,
-    Resource,
-    TravelRule,
-)
-from sealift.release.agreement.code import measure_bundle
-from sealift.release.agreement.signed import (
-    SignedAgreement,
-    VerifiedAgreement,
-    add_signature,
-    verify,
-)
-from sealift.release.agreement.successors import SignedLink
+from sealift.lab.worlds.consortium import Consortium
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.broker.server import Broker
 from sealift.release.broker.statements import StatementDesk
@@ -49,122 +30,12 @@ from sealift.release.log.auditlog import AuditLog
 from sealift.release.vault.vault import Vault
 
 T = TypeVar("T")
-CODE = {
-    "recipe.py": b"def build():\n    return None\n",
-    "net/layers.py": b"WIDTH = 8\n",
-}
 NOW_S = 1_790_000_000.0
 
 
 def now() -> float:
     """The clock of every party here."""
     return NOW_S
-
-
-def code_bundle(files: dict[str, bytes] = CODE) -> CodeBundle:
-    return measure_bundle(files, "recipe.py")
-
-
-def make_resource(
-    owner: str, part: str, data_key: SecretKey, rows: int = 40, cell_rows: int = 1
-) -> Resource:
-    name = f"{owner}-{part}"
-    return Resource(
-        name=name,
-        owner=owner,
-        part=part,  # type: ignore[arg-type]
-        rows=rows,
-        row_bytes=16,
-        cell_rows=cell_rows,
-        total_bytes=16 * rows,
-        record_bytes=256,
-        schema={"fields": [{"name": "x", "dtype": "float64", "shape": [2]}]},
-        content=Digest.of(f"content of {name}".encode()),
-        key=key_commitment(data_key, name),
-    )
-
-
-@dataclass
-class Consortium:
-    """Three owners; the last one also owns the model, the code and runs the machines."""
-
-    identities: dict[str, Identity]
-    keys: dict[str, SecretKey]
-    attester: SigningKey
-    agreement: Agreement
-    before: tuple[SignedLink, ...] = ()
-
-    def signed(self, *names: str) -> SignedAgreement:
-        """The agreement, signed by these parties, or by all."""
-        signed = SignedAgreement(self.agreement, before=self.before)
-        for name in names or self.identities:
-            signed = add_signature(signed, self.identities[name])
-        return signed
-
-    def verified(self) -> VerifiedAgreement:
-        return verify(self.signed())
-
-    def successor(self, **changes: Any) -> Consortium:
-        """The same parties under the next agreement of the line."""
-        after = replace(
-            self.agreement,
-            number=self.agreement.number + 1,
-            predecessor=self.agreement.digest,
-            **changes,
-        )
-        return replace(self, agreement=after, before=self.signed().line)
-
-
-def make_consortium(
-    owners: tuple[str, ...] = ("ada", "bern", "cleo"), *, cell_rows: int = 1
-) -> Consortium:
-    identities = {name: create_identity(name) for name in owners}
-    keys = {
-        f"{name}-{part}": SecretKey.generate()
-        for name in owners
-        for part in ("train", "heldout")
-    }
-    attester = SigningKey.generate()
-    agreement = Agreement(
-        about="train",
-        name="joint-digits",
-        number=1,
-        predecessor=None,
-        parties=tuple(_party(identity, owners[-1]) for identity in identities.values()),
-        code=code_bundle(),
-        accept=(Level.DEVELOPMENT,),
-        references=References((attester.public_key,)),
-        resources=tuple(
-            make_resource(*name.rsplit("-", 1), data_key, cell_rows=cell_rows)
-            for name, data_key in keys.items()
-        ),
-        model_owner=owners[-1],
-        operator=owners[-1],
-        output=OUTPUT,
-        travel=TravelRule(1, 60.0),
-    )
-    return Consortium(identities, keys, attester, agreement)
-
-
-OUTPUT = OutputRule(
-    metrics=("loss", "accuracy"),
-    digits=3,
-    values_per_visit=8,
-    metric_rows=1,
-    audience="everyone",
-    min_visits=1,
-    max_visits=50,
-    min_holders=2,
-    min_rows=10,
-    baseline_alone=True,
-    recipe_text=False,
-)
-
-
-def _party(identity: Identity, main: str) -> Party:
-    roles = ("data_owner", "model_owner", "code_owner", "operator")
-    own = roles if identity.name == main else roles[:1]
-    return Party(identity.name, own, identity.public_key, identity.card.hpke)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Role, VisitId
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import save_signed
 from sealift.release.client.broker import collect_release
 from sealift.release.database import copy_database
@@ -23,13 +24,7 @@ from sealift.release.receipt import (
     instance_bound,
     sign_receipt,
 )
-from tests.sim.owners import (
-    BrokerBox,
-    Consortium,
-    make_broker,
-    make_consortium,
-    session_pair,
-)
+from tests.sim.owners import BrokerBox, make_broker, session_pair
 
 
 def release_once(consortium: Consortium, box: BrokerBox, owner: str) -> SignedTreeHead:

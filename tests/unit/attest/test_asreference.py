@@ -32,13 +32,13 @@ from sealift.errors import (
     SealiftError,
     UsageError,
 )
+from sealift.lab.worlds.consortium import make_consortium
 from tests.sim import nvidia_device, snp_made
 from tests.sim.intel_world import IntelWorld
 from tests.sim.made_chain import AT_S
 from tests.sim.mutants import without
 from tests.sim.nvidia_device import SoftDevice
 from tests.sim.nvml import FakeNvml
-from tests.sim.owners import make_consortium
 from tests.sim.paperwork import bound_evidence
 from tests.sim.tpmhost import TpmHost, changed, now_s, tpm_host
 

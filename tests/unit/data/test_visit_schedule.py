@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sealift.data.schedule.visits import Order, Stop, mix_epoch, plan_epoch, plan_job
 from sealift.errors import UsageError
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement import Part, Resource
 from sealift.travel.settings import JobSettings
-from tests.sim.owners import make_consortium
 from tests.sim.settings import job_settings
 
 ORDERS: tuple[Order, ...] = ("round-robin", "by-size")

@@ -12,6 +12,7 @@ from sealift.attest.reference import SetName
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import OUTPUT, code_bundle, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -24,7 +25,6 @@ from sealift.release.agreement import (
     TravelRule,
     bundle_digest,
 )
-from tests.sim.owners import OUTPUT, code_bundle, make_consortium
 
 CONSORTIUM = make_consortium()
 AGREEMENT = CONSORTIUM.agreement

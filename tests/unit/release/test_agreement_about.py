@@ -14,13 +14,13 @@ from sealift.cli.roles import check_job
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
 from sealift.feed.terms import load_agreement
+from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, RollbackRule
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import VerifiedAgreement, load_signed, save_signed
 from sealift.release.agreement.successors import own_part
 from tests.sim.decisions import serving
-from tests.sim.owners import OUTPUT, Consortium, make_consortium
 
 CONSORTIUM = make_consortium()
 NOTHING = {"model_owner": None, "output": None, "travel": None}

@@ -15,21 +15,14 @@ from sealift.codec import encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker import backup
 from sealift.release.broker.backup import back_up, check_copy, restore, upgrade
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.grant import ReleaseRequest
 from sealift.release.vault.vault import FORM, Vault
 from tests.sim.mutants import without
-from tests.sim.owners import (
-    BrokerBox,
-    BrokerSide,
-    Consortium,
-    accelerator_peer,
-    ask,
-    make_broker,
-    make_consortium,
-)
+from tests.sim.owners import BrokerBox, BrokerSide, accelerator_peer, ask, make_broker
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pytest
 
 from sealift.crypto.keys import TOKEN
 from sealift.errors import PolicyError, StaleError
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.client.broker import (
     collect_release,
     request_consistency,
@@ -17,13 +18,7 @@ from sealift.release.client.broker import (
 )
 from sealift.release.log.entries import LogEntry
 from sealift.release.log.verify import read_entries, verify_log
-from tests.sim.owners import (
-    BrokerBox,
-    Consortium,
-    make_broker,
-    make_consortium,
-    session_pair,
-)
+from tests.sim.owners import BrokerBox, make_broker, session_pair
 
 
 @pytest.fixture(scope="module")

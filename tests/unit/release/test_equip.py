@@ -17,11 +17,11 @@ from sealift.attest.reference import (
 from sealift.attest.snp.references import SnpReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.equip import equip
 from sealift.release.vault.ledger import Ledger
 from tests.sim.memory_ledger import MemoryLedger
-from tests.sim.owners import make_consortium
 
 SIGNER = SigningKey.generate()
 SNP = SnpReferences(measurement=(b"m" * 48,), host_data=(), min_tcb={})

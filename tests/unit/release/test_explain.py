@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sealift.attest.level import Level
+from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.release.agreement import ROWS_LEASE, ReleaseRule
 from sealift.release.agreement.explain import count, explain
-from tests.sim.owners import OUTPUT, make_consortium
 from tests.sim.served import Served
 
 AGREEMENT = make_consortium().agreement

@@ -10,12 +10,13 @@ import pytest
 
 from sealift.crypto.sign import SigningKey
 from sealift.events import Event
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import KeyLease
 from sealift.release.broker.server import Broker
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.verify import read_entries
 from sealift.release.vault.vault import Vault
-from tests.sim.owners import NOW_S, Consortium, make_consortium
+from tests.sim.owners import NOW_S
 from tests.sim.watching import watching
 
 

@@ -21,6 +21,7 @@ from sealift.attest.tpm.references import (
 )
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import OUTPUT, make_consortium
 from sealift.release.agreement import (
     Agreement,
     Board,
@@ -31,7 +32,6 @@ from sealift.release.agreement import (
 )
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
-from tests.sim.owners import OUTPUT, make_consortium
 
 OPEN = make_consortium().agreement
 KEY = SigningKey.generate().public_key

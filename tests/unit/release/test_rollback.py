@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, RollbackRule
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import Inclusion, LogEntry
@@ -20,7 +21,7 @@ from sealift.release.rollback import (
     read_sighting,
     require_latest,
 )
-from tests.sim.owners import NOW_S, Consortium, make_consortium
+from tests.sim.owners import NOW_S
 
 RULE = RollbackRule(2, 0)
 

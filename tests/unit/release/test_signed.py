@@ -13,6 +13,7 @@ from sealift.errors import (
     StaleError,
     UnavailableError,
 )
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import (
     MAX_AGREEMENT_BYTES,
     load_signed,
@@ -21,7 +22,6 @@ from sealift.release.agreement.signed import (
     verify_signatures,
     verify_successor,
 )
-from tests.sim.owners import Consortium, make_consortium
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from sealift.codec import encode
 from sealift.crypto.kdf import Label
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest, Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.statements import (
     SignedStatement,
     StatementKind,
@@ -25,12 +26,10 @@ from sealift.release.client.statements import obey
 from tests.sim.owners import (
     NOW_S,
     BrokerSide,
-    Consortium,
     accelerator_peer,
     ask,
     broker_peer,
     make_broker,
-    make_consortium,
     now,
     session_pair,
 )

@@ -12,6 +12,7 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.crypto.keys import SecretKey
 from sealift.errors import UnavailableError, UsageError
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker import stores as opening
 from sealift.release.broker.server import Broker
 from sealift.release.broker.stores import (
@@ -20,7 +21,7 @@ from sealift.release.broker.stores import (
     opened_broker,
     opened_vault,
 )
-from tests.sim.owners import NOW_S, Consortium, make_consortium
+from tests.sim.owners import NOW_S
 
 HOLD = """
 import sys

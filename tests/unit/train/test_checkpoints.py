@@ -24,6 +24,7 @@ from sealift.errors import (
 )
 from sealift.events import Event
 from sealift.ids import Digest
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.train.checkpoint import (
     Checkpoint,
     JobBinding,
@@ -33,7 +34,6 @@ from sealift.train.checkpoint import (
 )
 from sealift.train.checkpoints import Checkpoints, StateFolder
 from tests.sim.checkpoint_world import CheckpointWorld, Faults
-from tests.sim.owners import make_consortium
 
 CONSORTIUM = make_consortium(("ada", "bern"))
 BINDING = JobBinding(

@@ -12,6 +12,7 @@ from sealift.codec import decode, encode
 from sealift.crypto.sign import SigningKey
 from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Role
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.receipt import instance_bound
 from sealift.train.faultnote import (
     FaultNote,
@@ -21,7 +22,6 @@ from sealift.train.faultnote import (
     seal_fault,
 )
 from sealift.train.faults import Fault, explain
-from tests.sim.owners import make_consortium
 
 FAULT = Fault(kind="error", path="recipe.py", line=4711, type="ZeroDivisionError")
 

@@ -11,6 +11,7 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.crypto.sign import SigningKey
 from sealift.errors import RefusedError
 from sealift.ids import Digest, Role
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
 from sealift.train.manifest import (
@@ -20,7 +21,6 @@ from sealift.train.manifest import (
     verify_manifest,
 )
 from sealift.train.receipts import prove_instance
-from tests.sim.owners import Consortium, make_consortium
 
 CONSORTIUM = make_consortium()
 

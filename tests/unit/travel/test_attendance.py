@@ -11,6 +11,7 @@ import pytest
 from sealift.cli.join import require_kept
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.broker.statements import StatementDesk
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
@@ -18,7 +19,7 @@ from sealift.release.log.heads import HeadStore
 from sealift.session.endpoint import Endpoint
 from sealift.travel.holder.jobs import Attendance, Receipts
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits
-from tests.sim.owners import Consortium, make_consortium, now
+from tests.sim.owners import now
 
 
 @pytest.fixture

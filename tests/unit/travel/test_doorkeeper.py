@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.accelerator.meeting import Meeting
 from sealift.travel.orchestrator.roster import MAX_GREETED, MAX_GREETED_EACH, Doorkeeper
 from sealift.travel.peers import registry_of, teller_name
-from tests.sim.owners import make_consortium
 
 NOBODY: Any = None
 AGREEMENT = make_consortium().verified()

@@ -45,7 +45,7 @@ class Place:
             with self.relay.local_client(name) as link:
                 try:
                     circuit = link.open("accelerator-0")
-                    with self.world._connect(circuit, owner) as session:
+                    with self.world.connect(circuit, owner) as session:
                         session.receive(WAIT_S)
                 except SealiftError:
                     return
@@ -165,7 +165,7 @@ def tell(place: Place, owner: str, name: str) -> SignedStatement:
     said = sign_statement("leave", agreement.agreement, identity, NOW_S)
     with (
         place.relay.local_client(name) as link,
-        place.world._connect(link.open("accelerator-0"), owner) as session,
+        place.world.connect(link.open("accelerator-0"), owner) as session,
     ):
         send_message(session, Said(said))
         assert receive_message(session, Said, timeout_s=WAIT_S).statement == said
@@ -186,7 +186,7 @@ def test_a_stranger_is_not(place: Place) -> None:
         stranger,
         place.relay.local_client("tell-ada") as link,
         pytest.raises(SealiftError),
-        stranger._connect(link.open("accelerator-0"), "ada") as session,
+        stranger.connect(link.open("accelerator-0"), "ada") as session,
     ):
         session.receive(WAIT_S)
     assert place.heard == []

@@ -12,6 +12,7 @@ import pytest
 from sealift.codec import encode
 from sealift.errors import MalformedError, PeerError
 from sealift.ids import Role, VisitId
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.peers import (
     accelerator_names,
@@ -34,7 +35,6 @@ from sealift.travel.visit.messages import (
     receive_message,
     send_message,
 )
-from tests.sim.owners import make_consortium
 from tests.sim.visit_parts import FakeClock
 from tests.unit.travel.leases import LEASE
 

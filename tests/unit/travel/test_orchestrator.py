@@ -11,6 +11,7 @@ from sealift.data.schedule.visits import plan_job
 from sealift.errors import JobError, PeerError, PolicyError, UnavailableError
 from sealift.events import Event
 from sealift.ids import VisitId
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.job import Orchestrator, RunSummary
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.settings import JobSettings
@@ -24,7 +25,6 @@ from sealift.travel.visit.messages import (
     StartJob,
     VisitEnded,
 )
-from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.settings import job_settings
 from tests.sim.visit_parts import FakeClock

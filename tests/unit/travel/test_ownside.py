@@ -10,6 +10,7 @@ import pytest
 
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Event
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.statements import (
     StatementKind,
     save_statement,
@@ -18,7 +19,7 @@ from sealift.release.agreement.statements import (
 from sealift.release.broker.statements import StatementDesk
 from sealift.session.session import Session
 from sealift.travel.holder.standing import OwnSide
-from tests.sim.owners import NOW_S, Consortium, make_consortium, now
+from tests.sim.owners import NOW_S, now
 
 
 class Line:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.travel.peers import expect_data_owner
-from tests.sim.owners import Consortium, make_consortium
 
 
 def with_a_measuring_owner() -> Consortium:

@@ -13,6 +13,7 @@ from sealift.data.schedule.visits import Group, plan_job
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
+from sealift.lab.worlds.consortium import make_consortium
 from sealift.travel.orchestrator.leases import Granting
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, Tally, Voyage
@@ -26,7 +27,6 @@ from sealift.travel.visit.messages import (
     VisitLoaded,
     WorkVisits,
 )
-from tests.sim.owners import make_consortium
 from tests.sim.scripted import ScriptedAccelerator, ScriptedHolder
 from tests.sim.settings import job_settings
 from tests.sim.visit_parts import FakeClock

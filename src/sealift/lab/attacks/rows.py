@@ -68,7 +68,7 @@ def visited_once(stage: Stage) -> bool:
 def _serve(stage: Stage, rows: int) -> None:
     lease = replace(stage.visit().lease, shape=(rows, ROW_BYTES))
     held = {train(ADA): stage.held[train(ADA)]}
-    check_lease(stage.sign(lease), held, holder=ADA, terms=stage.terms)
+    check_lease(stage.signed(lease), held, holder=ADA, terms=stage.terms)
 
 
 def _begun() -> JobShapes:

@@ -113,8 +113,14 @@ class Stage(VisitWorld):
         consortium = make_consortium(
             OWNERS, ("train",), cell_rows=CELL_ROWS, output=ONE_HOLDER
         )
-        super().__init__(folder, consortium, rows=ROWS, lease_s=LEASE_S)
-        self.added_s = 0.0
+        self.added_s = 0.0  # which an attack adds to the accelerator's seconds
+        super().__init__(
+            folder,
+            consortium,
+            rows=ROWS,
+            lease_s=LEASE_S,
+            clock=lambda: time.monotonic() + self.added_s,
+        )
         self.identities = self.consortium.identities
         self._memory = b""
         self._pools: list[KeptPool] = []
@@ -139,10 +145,6 @@ class Stage(VisitWorld):
         """Switch off what was started."""
         self.renew_office()
         super().close()
-
-    def clock(self) -> float:
-        """The accelerator's seconds: real ones, and those that an attack adds."""
-        return time.monotonic() + self.added_s
 
     def rows_of(self, _resource: Resource) -> bytes:
         """Random rows behind a canary."""
@@ -188,7 +190,7 @@ class Stage(VisitWorld):
             offer := self.offer(owner, rows=rows),
             lambda lease, left_s: self.accept(ours, lease, left_s),
         )
-        signed = self.sign(lease(self.grant(offer, hosted.offered()).lease))
+        signed = self.signed(lease(self.grant(offer, hosted).lease))
         visited = Visited(signed.lease)
         holder = threading.Thread(
             target=self._attend, args=(theirs, signed, between, visited), daemon=True

@@ -3,14 +3,14 @@
 Keys, evidence, sealed files, leases, sessions, visits and receipts are the real code. In
 memory are the line between holder and accelerator, and the work, which trains nothing.
 The caller plays the orchestrator: it offers, signs and hosts. A world that wants something
-otherwise extends ``VisitWorld`` and overrides what it is made of: ``clock``, ``make_pool``,
-``work``, ``check``, ``change_lease``::
+otherwise extends ``VisitWorld``: it sets ``checks`` or ``change_lease``, or overrides ``rows_of``,
+``make_pool``, ``work``, ``setup``::
 
     with VisitWorld(folder, make_consortium()) as world:
         theirs, ours = memory_pair()
         offer = world.offer("ada")
         hosted = world.host(offer, lambda lease, left_s: world.accept(ours, lease, left_s))
-        signed = world.grant(offer, hosted.offered())
+        signed = world.grant(offer, hosted)
         threading.Thread(target=world.bring, args=(theirs, signed)).start()
         ended = hosted.run(signed)
 """
@@ -49,6 +49,7 @@ from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.lease import Lease, LeaseTerms, SignedLease, sign_lease
 from sealift.travel.visit.memory import CPUPool
 from sealift.travel.visit.messages import BufferOffered, OfferVisit
+from sealift.travel.visit.state import Clock
 
 ROW_BYTES: Final = 40  # does not divide a record, so rows cross the edges of records
 RECORD_BYTES: Final = 96
@@ -103,6 +104,11 @@ class VisitWorld:
         consortium: Its resources are sealed here, each with rows of its own.
         rows: Of each.
         lease_s: Seconds of a lease.
+        clock: Seconds, as accelerator and holders count them.
+
+    Attributes:
+        change_lease: What becomes of a lease before the orchestrator signs it.
+        checks: Whether a cargo may be worked on; raises if not.
     """
 
     def __init__(
@@ -112,8 +118,12 @@ class VisitWorld:
         *,
         rows: int = 20,
         lease_s: float = 30.0,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.folder, self.rows, self.lease_s = folder, rows, lease_s
+        self.clock = clock
+        self.change_lease: Callable[[Lease], Lease] = lambda lease: lease
+        self.checks: Callable[[LoadedCargo], None] = lambda _cargo: None
         self.files = ExitStack()
         self.plain: dict[str, bytes] = {}
         self.held: dict[str, HeldResource] = {}
@@ -138,10 +148,6 @@ class VisitWorld:
 
     # What a world may want otherwise.
 
-    def clock(self) -> float:
-        """Seconds, as accelerator and holders count them."""
-        return time.monotonic()
-
     def rows_of(self, _resource: Resource) -> bytes:
         """The rows that its owner brings."""
         return secrets.token_bytes(self.rows * ROW_BYTES)
@@ -154,16 +160,9 @@ class VisitWorld:
         """A visit's memory."""
         return CPUPool(buffer_bytes, record_bytes)
 
-    def check(self, cargo: LoadedCargo) -> None:
-        """Whether a cargo may be worked on; raises if not."""
-
     def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
         """The work on a group of cargo."""
         return GroupResult({each.resource.name: {"loss": 0.5} for each in cargo})
-
-    def change_lease(self, lease: Lease) -> Lease:
-        """The lease that the orchestrator signs."""
-        return lease
 
     # What it does.
 
@@ -228,8 +227,12 @@ class VisitWorld:
         """The accelerator's side of a visit."""
         return HostedVisit(offer, self.setup(meet))
 
-    def grant(self, offer: OfferVisit, offered: BufferOffered) -> SignedLease:
-        """The orchestrator's lease of a buffer that was offered."""
+    def grant(self, offer: OfferVisit, hosted: HostedVisit) -> SignedLease:
+        """The orchestrator's lease of the buffer that a visit offers."""
+        return self.sign(offer, hosted.offered())
+
+    def sign(self, offer: OfferVisit, offered: BufferOffered) -> SignedLease:
+        """The same for a buffer that was offered."""
         lease = Lease(
             job=JOB,
             visit=offer.visit,
@@ -248,10 +251,10 @@ class VisitWorld:
             lease_s=self.lease_s,
             content=self.resource(offer.resource).content,
         )
-        return self.sign(self.change_lease(lease))
+        return self.signed(self.change_lease(lease))
 
-    def sign(self, lease: Lease) -> SignedLease:
-        """By the operator."""
+    def signed(self, lease: Lease) -> SignedLease:
+        """A lease, signed by the operator."""
         operator = self.consortium.identities[self.consortium.agreement.operator]
         return sign_lease(lease, operator)
 
@@ -294,7 +297,7 @@ class VisitWorld:
             heads=tuple,
             rules=self.rules,
             meet=meet,
-            check=self.check,
+            check=self._check,
             work=self.work,
             sign=ReceiptWriter(
                 self.endpoint.instance,
@@ -307,3 +310,6 @@ class VisitWorld:
             clock=self.clock,
             tell=lambda _phase: None,
         )
+
+    def _check(self, cargo: LoadedCargo) -> None:
+        self.checks(cargo)
