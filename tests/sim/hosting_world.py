@@ -81,7 +81,7 @@ class HostingWorld:
         self._lines: dict[VisitId, TappedTransport] = {}
         self._heard = threading.Condition()
         self.hosting = HostedVisits(
-            world._setup(self._meet),
+            world.setup(self._meet),
             TravelSettings(buffers=buffers, mixed=mixed),
             idle_s=idle_s,
             planned=planned,
@@ -161,7 +161,7 @@ class HostingWorld:
             self._heard.notify_all()
 
     def _meet(self, lease: Lease, left_s: float) -> Session:
-        return self.world._accept(self._lines[lease.visit], lease, left_s)
+        return self.world.accept(self._lines[lease.visit], lease, left_s)
 
 
 def make_offer(
