@@ -50,6 +50,10 @@ from sealift.session.session import Session, accept, connect
 from sealift.train.modelform import Fields, ModelForm
 from sealift.train.worker.workshop import Workshop
 
+AGREEMENT: Final = Digest.of(b"no agreement: a measurement")
+MAX_REQUEST_BYTES: Final = 64 << 20
+LENGTH_BYTES: Final = 4
+LOOPBACK: Final = "127.0.0.1"
 MAX_ROWS: Final = 32
 _INPUT: Final = {
     "mlp": Field("x", "float32", (MLP_IN,)),
@@ -97,12 +101,6 @@ def bundle_for(name: str) -> dict[str, bytes]:
         "def predict(model, batch):\n    return model(next(iter(batch.values())))\n"
     )
     return {"benchmodels.py": models, "recipe.py": recipe.encode()}
-
-
-AGREEMENT: Final = Digest.of(b"no agreement: a measurement")
-MAX_REQUEST_BYTES: Final = 64 << 20
-LENGTH_BYTES: Final = 4
-LOOPBACK: Final = "127.0.0.1"
 
 
 class PlainSession(Session):
