@@ -18,9 +18,9 @@ from sealift.attest.runtimelog import (
 )
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest
-from sealift.train.joint import JointTraining
+from sealift.train.loop.trainer import JointTraining
+from sealift.train.worker.executor import Workshop
 from sealift.train.worker.modulelog import ModuleLog
-from sealift.train.worker.workshop import Workshop
 from tests.sim.inside import demand
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS

@@ -29,14 +29,14 @@ from sealift.data.schedule import memory as sharedbuffer
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
-from sealift.train.faults import Fault
-from sealift.train.joint import JointTraining
-from sealift.train.output import Measured, let_out
+from sealift.train.loop.faults import Fault
+from sealift.train.loop.measured import Measured, let_out
+from sealift.train.loop.trainer import JointTraining
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
+from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES, Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
-from sealift.train.worker.workshop import BEST, WITHOUT_NAMESPACES, Workshop
 from sealift.travel.settings import TrainingSettings
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from sealift.train.joint import JointTraining
+from sealift.train.loop.trainer import JointTraining
 from sealift.train.sandbox import inventory
 from sealift.train.sandbox.places import readable
-from sealift.train.worker.workshop import BEST, Workshop
+from sealift.train.worker.executor import BEST, Workshop
 from sealift.travel.settings import TrainingSettings
 from tests.sim import lookaround
 from tests.sim.inside import demand, look

@@ -18,12 +18,12 @@ from safetensors.numpy import save
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError
 from sealift.serve.hosted import HostedModel, HostLimits
-from sealift.train.joint import JointTraining
-from sealift.train.tasks import Given
+from sealift.train.loop.tasks import Given
+from sealift.train.loop.trainer import JointTraining
 from sealift.train.worker import taskprocess
 from sealift.train.worker.area import Area
+from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
-from sealift.train.worker.workshop import Workshop
 from sealift.travel.settings import TrainingSettings
 from tests.sim.served import FORM, rows
 from tests.unit.train.joints import cargo

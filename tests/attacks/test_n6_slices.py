@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from sealift.errors import JobError, MalformedError
-from sealift.train.joint import JointTraining
-from sealift.train.states import TrainingState
-from sealift.train.tasks import Given, SliceTask, TaskModel
+from sealift.train.loop.states import TrainingState
+from sealift.train.loop.tasks import Given, SliceTask, TaskModel
+from sealift.train.loop.trainer import JointTraining
 from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
+from sealift.train.worker.executor import Workshop
 from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
-from sealift.train.worker.workshop import Workshop
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look
@@ -95,7 +95,7 @@ def configure_optimizers(model):
     from torch.optim import SGD
     return SGD(model.parameters(), lr=0.1)
 '''
-from sealift.train.joint import JointTraining
+from sealift.train.loop.trainer import JointTraining
 from sealift.travel.settings import TrainingSettings
 left_out = sys.argv[1:]
 workshop._INHERITED = [name for name in workshop._INHERITED if name not in left_out]

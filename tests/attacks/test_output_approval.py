@@ -26,8 +26,8 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.checkpoint import join_key, split_key
-from sealift.train import approval
-from sealift.train.approval import (
+from sealift.train.output import approval
+from sealift.train.output.approval import (
     Approval,
     ApprovalInfo,
     ApprovedShare,
@@ -36,8 +36,8 @@ from sealift.train.approval import (
     approval_name,
     share_name,
 )
-from sealift.train.handover import read_model_manifest
-from sealift.train.output import KEY_NAME, MODEL_NAME, open_stream
+from sealift.train.output.handover import read_model_manifest
+from sealift.train.output.sealing import KEY_NAME, MODEL_NAME, open_stream
 from tests.sim.approvedrun import (
     APPROVERS,
     FinishedRun,

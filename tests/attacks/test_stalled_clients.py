@@ -18,7 +18,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError
 from sealift.serve.backlog import Limits
 from sealift.serve.client import Client, connect
-from sealift.train.modelform import Fields
+from sealift.train.output.modelform import Fields
 from tests.sim.served import FORM, Doubler, Served, rows
 
 pytestmark = pytest.mark.timeout(60)

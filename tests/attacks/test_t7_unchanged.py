@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.joint import JOINT, JointTraining
-from sealift.train.statedigest import Settled
-from sealift.train.states import TrainingState
-from sealift.train.tasks import SliceTask
-from sealift.train.tensors import parse_tensors
-from sealift.train.worker.workshop import Workshop
+from sealift.train.loop.statedigest import Settled
+from sealift.train.loop.states import TrainingState
+from sealift.train.loop.tasks import SliceTask
+from sealift.train.loop.tensors import parse_tensors
+from sealift.train.loop.trainer import JOINT, JointTraining
+from sealift.train.worker.executor import Workshop
 from tests.unit.train.joints import cargo, joint
 from tests.unit.train.recipes import PLAIN, SETTINGS
 from tests.unit.train.test_joint import PREPARING

@@ -21,7 +21,7 @@ from sealift.cli.rundir import RunFolder, RunName
 from sealift.codec import encode
 from sealift.errors import UnavailableError, UsageError
 from sealift.ids import Digest
-from sealift.train.manifest import MANIFEST_NAME
+from sealift.train.output.manifest import MANIFEST_NAME
 from sealift.train.sandbox.kernel import call, mount
 from sealift.travel.visit.messages import Output
 

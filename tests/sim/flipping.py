@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sealift.cli.main import main
-from sealift.train.joint import JOINT, JointTraining
+from sealift.train.loop.trainer import JOINT, JointTraining
 
 AFTER_SLICES = 5
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sealift.train.containment import Containment, Guard
-from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
-from sealift.train.taskwork import carry_out
+from sealift.train.loop.containment import Containment, Guard
+from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
+from sealift.train.loop.taskwork import carry_out
 
 
 class InPlace:

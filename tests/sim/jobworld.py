@@ -27,8 +27,8 @@ from sealift.release.agreement.signed import (
     verify,
 )
 from sealift.release.vault.vault import Vault
+from sealift.train.job.settings import read_job
 from sealift.train.plans.local import LocalRun, SealedRows, train_local
-from sealift.train.settings import read_job
 from tests.sim.inplace import InPlace
 from tests.sim.runfolder import made_once
 

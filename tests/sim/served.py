@@ -42,7 +42,7 @@ from sealift.serve.packets import VERSION, Welcome
 from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import accept
-from sealift.train.modelform import Fields, ModelForm
+from sealift.train.output.modelform import Fields, ModelForm
 
 CODE = {"recipe.py": b"def build():\n    return None\n"}
 POISON = 666.0

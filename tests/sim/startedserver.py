@@ -22,7 +22,7 @@ from sealift.serve.server import Server
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.relay.server import Relay
 from sealift.session.session import accept
-from sealift.train.settings import ServingTable
+from sealift.train.job.settings import ServingTable
 from tests.sim.served import Doubler, Served
 
 

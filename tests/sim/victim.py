@@ -20,8 +20,8 @@ from sealift.release.agreement.signed import SignedAgreement, verify
 from sealift.release.receipt import ScrubbedPart, ScrubSummary
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.train.accelerator import Accelerator
-from sealift.train.worker.workshop import Workshop
+from sealift.train.job.accelerator import Accelerator
+from sealift.train.worker.executor import Workshop
 from sealift.travel.accelerator import visit as room
 from sealift.travel.visit.memory import CPUPool
 

@@ -28,14 +28,14 @@ from sealift.release.agreement.code import load_bundle
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.train.accelerator import Accelerator
-from sealift.train.checkpoints import StateFolder
-from sealift.train.enrolling import enrol_where_missing
-from sealift.train.jobshapes import JobShapes
-from sealift.train.restarts import MOST, Restarts
+from sealift.train.checkpoint.checkpoints import StateFolder
+from sealift.train.job.accelerator import Accelerator
+from sealift.train.job.enrolling import enrol_where_missing
+from sealift.train.job.jobshapes import JobShapes
+from sealift.train.job.restarts import MOST, Restarts
+from sealift.train.job.statekeeping import StateKeeping
 from sealift.train.sandbox import limits
-from sealift.train.statekeeping import StateKeeping
-from sealift.train.worker.workshop import Workshop
+from sealift.train.worker.executor import Workshop
 from sealift.travel.peers import accelerator_names
 from sealift.travel.visit.memory import (
     ALLOCATOR_ENVIRONMENT,

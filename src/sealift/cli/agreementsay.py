@@ -100,7 +100,7 @@ def _tell(
     job: Path, agreement: VerifiedAgreement, identity: Identity, said: SignedStatement
 ) -> None:
     from sealift.cli.telling import tell_running
-    from sealift.train.settings import read_job
+    from sealift.train.job.settings import read_job
 
     address = read_job(job).address
     for who, problem in tell_running(address, agreement, identity, said):

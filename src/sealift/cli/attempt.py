@@ -23,7 +23,7 @@ from sealift.release.agreement.signed import load_signed
 if TYPE_CHECKING:
     from sealift.data.schema.schema import Schema
     from sealift.release.agreement import Agreement
-    from sealift.train.rehearsal import Rehearsal
+    from sealift.train.loop.rehearsal import Rehearsal
 
 
 def add_parser(subparsers: Any) -> None:
@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 def _rehearse(
     args: argparse.Namespace, files: dict[str, bytes], entry: str, schema: Schema
 ) -> Rehearsal:
-    from sealift.train.containment import let_through
-    from sealift.train.recipe import Recipe
-    from sealift.train.rehearsal import rehearse
+    from sealift.train.loop.containment import let_through
+    from sealift.train.loop.recipe import Recipe
+    from sealift.train.loop.rehearsal import rehearse
     from sealift.travel.settings import TrainingSettings
 
     return rehearse(

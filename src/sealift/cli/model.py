@@ -20,7 +20,7 @@ from sealift.release.files import make_folder, read_whole
 
 if TYPE_CHECKING:
     from sealift.data.schema.card import ResourceCard
-    from sealift.train.modelform import ModelForm
+    from sealift.train.output.modelform import ModelForm
 
 MAX_MODEL_BYTES = 1 << 40
 
@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Seal; the exit code."""
     from sealift.serve.sealedmodel import seal_model_file
-    from sealift.train.modelform import load_form
+    from sealift.train.output.modelform import load_form
 
     form = load_form(args.form)
     prompt = f"passphrase of {args.key.name}"
@@ -121,7 +121,7 @@ def _content(args: argparse.Namespace, owner: Identity) -> bytes:
         raise UsageError(
             "a run is opened with its agreement", fix="Name it with --agreement"
         )
-    from sealift.train.handover import open_output
+    from sealift.train.output.handover import open_output
 
     verified = equip_from(args, load_verified(args.agreement))
     return open_output(args.source, owner, verified).content

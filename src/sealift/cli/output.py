@@ -27,10 +27,10 @@ from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import load_verified
 from sealift.release.files import write_whole
 from sealift.release.visible import ascii_only
-from sealift.train.faultnote import OpenedFault, open_fault
+from sealift.train.output.faultnote import OpenedFault, open_fault
 
 if TYPE_CHECKING:
-    from sealift.train.manifest import RunManifest
+    from sealift.train.output.manifest import RunManifest
 
 
 def add_approve_parser(verbs: Any) -> None:
@@ -59,8 +59,8 @@ def add_approve_parser(verbs: Any) -> None:
 
 def approve_output(args: argparse.Namespace) -> str:
     """Show, ask, approve; the level of the run."""
-    from sealift.train.approving import approve, read_request
-    from sealift.train.handover import read_model_manifest
+    from sealift.train.output.approving import approve, read_request
+    from sealift.train.output.handover import read_model_manifest
 
     verified = equip_from(args, load_verified(args.agreement))
     prompt = f"passphrase of {args.key.name}"
@@ -179,7 +179,9 @@ def _open(args: argparse.Namespace) -> str:
     )
     if args.folder.is_file():
         return _show_fault(open_fault(args.folder, owner, verified), as_json=args.json)
-    from sealift.train.handover import open_output  # torch, once all else is right
+    from sealift.train.output.handover import (
+        open_output,  # torch, once all else is right
+    )
 
     opened = open_output(args.folder, owner, verified)
     write_whole(args.output, opened.content)

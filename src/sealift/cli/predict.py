@@ -132,7 +132,7 @@ def _count(text: str) -> int:
 
 def _policy(args: argparse.Namespace) -> ClientPolicy:
     from sealift.serve.clientpolicy import ClientPolicy, require_known
-    from sealift.train.modelform import choose_model
+    from sealift.train.output.modelform import choose_model
 
     verified = equip_from(args, load_verified(args.agreement))
     require_known(verified, choose_model(verified, args.model), args.owner, args.digest)
@@ -151,7 +151,7 @@ def _policy(args: argparse.Namespace) -> ClientPolicy:
 
 
 def _form(policy: ClientPolicy) -> Any:
-    from sealift.train.modelform import form_of
+    from sealift.train.output.modelform import form_of
 
     return form_of(policy.resource)
 

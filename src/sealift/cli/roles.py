@@ -39,9 +39,9 @@ from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.session.direct.dial import PathDialler
 from sealift.session.direct.host import DirectHost
 from sealift.session.relay.client import DIAL_TIMEOUT_S
+from sealift.train.job.settings import JobTable, parse_address, read_job
 from sealift.train.plans.plan import PLANS, PlanRole, plans_with
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.settings import JobTable, parse_address, read_job
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,13 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import make_folder, read_whole, write_whole
-from sealift.train.manifest import (
+from sealift.train.loop.totals import STATISTICS_NAME, totals_file
+from sealift.train.output.manifest import (
     MANIFEST_NAME,
     RunManifest,
     SignedManifest,
     verify_manifest,
 )
-from sealift.train.totals import STATISTICS_NAME, totals_file
 from sealift.travel.orchestrator.job import RunSummary
 from sealift.travel.visit.messages import Output
 

@@ -26,9 +26,9 @@ from sealift.serve.hosted import overwrite_live_rooms
 from sealift.serve.server import Server, find_subject
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
+from sealift.train.job.settings import parse_address
 from sealift.train.sandbox import limits
-from sealift.train.settings import parse_address
-from sealift.train.worker.workshop import Workshop
+from sealift.train.worker.executor import Workshop
 from sealift.travel.peers import accelerator_names, registry_of
 
 

@@ -15,8 +15,8 @@ from sealift.cli.hostattester import add_attester_arguments
 from sealift.cli.roles import check_job
 from sealift.errors import UsageError
 from sealift.release.agreement.signed import load_verified
+from sealift.train.job.settings import read_job
 from sealift.train.plans.plan import PLANS
-from sealift.train.settings import read_job
 
 MAX_SHOWN: Final = 100  # characters of one total
 

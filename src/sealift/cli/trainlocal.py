@@ -31,12 +31,12 @@ from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
+from sealift.train.job.settings import JobTable
+from sealift.train.loop.totals import STATISTICS_NAME, totals_file
 from sealift.train.plans.local import LocalRun, SealedRows, train_local
 from sealift.train.sandbox import limits
-from sealift.train.settings import JobTable
-from sealift.train.totals import STATISTICS_NAME, totals_file
+from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
-from sealift.train.worker.workshop import Workshop
 
 MODEL_NAME = "model.safetensors"
 RESULT_NAME = "result.json"

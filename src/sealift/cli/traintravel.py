@@ -22,10 +22,10 @@ from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.visible import visible
-from sealift.train.eventlines import RoleEvent, RoleResult
-from sealift.train.household import Ended, Household
+from sealift.train.job.eventlines import RoleEvent, RoleResult
+from sealift.train.job.roleprocesses import Ended, Household
+from sealift.train.job.settings import JobTable
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.settings import JobTable
 from sealift.travel.peers import say_role
 
 

@@ -26,7 +26,7 @@ from sealift.serve.client import Client, connect
 from sealift.serve.clientpolicy import ClientPolicy, Seen
 from sealift.serve.columns import Arrays
 from sealift.serve.mailbox import Withdrawal
-from sealift.train.modelform import ModelForm
+from sealift.train.output.modelform import ModelForm
 
 MAX_THREADS: Final = 64
 T = TypeVar("T")

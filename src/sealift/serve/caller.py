@@ -36,7 +36,7 @@ from sealift.serve.packets import (
 )
 from sealift.serve.tally import Tally
 from sealift.session.session import Session
-from sealift.train.modelform import ModelForm
+from sealift.train.output.modelform import ModelForm
 
 OUTBOX: Final = 4  # answers that wait for a client before its generations pause
 UNTAKEN: Final = 64  # and before nothing more is read of it

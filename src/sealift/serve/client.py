@@ -57,8 +57,8 @@ from sealift.serve.toldclient import explain_refusal
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.session.session import connect as open_session
-from sealift.train.modelform import Fields, form_of
-from sealift.train.settings import parse_address
+from sealift.train.job.settings import parse_address
+from sealift.train.output.modelform import Fields, form_of
 from sealift.travel.peers import accelerator_names, expect_accelerator
 
 CONNECT_S: Final = 10.0

@@ -25,7 +25,7 @@ from sealift.release.equip import equip
 from sealift.release.files import read_whole
 from sealift.release.log.entries import verify_head
 from sealift.serve.packets import Welcome
-from sealift.train.modelform import choose_model
+from sealift.train.output.modelform import choose_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

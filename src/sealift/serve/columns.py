@@ -16,7 +16,7 @@ from sealift.data.schema.rows import numpy_dtype, pack, row_dtype
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import MalformedError
 from sealift.ids import Buffer
-from sealift.train.modelform import ModelForm
+from sealift.train.output.modelform import ModelForm
 
 Arrays = Mapping[str, Any] | Any
 _SAME_KIND: Final = {"f": "float", "i": "int", "u": "int", "b": "bool"}

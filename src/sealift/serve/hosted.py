@@ -23,9 +23,10 @@ from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
 from sealift.serve.letout import let_out_rows
-from sealift.train.faults import Fault, believable, explain
-from sealift.train.modelform import Fields, ModelForm
+from sealift.train.loop.faults import Fault, believable, explain
+from sealift.train.output.modelform import Fields, ModelForm
 from sealift.train.worker.area import Area
+from sealift.train.worker.executor import Workshop
 from sealift.train.worker.messages import (
     MAX_ANSWER_BYTES,
     GoOn,
@@ -40,7 +41,6 @@ from sealift.train.worker.process import WorkerProcess
 from sealift.train.worker.taskprocess import FAREWELL_S, Equipment, garbled, killed
 from sealift.train.worker.text import TextTap
 from sealift.train.worker.wire import TIMED_OUT, read_framed, write_framed
-from sealift.train.worker.workshop import Workshop
 
 LOAD_S: Final = 120.0
 MAX_RESTARTS: Final = 20

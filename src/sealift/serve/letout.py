@@ -10,7 +10,7 @@ import numpy as np
 
 from sealift.data.schema.rows import demand_rows, numpy_dtype
 from sealift.errors import JobError, MalformedError
-from sealift.train.modelform import Fields
+from sealift.train.output.modelform import Fields
 
 
 def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:

@@ -26,7 +26,7 @@ from sealift.serve.packets import (
 )
 from sealift.serve.toldclient import explain_refusal
 from sealift.session.session import Session
-from sealift.train.modelform import ModelForm
+from sealift.train.output.modelform import ModelForm
 
 
 class Withdrawal:

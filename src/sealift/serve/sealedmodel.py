@@ -39,8 +39,8 @@ from sealift.errors import (
 )
 from sealift.ids import check_name
 from sealift.release.agreement import Resource
-from sealift.train.modelform import ModelForm
-from sealift.train.tensors import parse_tensors
+from sealift.train.loop.tensors import parse_tensors
+from sealift.train.output.modelform import ModelForm
 
 RECORD_BYTES: Final = 1 << 20
 Keep = Callable[[ResourceCard], None]

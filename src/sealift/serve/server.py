@@ -37,13 +37,13 @@ from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept
-from sealift.train.enrolling import enrol_where_missing
-from sealift.train.keyring import Keyring
-from sealift.train.leasekeeping import LeaseKeeper, owners_leases
-from sealift.train.modelform import ModelForm, choose_model, form_of
+from sealift.train.job.enrolling import enrol_where_missing
+from sealift.train.job.keyring import Keyring
+from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
+from sealift.train.job.settings import ServingTable
+from sealift.train.output.modelform import ModelForm, choose_model, form_of
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.settings import ServingTable
-from sealift.train.worker.workshop import Workshop
+from sealift.train.worker.executor import Workshop
 from sealift.travel.peers import meet_broker
 from sealift.travel.visit.state import Clock
 

@@ -1,6 +1,6 @@
 """What a job sets, once for every part of it; the agreement limits all of it.
 
-The tables of ``job.toml`` are these very objects (``train.settings`` reads them), and the
+The tables of ``job.toml`` are these very objects (``train.job.settings`` reads them), and the
 orchestrator tells the accelerator the same ones. Times are limits, in seconds.
 """
 

@@ -16,7 +16,7 @@ from sealift.lab.bench.linkarms import LinkArm
 from sealift.lab.bench.linkserver import MAX_ROWS, NAMES, form_for
 from sealift.lab.bench.report import Row
 from sealift.session.session import Session
-from sealift.train.modelform import form_from_plain
+from sealift.train.output.modelform import form_from_plain
 
 
 def row(**changes: object) -> Row:

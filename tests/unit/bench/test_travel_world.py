@@ -8,7 +8,7 @@ import pytest
 
 from sealift.lab.bench.traveloverlap import OverlapWorld
 from sealift.release.agreement.signed import load_verified
-from sealift.train.settings import read_job
+from sealift.train.job.settings import read_job
 
 
 @pytest.mark.long

@@ -17,8 +17,8 @@ from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.folder import OWNERS
 from sealift.release.agreement.signed import load_verified
 from sealift.release.broker.standing import HEARTBEAT_MISSING
-from sealift.train.eventlines import RoleEvent
-from sealift.train.settings import read_job
+from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.settings import read_job
 from tests.unit.demo.test_report import outcome
 
 LEVEL = "development (rehearsing attested-host)"

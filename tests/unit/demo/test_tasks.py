@@ -18,8 +18,8 @@ from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task
 from sealift.lab.demo.world import Travel, make_world
 from sealift.lab.worlds.folder import OWNERS
 from sealift.release.agreement.signed import load_signed, verify
-from sealift.train.recipe import Recipe
-from sealift.train.settings import read_job
+from sealift.train.job.settings import read_job
+from sealift.train.loop.recipe import Recipe
 
 EVERY_TASK = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 

@@ -12,7 +12,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.document import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
-from sealift.train.joint import Cargo, JointTraining
+from sealift.train.loop.trainer import Cargo, JointTraining
 from sealift.travel.settings import TrainingSettings
 from tests.sim.inplace import InPlace
 from tests.unit.train.recipes import PLAIN, SETTINGS, rows

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from sealift.data.schema.document import parse_schema
 from sealift.data.schema.schema import Schema
-from sealift.train.recipe import Recipe
-from sealift.train.synthetic import synthetic_rows
-from sealift.train.training import Rows
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.synthetic import synthetic_rows
+from sealift.train.loop.training import Rows
 from sealift.travel.settings import TrainingSettings
 
 SCHEMA_TOML = b"""

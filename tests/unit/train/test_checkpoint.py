@@ -17,8 +17,8 @@ from sealift.errors import (
     PolicyError,
 )
 from sealift.ids import Digest
-from sealift.train import checkpoint as format_
-from sealift.train.checkpoint import (
+from sealift.train.checkpoint import file as format_
+from sealift.train.checkpoint.file import (
     Checkpoint,
     JobBinding,
     checkpoint_path,

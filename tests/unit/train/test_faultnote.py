@@ -14,14 +14,14 @@ from sealift.errors import MalformedError, RefusedError
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.receipt import instance_bound
-from sealift.train.faultnote import (
+from sealift.train.loop.faults import Fault, explain
+from sealift.train.output.faultnote import (
     FaultNote,
     hidden_fault,
     open_fault,
     readers_of,
     seal_fault,
 )
-from sealift.train.faults import Fault, explain
 
 FAULT = Fault(kind="error", path="recipe.py", line=4711, type="ZeroDivisionError")
 

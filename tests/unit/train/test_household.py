@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import JobError, PeerError, SealiftError
-from sealift.train.eventlines import RoleResult
-from sealift.train.household import Ended, Household
+from sealift.train.job.eventlines import RoleResult
+from sealift.train.job.roleprocesses import Ended, Household
 
 
 def failure(folder: Path, module: str, arguments: list[str]) -> SealiftError:

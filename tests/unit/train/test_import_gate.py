@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sealift.train.importgate import ForeignImportError, ImportGate, installed_places
+from sealift.train.loop.importgate import (
+    ForeignImportError,
+    ImportGate,
+    installed_places,
+)
 
 PATH = importlib.machinery.PathFinder
 

@@ -12,7 +12,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError
-from sealift.train.settings import (
+from sealift.train.job.settings import (
     JobTable,
     ServingTable,
     parse_address,

@@ -9,12 +9,12 @@ import torch
 
 from sealift.data.loader.rowtensors import batch_order
 from sealift.errors import JobError, UsageError
-from sealift.train.joint import JOINT, BetweenSteps, JointTraining
-from sealift.train.output import let_out
-from sealift.train.statedigest import state_digest
-from sealift.train.states import JointState, TrainingState
-from sealift.train.statistics import check_sums, sum_numbers
-from sealift.train.tasks import plan_windows, window_rows
+from sealift.train.loop.measured import let_out
+from sealift.train.loop.statedigest import state_digest
+from sealift.train.loop.states import JointState, TrainingState
+from sealift.train.loop.statistics import check_sums, sum_numbers
+from sealift.train.loop.tasks import plan_windows, window_rows
+from sealift.train.loop.trainer import JOINT, BetweenSteps, JointTraining
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.joints import cargo, cargo_of, joint, resource
 from tests.unit.train.recipes import LIGHTNING, PLAIN, SETTINGS, rows
@@ -133,7 +133,7 @@ def spelled() -> set[str]:
 
 def test_a_name_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spelled() == {"loss", "alone.north.loss"}
-    monkeypatch.setattr("sealift.train.joint.plain_names", dict)  # mutant
+    monkeypatch.setattr("sealift.train.loop.trainer.plain_names", dict)  # mutant
     assert any(set(name[6:14]) <= set("01") for name in spelled())
 
 
@@ -173,7 +173,7 @@ def test_steps_of_17_rows_and_of_16_do_not_tell_the_one_between(
     def cut(each: int, settings: TrainingSettings, **_: int) -> tuple[int, ...]:
         return (1, -(-each // settings.batch_rows) - 1)
 
-    monkeypatch.setattr("sealift.train.joint.plan_windows", cut)  # mutant
+    monkeypatch.setattr("sealift.train.loop.trainer.plan_windows", cut)  # mutant
     (told, _), (told_more, _) = sum_of_first_window(16), sum_of_first_window(17)
     assert told_more - told == pytest.approx(true, abs=1e-4)
 
@@ -226,7 +226,7 @@ class Recorded(BetweenSteps):
 
 
 def test_states_are_digested_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sealift.train.joint.BetweenSteps", Recorded)
+    monkeypatch.setattr("sealift.train.loop.trainer.BetweenSteps", Recorded)
     joint(settings=replace(SETTINGS, digest_every=2)).work([cargo("north", 56)])
     assert [state.step for state in Recorded.seen] == [2, 2, 4, 4, 6, 6]
 
@@ -373,7 +373,7 @@ def test_the_digest_is_that_of_torchs_own_bytes() -> None:
     """Independent of our layout: names, torch's dtypes, shapes, bytes."""
     from sealift.crypto.hash import sha256
     from sealift.ids import Digest
-    from sealift.train.torchstate import as_tensors
+    from sealift.train.loop.torchstate import as_tensors
 
     training: JointTraining = joint()
     training.work([cargo("north")])

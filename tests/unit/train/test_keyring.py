@@ -14,10 +14,10 @@ from sealift.release.broker.messages import Refusal
 from sealift.release.client.broker import BrokerRefusedError
 from sealift.release.log.heads import ShownHeads
 from sealift.session.session import Session
-from sealift.train import accelerator as module
-from sealift.train import keyring as keyring_module
-from sealift.train.accelerator import Accelerator
-from sealift.train.keyring import Keyring
+from sealift.train.job import accelerator as module
+from sealift.train.job import keyring as keyring_module
+from sealift.train.job.accelerator import Accelerator
+from sealift.train.job.keyring import Keyring
 from sealift.travel.accelerator.setup import ReleasedResource
 from sealift.travel.visit.messages import StartJob
 from tests.unit.train.joints import resource

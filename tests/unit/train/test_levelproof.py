@@ -11,8 +11,8 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest
 from sealift.release.log.entries import LogEntry, SignedTreeHead, TreeHead
-from sealift.train.levelproof import head_of, prove_releases
-from sealift.train.manifest import RunManifest
+from sealift.train.output.levelproof import head_of, prove_releases
+from sealift.train.output.manifest import RunManifest
 
 LEVEL = "development (rehearsing attested-host)"
 INSTANCE = SigningKey.generate().public_key

@@ -12,7 +12,7 @@ from sealift.data.schema.card import read_card
 from sealift.errors import MalformedError, PolicyError
 from sealift.lab.demo.tasks.digits import ROW_BYTES
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.train.joint import mean_over_rows
+from sealift.train.loop.trainer import mean_over_rows
 from sealift.train.plans.local import mean_of_parts
 from tests.sim.jobworld import RECIPE, Wishes, change, fresh_world, train_here
 

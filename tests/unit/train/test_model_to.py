@@ -13,9 +13,9 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, UnavailableError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
-from sealift.train.handout import Handout
-from sealift.train.output import key_name, open_model
-from sealift.train.tensors import TensorBytes
+from sealift.train.loop.tensors import TensorBytes
+from sealift.train.output.handout import Handout
+from sealift.train.output.sealing import key_name, open_model
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 INSTANCE = SigningKey.generate()

@@ -18,21 +18,20 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule
-from sealift.train.output import (
+from sealift.train.loop.measured import Measured, let_out
+from sealift.train.loop.torchstate import tensor_bytes
+from sealift.train.output.sealing import (
     KEY_NAME,
     MODEL_NAME,
     PART_BYTES,
-    Measured,
     OutputInfo,
     OutputKey,
-    let_out,
     open_model,
     seal_model,
     split_output,
     wrap_output_key,
 )
 from sealift.train.plans.coverage import Coverage
-from sealift.train.torchstate import tensor_bytes
 
 RULE = OutputRule(
     metrics=("loss", "accuracy"),

@@ -11,9 +11,9 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.lab.worlds.consortium import OUTPUT
 from sealift.release.agreement import OutputRule, Resource
-from sealift.train.statistics import add_sums, check_sums, sum_numbers
-from sealift.train.tensors import TensorBytes, pack_tensors
-from sealift.train.totals import MAX_TOLD, Statistic, check_totals, let_out_totals
+from sealift.train.loop.statistics import add_sums, check_sums, sum_numbers
+from sealift.train.loop.tensors import TensorBytes, pack_tensors
+from sealift.train.loop.totals import MAX_TOLD, Statistic, check_totals, let_out_totals
 from tests.unit.train.joints import resource
 
 RULE = replace(

@@ -10,11 +10,11 @@ import torch
 from sealift.data.schema.rows import demand_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
-from sealift.train.statedigest import state_digest
-from sealift.train.tasks import SliceId
-from sealift.train.tensors import TensorBytes
-from sealift.train.torchstate import tensor_bytes
-from sealift.train.training import Training
+from sealift.train.loop.statedigest import state_digest
+from sealift.train.loop.tasks import SliceId
+from sealift.train.loop.tensors import TensorBytes
+from sealift.train.loop.torchstate import tensor_bytes
+from sealift.train.loop.training import Training
 from sealift.travel.settings import TrainingSettings
 from tests.unit.train.recipes import (
     LIGHTNING,

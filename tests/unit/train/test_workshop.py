@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.worker import workshop as module
-from sealift.train.worker.workshop import Workshop
+from sealift.train.worker import executor as module
+from sealift.train.worker.executor import Workshop
 
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(600)"]
 

@@ -16,7 +16,7 @@ from sealift.errors import (
     StaleError,
 )
 from sealift.ids import VisitId
-from sealift.train.faults import no_memory
+from sealift.train.loop.faults import no_memory
 from sealift.travel.accelerator import visit as room
 from sealift.travel.accelerator.setup import LoadedCargo
 from sealift.travel.visit.memory import scrub

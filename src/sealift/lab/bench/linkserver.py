@@ -47,8 +47,8 @@ from sealift.serve.packets import VERSION, Welcome
 from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
-from sealift.train.modelform import Fields, ModelForm
-from sealift.train.worker.workshop import Workshop
+from sealift.train.output.modelform import Fields, ModelForm
+from sealift.train.worker.executor import Workshop
 
 AGREEMENT: Final = Digest.of(b"no agreement: a measurement")
 MAX_REQUEST_BYTES: Final = 64 << 20

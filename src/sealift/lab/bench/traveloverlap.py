@@ -32,10 +32,10 @@ import numpy as np
 from sealift.errors import JobError
 from sealift.lab.bench.report import BenchReport, Row
 from sealift.lab.bench.traveltable import Span, exposed_share, idle_share
-from sealift.train.eventlines import RoleEvent
-from sealift.train.household import Ended, Household
-from sealift.train.statedigest import Settled
-from sealift.train.states import TrainingState
+from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import Ended, Household
+from sealift.train.loop.statedigest import Settled
+from sealift.train.loop.states import TrainingState
 
 OWNERS: Final = ("north", "east")
 PARTS: Final = ("train", "heldout")

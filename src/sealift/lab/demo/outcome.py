@@ -29,7 +29,7 @@ from sealift.release.log.verify import read_entries, verify_log
 from sealift.release.receipt import Receipt, load_receipt, verify_receipt
 
 if TYPE_CHECKING:
-    from sealift.train.manifest import RunManifest
+    from sealift.train.output.manifest import RunManifest
 
 REHEARSAL_BAR_S: Final = 75.0
 REFUSAL_OF: Final[Mapping[str, str]] = {
@@ -238,8 +238,8 @@ def _check_model(
     world: World, verified: VerifiedAgreement, verdict: Verdict, run: Run
 ) -> None:
     """Opened by its owner, with the passphrase that only a demo leaves beside the key."""
-    from sealift.train.handover import open_output  # torch
-    from sealift.train.output import MODEL_NAME
+    from sealift.train.output.handover import open_output  # torch
+    from sealift.train.output.sealing import MODEL_NAME
 
     home = world.home(MODEL_OWNER)
     identity = load_identity(home.key, home.passphrase.read_text("utf-8").strip())

@@ -31,8 +31,8 @@ from sealift.lab.worlds.folder import OWNERS, World
 from sealift.release.broker.standing import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
 from sealift.release.log.verify import read_entries
-from sealift.train.eventlines import RoleEvent
-from sealift.train.household import Ended, Household
+from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import Ended, Household
 from sealift.travel.visit.state import Clock
 
 HEARTBEAT_S: Final = 5.0  # the guest is emulated: a quote takes it 0.1 s and more

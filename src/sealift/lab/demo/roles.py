@@ -16,9 +16,9 @@ from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds import holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
 from sealift.release.agreement.signed import load_verified
-from sealift.train.eventlines import RoleEvent, RoleResult
-from sealift.train.household import Ended, Household, Told
-from sealift.train.settings import read_job
+from sealift.train.job.eventlines import RoleEvent, RoleResult
+from sealift.train.job.roleprocesses import Ended, Household, Told
+from sealift.train.job.settings import read_job
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 SILENCE_S: Final = 60.0

@@ -25,7 +25,7 @@ from sealift.lab.demo.tasks.task import Sample, Task
 from sealift.lab.demo.views import View
 from sealift.lab.demo.world import Travel, make_world, second_act
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
-from sealift.train.eventlines import RoleEvent
+from sealift.train.job.eventlines import RoleEvent
 from sealift.travel.visit.state import Clock
 
 
@@ -105,7 +105,7 @@ def _run_travel(world: World, view: View, host: RehearsedHost | None) -> Run:
 
     def watch(progress: Progress, event: RoleEvent) -> None:
         if event.kind == "job.ready":
-            warm.submit(import_module, "sealift.train.handover")
+            warm.submit(import_module, "sealift.train.output.handover")
         view.watch(progress, event)
 
     return run_travel(world, watch, agent=host.place if host else "")

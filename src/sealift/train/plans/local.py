@@ -29,12 +29,17 @@ from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
-from sealift.train.joint import Cargo, JointTraining, joint_training, mean_over_rows
-from sealift.train.output import Measured, let_out
+from sealift.train.loop.measured import Measured, let_out
+from sealift.train.loop.tasks import Workplace
+from sealift.train.loop.tensors import pack_tensors
+from sealift.train.loop.totals import Statistic, check_totals, let_out_totals
+from sealift.train.loop.trainer import (
+    Cargo,
+    JointTraining,
+    joint_training,
+    mean_over_rows,
+)
 from sealift.train.plans.coverage import Coverage
-from sealift.train.tasks import Workplace
-from sealift.train.tensors import pack_tensors
-from sealift.train.totals import Statistic, check_totals, let_out_totals
 from sealift.travel.settings import JobSettings
 
 MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import sealift
-from sealift.train.importgate import installed_places
+from sealift.train.loop.importgate import installed_places
 from sealift.train.sandbox.inventory import LIBRARIES, SCRATCH
 
 # What a compiler leaves behind is code that nobody measured: private, and empty.

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from sealift.errors import MalformedError
-from sealift.train.faults import Fault, believable
-from sealift.train.states import TrainingState, check_state
-from sealift.train.statistics import check_sums
-from sealift.train.tasks import Given, ModelDone, SliceTask, TaskDone
+from sealift.train.loop.faults import Fault, believable
+from sealift.train.loop.states import TrainingState, check_state
+from sealift.train.loop.statistics import check_sums
+from sealift.train.loop.tasks import Given, ModelDone, SliceTask, TaskDone
 from sealift.train.worker.area import Area
 from sealift.train.worker.messages import (
     MAX_ANSWER_BYTES,

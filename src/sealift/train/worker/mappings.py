@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 
+from sealift.train.loop.tensors import parse_tensors
 from sealift.train.sandbox.kernel import call
-from sealift.train.tensors import parse_tensors
 
 _READ, _WRITE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from sealift.codec import encode_named, from_plain, parse_named
 from sealift.errors import MalformedError
-from sealift.train.states import TrainingState
-from sealift.train.tasks import SliceTask
+from sealift.train.loop.states import TrainingState
+from sealift.train.loop.tasks import SliceTask
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_ORDER_BYTES: Final = 32 << 20

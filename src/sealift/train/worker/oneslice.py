@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sealift.errors import MalformedError, SealiftError
-from sealift.train.containment import Containment
-from sealift.train.faults import Fault, describe, unfit
+from sealift.train.loop.containment import Containment
+from sealift.train.loop.faults import Fault, describe, unfit
+from sealift.train.loop.states import TrainingState
+from sealift.train.loop.tasks import Given, TaskDone
+from sealift.train.loop.taskwork import carry_out
 from sealift.train.sandbox.confine import (
     Confinement,
     confine_worker,
@@ -19,9 +22,6 @@ from sealift.train.sandbox.confine import (
 )
 from sealift.train.sandbox.inventory import TALK
 from sealift.train.sandbox.places import CACHES
-from sealift.train.states import TrainingState
-from sealift.train.tasks import Given, TaskDone
-from sealift.train.taskwork import carry_out
 from sealift.train.worker.exits import NOT_CONFINED
 from sealift.train.worker.mappings import map_area, map_copy, read_bundle_blob
 from sealift.train.worker.messages import (

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
-from sealift.train.containment import Containment
-from sealift.train.faults import Fault, describe, unfit
-from sealift.train.modelform import Fields, form_from_plain
-from sealift.train.recipe import Recipe
+from sealift.train.loop.containment import Containment
+from sealift.train.loop.faults import Fault, describe, unfit
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.torchstate import as_tensors
+from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.inventory import TALK
-from sealift.train.torchstate import as_tensors
 from sealift.train.worker.mappings import (
     map_area,
     map_copy,

@@ -15,8 +15,8 @@ from typing import Final, TextIO
 
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
 from sealift.errors import JobError, MalformedError, PeerError
-from sealift.train.faults import Fault, explain
-from sealift.train.tasks import Given, HandOver, SliceTask, TaskDone
+from sealift.train.loop.faults import Fault, explain
+from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
 from sealift.train.worker.answers import Answers
 from sealift.train.worker.area import Area
 from sealift.train.worker.messages import (

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sealift.errors import catalogue
-from sealift.train.importgate import close_gate, installed_places
+from sealift.train.loop.importgate import close_gate, installed_places
 from sealift.train.sandbox import landlock, limits
 from sealift.train.sandbox.confine import Confinement, confine_worker
 from sealift.train.sandbox.inventory import SCRATCH

@@ -12,7 +12,7 @@ from sealift.crypto.identity import create_identity
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import JobError, MalformedError
 from sealift.serve.letout import let_out_rows
-from sealift.train.modelform import Fields, form_from_plain, load_form
+from sealift.train.output.modelform import Fields, form_from_plain, load_form
 from tests.sim.served import FORM
 from tests.sim.servinghowto import boxes
 

@@ -18,9 +18,9 @@ from sealift.serve.hosted import (
     HostedModel,
     HostLimits,
 )
-from sealift.train.recipe import Recipe
+from sealift.train.loop.recipe import Recipe
+from sealift.train.worker.executor import Workshop
 from sealift.train.worker.servedmodel import ServedModel
-from sealift.train.worker.workshop import Workshop
 from tests.sim.served import FORM, rows
 
 RECIPE = b"""

@@ -27,7 +27,7 @@ from sealift.release.agreement import ReleaseRule
 from sealift.serve import sealedmodel
 from sealift.serve.client import connect
 from sealift.serve.sealedmodel import ModelSource, seal_model_file
-from sealift.train import leasekeeping
+from sealift.train.job import leasekeeping
 from tests.sim.served import FORM, Served, rows
 from tests.sim.startedserver import Started
 

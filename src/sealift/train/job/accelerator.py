@@ -1,0 +1,396 @@
+"""The accelerator: keys, leases, cargo and states are this process's alone.
+
+It dials out, proves itself, collects one key from each owner's broker, and then does
+what the orchestrator asks, within what the agreement allows. Visits load beside the
+work; work is done here, one group at a time and in order. However this ends, every
+visit's memory is scrubbed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+from functools import partial
+from typing import Final
+
+from sealift.codec import decode
+from sealift.data.schedule.memory import free_memory_bytes
+from sealift.data.schedule.visits import choose_buffer
+from sealift.errors import PeerError, PolicyError, SealiftError
+from sealift.events import Sink, discard, emit
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.agreement.statements import SignedStatement, require_timely
+from sealift.release.agreement.successors import find_speaker
+from sealift.release.client.statements import obey
+from sealift.session.direct.host import DirectHost
+from sealift.session.endpoint import Endpoint
+from sealift.session.relay.client import RelayClient
+from sealift.session.session import Session, connect
+from sealift.train.checkpoint.progress import JobCheckpoints, NoCheckpoints
+from sealift.train.job.jobshapes import JobShapes
+from sealift.train.job.keyring import Keyring
+from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
+from sealift.train.job.openjob import OpenJob
+from sealift.train.job.restarts import Restarts
+from sealift.train.job.workbench import Workbench, check_cargo_rows, columns_of
+from sealift.train.loop.faults import RecipeError
+from sealift.train.output.faultnote import hidden_fault, seal_fault
+from sealift.train.output.handout import Handout
+from sealift.train.output.receipts import ReceiptWriter, prove_instance
+from sealift.train.worker.executor import Workshop
+from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.travel.accelerator.meeting import Meeting
+from sealift.travel.accelerator.rules import VisitRules, check_cargo
+from sealift.travel.accelerator.setup import (
+    GroupResult,
+    HostSetup,
+    LoadedCargo,
+    StartOverError,
+)
+from sealift.travel.accelerator.visits import HostedVisits, Orders
+from sealift.travel.peers import ORCHESTRATOR, expect_orchestrator, meet_broker
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.lease import LeaseTerms
+from sealift.travel.visit.memory import CPUPool
+from sealift.travel.visit.messages import (
+    Failed,
+    Finished,
+    FinishJob,
+    OutputKept,
+    StartJob,
+    WorkVisits,
+    receive_message,
+    send_message,
+)
+from sealift.travel.visit.state import Clock
+
+ORCHESTRATOR_WAIT_S: Final = 20.0
+KEPT_WAIT_S: Final = 60.0  # for the orchestrator to have synced the output
+OpenCheckpoints = Callable[[StartJob, JobSettings, Keyring], JobCheckpoints]
+
+
+def _nothing() -> None:
+    """For a caller who need not know."""
+
+
+def _no_checkpoints(
+    start: StartJob, settings: JobSettings, keyring: Keyring
+) -> JobCheckpoints:
+    return NoCheckpoints()
+
+
+_NEVER: Final = Restarts()
+
+
+class Accelerator:
+    """Serves one job.
+
+    Args:
+        relay: The connection to it.
+        endpoint: With the attester and a fresh instance key.
+        agreement: Verified.
+        workshop: Runs the recipe; started early, since torch takes its time.
+        clock: Seconds that also count while the machine sleeps.
+        direct_host: Where holders may connect; None is the relay only.
+        sink: Where events go.
+        open_checkpoints: Called once the keys are collected.
+        restarts: How often a job is taken up again whose state was found changed.
+        shapes: What jobs look like that this process began.
+    """
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        workshop: Workshop,
+        clock: Clock,
+        direct_host: DirectHost | None = None,
+        sink: Sink = discard,
+        open_checkpoints: OpenCheckpoints = _no_checkpoints,
+        restarts: Restarts = _NEVER,
+        shapes: JobShapes | None = None,
+    ) -> None:
+        self._relay = relay
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._workshop = workshop
+        self._clock = clock
+        self._direct_host = direct_host
+        self._sink = sink
+        self._open_checkpoints = open_checkpoints
+        self._restarts = restarts
+        self._shapes = shapes or JobShapes()
+        self._lost: SealiftError | None = None
+        self._lose: Callable[[SealiftError], None] = lambda error: None
+        self._leases: LeaseKeeper | None = None
+        self._hosting: HostedVisits | None = None
+        self._dropping = threading.RLock()
+        self._rules = VisitRules(max_visits=agreement.agreement.output_rule.max_visits)
+        self._proof = prove_instance(endpoint, agreement)
+        self._keyring = Keyring(relay, endpoint, agreement, clock=clock, sink=sink)
+
+    def serve(self, joined: Callable[[], None] = _nothing) -> None:
+        """Dial the orchestrator and do the job.
+
+        Args:
+            joined: Called when the orchestrator has let us in.
+
+        Raises:
+            PeerError: if the orchestrator is gone.
+            JobError: if the recipe does not load, or fails.
+            IntegrityError: if a scrub did not hold.
+        """
+        circuit = self._relay.open(ORCHESTRATOR, wait_s=ORCHESTRATOR_WAIT_S)
+        policy = expect_orchestrator(self._agreement)
+        with connect(circuit, self._endpoint, policy) as control:
+            joined()
+            start = receive_message(control, StartJob, Finished, timeout_s=None)
+            if isinstance(start, StartJob):
+                try:
+                    self._serve(control, start)
+                finally:  # whoever dials again collects them again
+                    self._keyring.forget()
+
+    def _serve(self, control: Session, start: StartJob) -> None:
+        orders = Orders(control)
+        with closing(self._keep_leases(orders)) as self._leases:
+            try:
+                job = self._open(start, self._leases)
+            except PeerError:
+                raise  # a broker went away: whoever comes next may find it
+            except SealiftError as error:
+                send_message(control, Failed(error.code, str(error)))
+                raise
+            hosting = self._host(job, control, orders)
+            try:
+                send_message(control, job.ready())
+                self._open_to_departures(hosting)
+                orders.start(hosting)
+                finish = self._work(job, control, hosting, orders)
+            finally:
+                with self._dropping:
+                    self._hosting = None
+                self._abandon(hosting)
+        job.verify()
+        try:
+            job.handout.send(control, job.bench.training, model=finish.model)
+        except PolicyError:  # nothing will be done about it: the job begins again
+            job.checkpoints.finish()
+            raise
+        while not isinstance(orders.next_turn(KEPT_WAIT_S), OutputKept):
+            pass
+        job.checkpoints.finish()
+
+    def _open_to_departures(self, hosting: HostedVisits) -> None:
+        """From here on the orchestrator is told who left; first, who has already."""
+        with self._dropping:
+            self._hosting = hosting
+            for owner, error in self._keyring.departed.items():
+                hosting.drop(owner, error)
+
+    def _work(
+        self, job: OpenJob, control: Session, hosting: HostedVisits, orders: Orders
+    ) -> FinishJob:
+        while not isinstance(turn := orders.next_turn(), FinishJob):
+            if not isinstance(turn, WorkVisits):
+                continue
+            try:
+                if self._leases is not None:
+                    self._leases.await_proven(hosting.owners(turn))
+                hosting.work(turn)
+                job.note(turn.position + 1)
+            except StartOverError:
+                raise
+            except SealiftError as error:
+                # What ended the worker tells less than the lease that was lost.
+                error = self._lost or error
+                with suppress(SealiftError):
+                    send_message(control, Failed(error.code, str(error)))
+                raise error from None
+        return turn
+
+    def _keep_leases(self, orders: Orders) -> LeaseKeeper:
+        self._lose = partial(self._end_all, orders)
+        agreement = self._agreement.agreement
+        return LeaseKeeper(
+            self._reach_broker,
+            owners_leases(agreement, agreement.holders),
+            clock=self._clock,
+            lost=self._lose,
+            left=self._drop,
+            sink=self._sink,
+        )
+
+    def _end_all(self, orders: Orders, error: SealiftError) -> None:
+        """Nothing here may go on: every key is forgotten, and the work stops."""
+        self._lost = error
+        orders.stop(error)
+        self._keyring.forget()
+        self._workshop.interrupt()
+
+    def _drop(self, owner: str, error: SealiftError) -> None:
+        """One owner's keys have ended: its rows are overwritten, and no more come."""
+        with self._dropping:
+            if owner in self._keyring.departed:
+                return
+            self._keyring.drop(owner, error)
+            if self._leases is not None:
+                self._leases.drop(owner)
+            if self._hosting is not None:
+                try:
+                    self._hosting.drop(owner, error)
+                except SealiftError as failure:  # a scrub did not hold
+                    self._lose(failure)
+
+    def _hear(self, signed: SignedStatement) -> None:
+        """What a data owner came to say; raises if it counts for nothing here."""
+        find_speaker(signed, self._agreement.line)
+        require_timely(signed.statement, self._agreement.equipment.clock())
+        try:
+            after = obey(self._agreement, (signed,))
+        except PolicyError as error:  # the agreement has ended
+            self._lose(error)
+            return
+        self._agreement = after
+        for owner in after.backing.left & set(self._keyring.owners):
+            try:
+                after.require_owner_signed(owner)
+            except PolicyError as error:
+                self._drop(owner, error)
+
+    def _reach_broker(self, owner: str) -> AbstractContextManager[Session]:
+        return meet_broker(self._relay, self._endpoint, self._agreement, owner)
+
+    def _abandon(self, hosting: HostedVisits) -> None:
+        given_up = hosting.abandon("stopped")
+        if given_up.visits:
+            emit(
+                self._sink,
+                "visit.abandoned",
+                visits=given_up.visits,
+                scrubbed_bytes=given_up.scrubbed_bytes,
+                verified=given_up.verified,
+            )
+
+    def _open(self, start: StartJob, leases: LeaseKeeper) -> OpenJob:
+        """What can be refused at home is refused before any key is asked for."""
+        settings = decode(JobSettings, start.settings)
+        agreement = self._agreement.agreement
+        check_cargo(settings.travel, agreement.travel_rule)
+        choice = choose_buffer(
+            agreement.resources, settings.visits, free_memory_bytes()
+        )
+        choice = self._shapes.hold(start.job, settings.shape, choice)
+        self._workshop.limits = WorkshopLimits(work_s=settings.run.work_s)
+        bench = Workbench(agreement, self._workshop, settings)
+        keyring = self._keyring
+        keyring.collect(settings.run.brokers_s, held=leases.begin)
+        job = OpenJob(
+            name=start.job,
+            settings=settings,
+            level=self._proof.level,
+            choice=choice,
+            keyring=keyring,
+            bench=bench,
+            handout=self._handout(start.job, settings, bench.sandbox),
+            rules=self._rules,
+            checkpoints=self._open_checkpoints(start, settings, keyring),
+            restarts=self._restarts,
+        )
+        job.restore(agreement.resources)
+        return job
+
+    def _handout(self, job: str, settings: JobSettings, sandbox: str) -> Handout:
+        return Handout(
+            self._agreement,
+            self._endpoint,
+            job,
+            self._rules,
+            proof=self._proof,
+            heads=self._keyring.heads,
+            travel=settings.travel,
+            sandbox=sandbox,
+        )
+
+    def _host(self, job: OpenJob, control: Session, orders: Orders) -> HostedVisits:
+        settings, heads = job.settings, job.keyring.heads
+        meet = Meeting(
+            self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
+        )
+        setup = HostSetup(
+            released=job.keyring.released,
+            terms=self._terms(job.name),
+            heads=heads,
+            rules=self._rules,
+            meet=lambda lease, left_s: meet(lease, min(left_s, settings.run.meet_s)),
+            check=check_cargo_rows,
+            work=lambda cargo: self._do(job, control, cargo),
+            sign=ReceiptWriter(
+                self._endpoint.instance,
+                self._proof,
+                heads,
+                settings.travel,
+                job.bench.sandbox,
+            ),
+            make_pool=CPUPool,
+            clock=self._clock,
+            tell=lambda phase: _tell(control, phase),
+            direct_host=self._direct_host,
+            sink=self._sink,
+            columns=columns_of,
+            departed=job.keyring.departed,
+            cut=self._workshop.cut,
+        )
+        meet.start()
+        # A group is worked on, another comes in, or a holder beside it is waited for:
+        # no loaded cargo waits longer.
+        idle_s = settings.run.work_s + settings.run.wait_s + setup.terms.longest_s
+        return HostedVisits(
+            setup,
+            settings.travel,
+            idle_s=idle_s,
+            planned=job.planned(self._agreement.agreement.resources),
+            send=lambda message: send_message(control, message),
+            note=job.handout.note,
+            stop=orders.stop,
+        )
+
+    def _do(
+        self, job: OpenJob, control: Session, cargo: Sequence[LoadedCargo]
+    ) -> GroupResult:
+        """Work on a group; rows were seen, so where it failed is no news for others."""
+        agreement = self._agreement.agreement
+        try:
+            return job.work(cargo)
+        except RecipeError as error:
+            if agreement.output_rule.recipe_text:
+                raise
+            instance, evidence = self._endpoint.instance, self._proof.evidence
+            notes = seal_fault(
+                error.fault,
+                self._agreement,
+                job.name,
+                instance=instance,
+                evidence=evidence,
+            )
+            for note in notes:
+                _tell(control, note)
+        raise hidden_fault(agreement)  # out here: what is hidden is nobody's context
+
+    def _terms(self, job: str) -> LeaseTerms:
+        agreement = self._agreement.agreement
+        return LeaseTerms(
+            orchestrator=agreement.party(agreement.operator).sign,
+            job=job,
+            agreement=agreement.digest,
+            accelerator=self._endpoint.instance.public_key,
+            longest_s=agreement.travel_rule.lease_s,
+        )
+
+
+def _tell(control: Session, message: object) -> None:
+    with suppress(SealiftError):
+        send_message(control, message)

@@ -1,0 +1,233 @@
+"""The demo's processes: started, listened to, and ended, all of them, within 10 s.
+
+Every role is a real process with a key of its own; they meet over TCP on loopback. Each
+child leads its own process group, so that Ctrl-C reaches the demo alone and the demo
+ends its children in order. Should the demo itself be killed, the children lose their
+relay and the pipe they print into, and end by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Final
+
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    RefusedError,
+    SealiftError,
+    UnavailableError,
+    UsageError,
+)
+from sealift.train.job.eventlines import RoleEvent, RoleResult, parse_line
+
+STOP_S: Final = 6.0  # then SIGKILL; a role needs far less to scrub and leave
+KEPT_LINES: Final = 20
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_ERROR_LINE = re.compile(r"sealift: (?P<line>.*) \[(?P<code>[a-z0-9-]+)\]\Z")
+_CLASS_FOR_EXIT: Final[Mapping[int, type[SealiftError]]] = {
+    kind.exit_code: kind
+    for kind in (
+        UsageError, UnavailableError, PeerError, RefusedError, MalformedError, JobError,
+    )
+}  # fmt: skip
+
+
+class Ended:
+    """A process has closed its stdout: it is ending."""
+
+    def __init__(self, process: str) -> None:
+        self.process = process
+
+
+Told = RoleEvent | RoleResult | Ended
+
+
+class Child:
+    """One process and the threads that read it."""
+
+    def __init__(
+        self, name: str, process: subprocess.Popen[str], told: queue.SimpleQueue[Told]
+    ) -> None:
+        self.name = name
+        self.process = process
+        self._told = told
+        self._errors: deque[str] = deque(maxlen=KEPT_LINES)
+        self._readers = [
+            threading.Thread(target=self._read_stdout, daemon=True),
+            threading.Thread(target=self._read_stderr, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code, once everything that it printed was read."""
+        code = self.process.wait(timeout_s)
+        for reader in self._readers:
+            reader.join(timeout_s)
+        return code
+
+    def error(self) -> SealiftError:
+        """What the process said last, as an error with its exit code."""
+        last = self._errors[-1] if self._errors else ""
+        match = _ERROR_LINE.match(last)
+        code = self.process.returncode
+        if match is None or code not in _CLASS_FOR_EXIT:
+            return JobError(
+                f"the process {self.name} ended early",
+                why=last or _say_exit(code),
+                code="role-ended",
+            )
+        found = _CLASS_FOR_EXIT[code](f"{self.name}: {match['line']}")
+        found.code = match["code"]
+        return found
+
+    def _read_stdout(self) -> None:
+        for line in _lines(self.process.stdout):
+            told = parse_line(self.name, line)
+            if told is not None:
+                self._told.put(told)
+        self._told.put(Ended(self.name))
+
+    def _read_stderr(self) -> None:
+        for line in _lines(self.process.stderr):
+            if line.strip():
+                self._errors.append(line.strip())
+
+
+class Household:
+    """All processes of one run.
+
+    Args:
+        cwd: Where they run.
+        environment: Added to this process's own environment, for all of them.
+    """
+
+    def __init__(self, cwd: Path, environment: Mapping[str, str] = _NOTHING) -> None:
+        self._cwd = cwd
+        self._environment = {**os.environ, **environment}
+        self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self.children: dict[str, Child] = {}
+
+    def start(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str | Path],
+        environment: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Start ``python -m module arguments`` under a name.
+
+        Args:
+            name: What events and errors call it.
+            module: What runs.
+            arguments: Of its command line.
+            environment: Added to what all of them get.
+        """
+        process = subprocess.Popen(  # noqa: S603 - ourselves
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=self._cwd,
+            env={**self._environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+        self.children[name] = Child(name, process, self._told)
+
+    def listen(self, timeout_s: float) -> Iterator[Told]:
+        """What the processes tell, as it comes.
+
+        Raises:
+            PeerError: if none of them tells anything for so long.
+        """
+        while True:
+            try:
+                yield self._told.get(timeout=timeout_s)
+            except queue.Empty:
+                raise PeerError(
+                    f"no process told anything for {timeout_s:g} s",
+                    fix="Run it again with --keep, and each role by hand",
+                    code="peer-timeout",
+                ) from None
+
+    def ends_within(self, name: str, timeout_s: float) -> bool:
+        """Whether a process ends in time."""
+        try:
+            self.children[name].process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def was_killed(self, name: str) -> bool:
+        """Whether a process that is ending was ended by a signal that it cannot handle."""
+        if not self.ends_within(name, STOP_S):
+            return False
+        code = self.children[name].process.returncode
+        return code is not None and code < 0
+
+    def require_success(self, name: str) -> None:
+        """Wait for a process that is ending; it must have succeeded.
+
+        Raises:
+            SealiftError: what it said last, with its exit code.
+        """
+        child = self.children[name]
+        if child.wait(STOP_S):
+            raise child.error()
+
+    def stop(self) -> None:
+        """End every process: SIGTERM to all, SIGKILL to whoever is left."""
+        deadline = time.monotonic() + STOP_S
+        for child in self.children.values():
+            if child.process.poll() is None:
+                child.process.terminate()
+        for child in self.children.values():
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+
+    def kill(self) -> None:
+        """End every process at once: the last act of a second signal.
+
+        A second signal makes each of them leave at once, the accelerator after a scrub.
+        """
+        for pause_s in (0.2, 0.5):
+            for child in self.children.values():
+                child.process.terminate()
+            time.sleep(pause_s)
+        for child in self.children.values():
+            child.process.kill()
+
+    def __enter__(self) -> Household:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def _lines(stream: IO[str] | None) -> Iterator[str]:
+    assert stream is not None, "both streams are pipes"
+    with stream:
+        yield from stream
+
+
+def _say_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {-code} ended it"
+    return f"exit code {code}"

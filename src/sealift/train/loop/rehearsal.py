@@ -1,0 +1,93 @@
+"""Run a recipe on synthetic rows of a schema: what ``sealift try`` does.
+
+Needs no agreement, no key and no row of anybody. The loop is the one of a real run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sealift.data.schema.rows import demand_rows
+from sealift.data.schema.schema import Schema
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.sums import sum_table
+from sealift.train.loop.synthetic import synthetic_rows
+from sealift.train.loop.tasks import SliceId
+from sealift.train.loop.torchstate import as_tensors
+from sealift.train.loop.training import Rows, Training
+from sealift.travel.settings import TrainingSettings
+
+SCOPE = "synthetic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """How it went.
+
+    Attributes:
+        parameters: Numbers that are trained.
+        losses: Of every step.
+        step_s: Median seconds of a step, without the first.
+        metrics: What ``evaluate`` says of the synthetic rows.
+        sums: What ``prepare`` sums: how many numbers of which kind, by name.
+    """
+
+    parameters: int = 0
+    losses: tuple[float, ...] = ()
+    step_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, str] = field(default_factory=dict)
+
+
+def rehearse(
+    recipe: Recipe,
+    schema: Schema,
+    settings: TrainingSettings,
+    *,
+    rows: int,
+    steps: int,
+    clock: Callable[[], float],
+) -> Rehearsal:
+    """Train ``steps`` steps on ``rows`` synthetic rows, then evaluate on them.
+
+    A recipe with ``prepare`` sums over them first; one without ``build`` does no more.
+
+    Raises:
+        JobError: if the loss is not finite, or the recipe does not fit.
+    """
+    torch.set_num_threads(settings.threads)
+    table = synthetic_rows(schema, rows, seed=settings.seed)
+    demand_rows(table.numpy(), schema)
+    statistics: dict[str, Tensor] = {}
+    if recipe.defines("prepare"):
+        statistics = as_tensors(sum_table(recipe, table, schema, settings.batch_rows))
+    forms = {name: _form(each) for name, each in statistics.items()}
+    if not recipe.defines("build"):
+        return Rehearsal(sums=forms)
+    training = Training(recipe, settings, statistics=statistics)
+    losses, seconds = [], []
+    for step in range(steps):
+        first = step * settings.batch_rows % rows
+        batch = table[first : first + settings.batch_rows]
+        started = clock()
+        place = [SliceId(step, SCOPE, first)]
+        sums = training.train_slice(Rows([batch], schema), place)
+        seconds.append(clock() - started)
+        losses.append(sums[0] / len(batch))
+    later = sorted(seconds[1:]) or seconds
+    return Rehearsal(
+        parameters=training.count_parameters(),
+        losses=tuple(losses),
+        step_s=later[len(later) // 2],
+        metrics=training.evaluate(table, schema),
+        sums=forms,
+    )
+
+
+def _form(total: Tensor) -> str:
+    sizes = "x".join(map(str, total.shape)) or "1"
+    return f"{sizes} {'whole' if total.dtype == torch.int64 else 'float'}"

@@ -1,0 +1,209 @@
+"""What a recipe's process is asked to do, and what it answers. No torch here.
+
+A task is one group of slices: build, sums, training or measuring. Rows and states do
+not stand in it; they come as memory files beside it. See ``spec/recipe.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from sealift.errors import UsageError
+from sealift.train.loop.states import TrainingState
+from sealift.travel.settings import TrainingSettings
+
+Work = Literal["build", "prepare", "train", "heldout"]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceId:
+    """Which rows of whose resource these are, in which epoch."""
+
+    epoch: int
+    resource: str
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """Rows of one resource.
+
+    Attributes:
+        slice: Which ones.
+        rows: How many.
+        row_bytes: Bytes of one.
+        schema: The table's schema in its plain form (spec/table.md).
+    """
+
+    slice: SliceId
+    rows: int
+    row_bytes: int
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskModel:
+    """A model that works on some of the parts.
+
+    Attributes:
+        parts: Places in the task's parts.
+        begun: Whether there is a state to go on from.
+        windows: Steps of each window whose mean loss is told; their sum is all steps.
+    """
+
+    parts: tuple[int, ...]
+    begun: bool
+    windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask:
+    """One group of slices to work on.
+
+    Attributes:
+        work: What to do; ``build`` has no parts.
+        models: What is worked on; none to ``prepare``.
+        parts: Whose rows.
+    """
+
+    work: Work
+    settings: TrainingSettings
+    models: tuple[TaskModel, ...] = ()
+    parts: tuple[TaskPart, ...] = ()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The one schema of all parts.
+
+        Raises:
+            UsageError: code ``mixed-schemas``, if they have several.
+        """
+        first = self.parts[0].schema
+        if any(part.schema != first for part in self.parts):
+            raise UsageError(
+                "one batch cannot be drawn across tables with different schemas",
+                code="mixed-schemas",
+            )
+        return first
+
+
+class SharedRows(Protocol):
+    """Rows that another process can map to read; ``data.schedule.memory`` has them."""
+
+    @property
+    def view(self) -> memoryview:
+        """The rows."""
+        ...
+
+    @property
+    def descriptor(self) -> int:
+        """What the other process maps."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a task works on.
+
+    Attributes:
+        rows: Of each part.
+        states: Of each model; None for one that begins.
+        statistics: Blob of the sums of ``prepare``; empty without.
+    """
+
+    rows: Sequence[SharedRows] = ()
+    states: Sequence[TrainingState | None] = ()
+    statistics: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDone:
+    """What became of one model.
+
+    Attributes:
+        state: After training or building; None if it was measured.
+        sums: Sum of the losses of each window's rows.
+        metrics: Means by name, of each of its parts.
+    """
+
+    state: TrainingState | None = None
+    sums: tuple[float, ...] = ()
+    metrics: tuple[Mapping[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDone:
+    """A finished task.
+
+    Attributes:
+        models: As in the task.
+        statistics: Of ``prepare``: blob of the sums over the rows of each part.
+    """
+
+    models: tuple[ModelDone, ...] = ()
+    statistics: tuple[bytes, ...] = field(default=())
+
+
+HandOver = Callable[[int, TrainingState], None]
+
+
+class Workplace(Protocol):
+    """Where tasks are done: in a sandboxed process, or in this one."""
+
+    @property
+    def sandbox(self) -> str:
+        """What keeps the recipe in, in one word."""
+        ...
+
+    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+        """Do one task.
+
+        Args:
+            task: What to do.
+            given: What to do it on.
+            hand_over: Gets the number and state of a model within its slice, twice
+                each time: when its steps stopped, and again before they go on.
+
+        Raises:
+            JobError: if the recipe fails.
+            UnavailableError: code ``no-memory``.
+        """
+        ...
+
+
+def plan_windows(
+    rows: int, settings: TrainingSettings, *, most: int, least_rows: int
+) -> tuple[int, ...]:
+    """Cut a slice's steps into windows of about the same length.
+
+    They end where whole multiples of ``least_rows`` do: how many rows a step has is the
+    orchestrator's to say, and by windows of 16 and of 17 it had the loss of one (rule N5).
+
+    Args:
+        rows: Of the slice.
+        settings: Rows of a step.
+        most: Windows at most.
+        least_rows: Rows of each window at least, unless there is but one.
+    """
+    steps = -(-rows // settings.batch_rows)
+    unit = math.lcm(least_rows, settings.batch_rows)
+    count = max(1, min(most, rows // unit))
+    short, longer = divmod(rows // unit, count)
+    in_steps = unit // settings.batch_rows
+    windows = [(short + (place < longer)) * in_steps for place in range(count)]
+    windows[-1] += steps - sum(windows)  # the rest, and a step that may be short
+    return tuple(windows)
+
+
+def window_rows(
+    rows: int, settings: TrainingSettings, windows: Sequence[int]
+) -> tuple[int, ...]:
+    """How many rows each window covers."""
+    found, left = [], rows
+    for steps in windows:
+        found.append(min(left, steps * settings.batch_rows))
+        left -= found[-1]
+    return tuple(found)

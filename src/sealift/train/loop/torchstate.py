@@ -1,0 +1,173 @@
+"""Model and optimizer to a training state and back: what crosses between two slices.
+
+Tensors go into one blob; the optimizer's other values keep their types in JSON: floats
+exactly, tuples as tuples, keys that are no text. Loading is strict, and an optimizer
+that does not take its own state back as it gave it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from sealift.train.loop.containment import Guard
+from sealift.train.loop.faults import unfit
+from sealift.train.loop.states import MODEL, OPTIMIZER, TrainingState
+from sealift.train.loop.tensors import (
+    ELEMENTS,
+    TensorBytes,
+    pack_tensors,
+    parse_tensors,
+)
+
+MAX_DEPTH: Final = 16
+_DTYPE_FOR: Final = {
+    getattr(torch, name): dtype
+    for dtype, (_size, name) in ELEMENTS.items()
+    if hasattr(torch, name)
+}
+
+
+def take_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, guard: Guard
+) -> TrainingState:
+    """The state, copied out; the guard runs what may be a recipe's own.
+
+    Raises:
+        JobError: code ``bad-recipe``, if it holds something that cannot be carried.
+    """
+    own = model_tensors(guard(model.state_dict))
+    tree, kept = flatten(guard(optimizer.state_dict))
+    tensors = {MODEL + name: each for name, each in own.items()} | kept
+    packed = {name: tensor_bytes(each) for name, each in tensors.items()}
+    return TrainingState(step, pack_tensors(packed), tree)
+
+
+def give_state(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: TrainingState,
+    guard: Guard,
+) -> None:
+    """Load the state, strictly.
+
+    Raises:
+        JobError: code ``bad-recipe``, if it does not fit what the recipe has built.
+    """
+    found = as_tensors(state.tensors)
+    own = {
+        name.removeprefix(MODEL): each
+        for name, each in found.items()
+        if name.startswith(MODEL)
+    }
+    if _forms(own) != _forms(model_tensors(guard(model.state_dict))):
+        raise unfit("restore")
+    guard(model.load_state_dict, own)
+    guard(optimizer.load_state_dict, _unflatten(json.loads(state.tree), found))
+    tree, kept = flatten(guard(optimizer.state_dict))
+    if tree != state.tree or any(_form(found[at]) != _form(kept[at]) for at in kept):
+        raise unfit("restore")
+
+
+def model_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A model's state: named tensors and nothing else.
+
+    Raises:
+        JobError: code ``bad-recipe``.
+    """
+    if not all(type(name) is str and _is_plain(each) for name, each in state.items()):
+        raise unfit("model-state")
+    return dict(state)
+
+
+def as_tensors(blob: bytes) -> dict[str, Tensor]:
+    """A blob's tensors, in memory of their own."""
+    found: dict[str, Tensor] = {}
+    for name, each in parse_tensors(blob).items():
+        dtype = getattr(torch, ELEMENTS[each.dtype][1])
+        tensor = torch.empty(each.shape, dtype=dtype)
+        if len(each.content):
+            raw = torch.frombuffer(bytearray(each.content), dtype=torch.uint8)
+            tensor.reshape(-1).view(torch.uint8).copy_(raw)
+        found[name] = tensor
+    return found
+
+
+def tensor_bytes(tensor: Tensor) -> TensorBytes:
+    """A tensor's bytes, as a view where it lies on the CPU in one piece."""
+    plain = tensor.detach().cpu().contiguous()
+    content = memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+    return TensorBytes(_DTYPE_FOR[plain.dtype], tuple(plain.shape), content)
+
+
+def flatten(value: Any) -> tuple[bytes, dict[str, Tensor]]:
+    """An optimizer's state as JSON and the tensors that it refers to.
+
+    Raises:
+        JobError: code ``bad-recipe``.
+    """
+    kept: dict[str, Tensor] = {}
+    plain = _flatten(value, kept, MAX_DEPTH)
+    return json.dumps(plain, separators=(",", ":")).encode(), kept
+
+
+def _flatten(value: Any, kept: dict[str, Tensor], depth: int) -> Any:
+    """Each value as a pair: the name of its kind, and what it is."""
+    if depth == 0:
+        raise unfit("optimizer-state")
+    if _is_plain(value):
+        name = f"{OPTIMIZER}{len(kept)}"
+        kept[name] = value
+        return ["tensor", name]
+    if value is None or type(value) in (bool, str):
+        return ["plain", value]
+    if isinstance(value, int):
+        return ["int", str(int(value))]
+    if isinstance(value, float):
+        return ["float", float(value).hex()]
+    if isinstance(value, Mapping):
+        pairs = value.items()
+        return [
+            "dict",
+            [[_flatten(p, kept, depth - 1) for p in pair] for pair in pairs],
+        ]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, [_flatten(each, kept, depth - 1) for each in value]]
+    raise unfit("optimizer-state")
+
+
+def _unflatten(plain: Any, kept: Mapping[str, Tensor]) -> Any:
+    kind, value = plain
+    match kind:
+        case "tensor":
+            return kept[value]
+        case "plain":
+            return value
+        case "int":
+            return int(value)
+        case "float":
+            return float.fromhex(value)
+        case "dict":
+            return {_unflatten(k, kept): _unflatten(v, kept) for k, v in value}
+        case "list":
+            return [_unflatten(each, kept) for each in value]
+        case _:
+            return tuple(_unflatten(each, kept) for each in value)
+
+
+def _is_plain(value: Any) -> bool:
+    known = type(value) in (Tensor, nn.Parameter, nn.Buffer)
+    return known and value.layout == torch.strided and value.dtype in _DTYPE_FOR
+
+
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    return {name: _form(each) for name, each in tensors.items()}
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape)

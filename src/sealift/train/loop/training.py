@@ -1,0 +1,185 @@
+"""The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
+
+Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
+epoch, resources, first rows, step) alone, and slices come in the schedule's order. Each
+slice builds the model anew and goes on from the state that the last one left.
+Every call that may run a recipe's code goes through the recipe's guard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sealift.data.loader.rowtensors import batch_from_rows, batch_order, split_order
+from sealift.data.schema.schema import Schema
+from sealift.train.loop.faults import not_finite
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.states import TrainingState
+from sealift.train.loop.streams import enter_stream
+from sealift.train.loop.tasks import SliceId
+from sealift.train.loop.torchstate import give_state, take_state
+from sealift.travel.settings import TrainingSettings
+
+AfterStep = Callable[["Training"], None]
+
+
+class Rows:
+    """The rows of a group's slices, taken as one table.
+
+    Args:
+        parts: ``uint8`` (rows, row_bytes) each.
+        schema: What a row is, the same in every part.
+    """
+
+    def __init__(self, parts: Sequence[Tensor], schema: Schema) -> None:
+        self.schema = schema
+        self._parts = parts
+        starts = [0]
+        for part in parts:
+            starts.append(starts[-1] + len(part))
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def batch(self, rows: Tensor) -> dict[str, Tensor]:
+        """Contiguous copies of the rows with these indices, in this order."""
+        if len(self._parts) == 1:
+            return batch_from_rows(self._parts[0].index_select(0, rows), self.schema)
+        found = torch.empty((len(rows), self.schema.row_bytes), dtype=torch.uint8)
+        for part, start in zip(self._parts, self._starts, strict=False):
+            here = (rows >= start) & (rows < start + len(part))
+            found[here] = part.index_select(0, rows[here] - start)
+        return batch_from_rows(found, self.schema)
+
+
+class Training:
+    """A model, its optimizer, and how far they have come.
+
+    Args:
+        recipe: Builds model and optimizer.
+        settings: Seed, batch size, threads.
+        state: To go on from; None to begin.
+        statistics: Sums of ``prepare`` for ``build``.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: TrainingSettings,
+        state: TrainingState | None = None,
+        *,
+        statistics: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._settings = settings
+        enter_stream(settings.seed, "build")
+        self.model: nn.Module = recipe.build(statistics)
+        self.optimizer = recipe.optimizer(self.model)
+        self.step = 0
+        if state is not None:
+            self.step = state.step
+            give_state(self.model, self.optimizer, state, self._guard)
+
+    def train_slice(
+        self,
+        rows: Rows,
+        slices: Sequence[SliceId],
+        *,
+        windows: Sequence[int] | None = None,
+        after_step: AfterStep | None = None,
+    ) -> tuple[float, ...]:
+        """Train once over the rows of one group.
+
+        Args:
+            rows: Of all its slices.
+            slices: Decide order and random streams, in the order of the rows' parts.
+            windows: Steps of each window, all steps together; one window without.
+            after_step: Called between two steps, when none is under way.
+
+        Returns:
+            For each window the sum over its rows of their losses.
+
+        Raises:
+            JobError: if the loss is not finite, or the recipe fails.
+        """
+        self._guard(self.model.train)
+        batches = list(self._batches(len(rows), slices))
+        ends = _ends(windows or [len(batches)])
+        scope = "+".join(each.resource for each in slices)
+        sums = [0.0]
+        for number, batch_rows in enumerate(batches, 1):
+            enter_stream(self._settings.seed, "step", self.step, scope)
+            sums[-1] += self._optimize(rows.batch(batch_rows)) * len(batch_rows)
+            self.step += 1
+            if number < len(batches):
+                if number in ends:
+                    sums.append(0.0)
+                if after_step is not None:
+                    after_step(self)
+        return tuple(sums)
+
+    def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
+        """Means over the rows, by metric; no gradient, no random stream moves."""
+        self._guard(self.model.eval)
+        sums: dict[str, float] = {}
+        with torch.no_grad():
+            for start in range(0, len(rows), self._settings.batch_rows):
+                # A copy: a recipe must not write into the visit's rows.
+                part = rows[start : start + self._settings.batch_rows].clone()
+                batch = batch_from_rows(part, schema)
+                for name, value in self._recipe.evaluate(self.model, batch).items():
+                    sums[name] = sums.get(name, 0.0) + value
+        return {name: value / len(rows) for name, value in sums.items()}
+
+    def state(self) -> TrainingState:
+        """Model and optimizer as bytes.
+
+        Raises:
+            JobError: if they hold something that cannot be carried to the next slice.
+        """
+        return take_state(self.model, self.optimizer, self.step, self._guard)
+
+    def count_parameters(self) -> int:
+        """How many numbers are trained."""
+        parameters: list[Tensor] = self._guard(lambda: list(self.model.parameters()))
+        return sum(each.numel() for each in parameters if each.requires_grad)
+
+    def _batches(self, rows: int, slices: Sequence[SliceId]) -> Iterator[Tensor]:
+        order = batch_order(
+            rows,
+            seed=self._settings.seed,
+            epoch=slices[0].epoch,
+            scope="+".join(f"{each.resource}/{each.first_row}" for each in slices),
+        )
+        return split_order(order, self._settings.batch_rows)
+
+    def _optimize(self, batch: dict[str, Tensor]) -> float:
+        self._guard(self.optimizer.zero_grad)
+        loss = self._recipe.loss(self.model, batch, self.step)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise not_finite(self.step)
+        self._guard(self._descend, loss)
+        return value
+
+    def _guard(self, *call: Any) -> Any:
+        return self._recipe.guard(*call)
+
+    def _descend(self, loss: Tensor) -> None:
+        loss.backward()
+        self.optimizer.step()
+
+
+def _ends(windows: Sequence[int]) -> frozenset[int]:
+    """Numbers of the steps that end a window."""
+    ends, at = [], 0
+    for steps in windows:
+        at += steps
+        ends.append(at)
+    return frozenset(ends)

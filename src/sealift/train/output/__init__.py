@@ -1,0 +1,1 @@
+"""What leaves a run: model, manifest and receipts, and how their reader checks them."""

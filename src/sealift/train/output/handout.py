@@ -1,0 +1,259 @@
+"""What the accelerator hands out: visit results, and at the end manifest and model.
+
+Everything passes the agreement's output rule here, whatever the orchestrator asks for
+(rule H8). A model that may not leave ends the job with the rule that forbids it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from sealift import __version__
+from sealift.codec import encode
+from sealift.crypto.hash import sha256
+from sealift.crypto.keys import SecretKey
+from sealift.errors import SealiftError
+from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead
+from sealift.session.endpoint import Endpoint
+from sealift.session.session import Session
+from sealift.train.checkpoint.progress import Measured, MeasuredPart
+from sealift.train.loop.totals import Statistic, check_totals, let_out_totals
+from sealift.train.loop.trainer import JointTraining, mean_over_rows
+from sealift.train.output.approval import ModelName, split_output_key
+from sealift.train.output.manifest import RunManifest, sign_manifest
+from sealift.train.output.receipts import InstanceProof
+from sealift.train.output.sealing import (
+    MODEL_NAME,
+    OutputInfo,
+    key_name,
+    seal_model,
+    split_output,
+    wrap_output_key,
+)
+from sealift.train.plans.coverage import Coverage
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.settings import TravelSettings
+from sealift.travel.visit.messages import (
+    Failed,
+    JobFinished,
+    OfferVisit,
+    Output,
+    VisitEnded,
+    send_message,
+)
+
+
+class Handout:
+    """Applies the output rule for one job.
+
+    Args:
+        agreement: Its output rule and model owner.
+        endpoint: Ours; the instance key signs.
+        job: Name of the job.
+        rules: Counts verified visits.
+        proof: Binds the instance key.
+        heads: Heads of every log that released a key to us.
+        travel: How the job travels.
+        sandbox: What keeps the recipe in.
+
+    Attributes:
+        resumed: How often the job went on from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        agreement: VerifiedAgreement,
+        endpoint: Endpoint,
+        job: str,
+        rules: VisitRules,
+        *,
+        proof: InstanceProof,
+        heads: Callable[[], tuple[SignedTreeHead, ...]],
+        travel: TravelSettings,
+        sandbox: str,
+    ) -> None:
+        self._agreement = agreement
+        self._rule = agreement.agreement.output_rule
+        self._endpoint = endpoint
+        self._job = job
+        self._rules = rules
+        self._proof = proof
+        self._heads = heads
+        self._travel = travel
+        self._sandbox = sandbox
+        self.resumed = 0
+        self._epoch = -1
+        self._heldout: dict[str, dict[int, tuple[int, Mapping[str, float]]]] = {}
+        self._noting = threading.Lock()  # visits end in several threads
+
+    def note(self, offer: OfferVisit, ended: VisitEnded) -> VisitEnded:
+        """Remember held-out numbers; return what the orchestrator may see."""
+        if offer.purpose == "heldout" and ended.outcome == "verified":
+            with self._noting:
+                if offer.epoch != self._epoch:  # an earlier model's say nothing
+                    self._epoch, self._heldout = offer.epoch, {}
+                slices = self._heldout.setdefault(offer.resource, {})
+                slices[offer.first_row] = (offer.rows, ended.metrics)
+        if self._rule.audience == "owner":
+            return replace(ended, metrics={}, curve=())
+        return ended
+
+    def measured(self) -> Measured:
+        """The latest held-out numbers, for a checkpoint."""
+        parts = {
+            resource: tuple(
+                MeasuredPart(first, rows, dict(metrics))
+                for first, (rows, metrics) in sorted(slices.items())
+            )
+            for resource, slices in self._heldout.items()
+        }
+        return Measured(self._epoch, parts)
+
+    def restore(self, measured: Measured, resumed: int) -> None:
+        """Go on from a checkpoint's numbers."""
+        self.resumed = resumed
+        self._epoch = measured.epoch
+        self._heldout = {
+            resource: {each.first_row: (each.rows, each.metrics) for each in parts}
+            for resource, parts in measured.parts.items()
+        }
+
+    def send(
+        self, control: Session, training: JointTraining, *, model: bool = True
+    ) -> None:
+        """Send the model, if it may leave, and the signed manifest.
+
+        Args:
+            control: To the orchestrator.
+            training: Has the model and the totals.
+            model: Whether a model is expected.
+
+        Raises:
+            PolicyError: code ``output-withheld``; the orchestrator is told first.
+            JobError: code ``statistics-withheld``; the same.
+        """
+        try:
+            statistics = self._statistics(training)
+            if model:
+                self._coverage().require(self._rule)
+                training.verify()
+        except SealiftError as error:
+            send_message(control, Failed(error.code, str(error)))
+            raise
+        weights = training.digest() if model else None
+        for output in self._outputs(training) if model else ():
+            send_message(control, output)
+        manifest = self._manifest(training, weights, statistics)
+        raw, signature = sign_manifest(manifest, self._endpoint.instance)
+        send_message(control, JobFinished(raw, signature))
+
+    def check_totals(self) -> None:
+        """May the sums of ``prepare`` leave, or be built on?
+
+        Raises:
+            JobError: code ``statistics-withheld``.
+        """
+        prepared = self._rules.prepared_rows()
+        check_totals(self._rule, self._agreement.agreement.resources, prepared)
+
+    def _statistics(self, training: JointTraining) -> dict[str, Statistic]:
+        """The totals that leave; a job that made none has none."""
+        if not training.statistics:
+            return {}
+        self.check_totals()
+        return let_out_totals(training.statistics, self._rule)
+
+    def _outputs(self, training: JointTraining) -> Iterator[Output]:
+        sealed, key = seal_model(training.state())
+        info = OutputInfo(
+            kind="model",
+            job=self._job,
+            agreement=self._agreement.digest,
+            owner=self._agreement.agreement.model_to[0],
+            weights=training.digest(),
+            sealed=Digest(sha256(sealed)),
+            instance=self._endpoint.instance.public_key,
+        )
+        files = {**self._keys(key, info), MODEL_NAME: sealed}
+        key.wipe()
+        for name, content in files.items():
+            for part, last in split_output(content):
+                yield Output(name, part, last)
+
+    def _keys(self, key: SecretKey, info: OutputInfo) -> dict[str, bytes]:
+        """The model's key for each party that gets it; in shares, if some must approve."""
+        instance = self._endpoint.instance
+        if self._rule.approved_by:
+            model = ModelName(
+                job=info.job,
+                agreement=info.agreement,
+                weights=info.weights,
+                sealed=info.sealed,
+                instance=info.instance,
+            )
+            return split_output_key(key, model, self._agreement, instance)
+        recipients = self._agreement.agreement.model_to
+        files = {}
+        for name in recipients:
+            own = key.twin()
+            hpke = self._agreement.party(name).hpke
+            wrapped = wrap_output_key(own, replace(info, owner=name), hpke, instance)
+            files[key_name(name, recipients)] = encode(wrapped)
+        return files
+
+    def _manifest(
+        self,
+        training: JointTraining,
+        weights: Digest | None,
+        statistics: dict[str, Statistic],
+    ) -> RunManifest:
+        return RunManifest(
+            job=self._job,
+            agreement=self._agreement.digest,
+            level=self._proof.level,
+            plan="travel",
+            buffers=self._travel.buffers,
+            mixed=self._travel.mixed,
+            sandbox=self._sandbox,
+            statistics=statistics,
+            prepared=self._prepared(),
+            resumed=self.resumed,
+            software=f"sealift {__version__}",
+            instance=self._endpoint.instance.public_key,
+            evidence=self._proof.evidence,
+            weights=weights,
+            steps=training.steps,
+            rows=training.rows_trained,
+            visits=dict(self._coverage().passes),
+            metrics=self._metrics(),
+            heads=self._heads(),
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        """Means over everybody's held-out rows; nobody's own number among them.
+
+        None if each owner keeps its numbers: of two owners, one could subtract.
+        """
+        if self._rule.audience == "owner":
+            return {}
+        parts = [part for slices in self._heldout.values() for part in slices.values()]
+        means = mean_over_rows(parts)
+        return {name: round(value, self._rule.digits) for name, value in means.items()}
+
+    def _coverage(self) -> Coverage:
+        owners, rules = self._agreement.agreement.data_owners, self._rules
+        return Coverage(
+            {owner: rules.trained.get(owner, 0) for owner in owners},
+            {owner: rules.distinct_rows(owner) for owner in owners},
+        )
+
+    def _prepared(self) -> dict[str, int]:
+        rows: dict[str, int] = {}
+        for name, found in sorted(self._rules.prepared_rows().items()):
+            owner = self._agreement.resource(name).owner
+            rows[owner] = rows.get(owner, 0) + found
+        return rows

@@ -1,0 +1,110 @@
+"""The result manifest: what a run was, signed by the accelerator that ran it.
+
+It names the level that was proved (never a better one), the plan, what kept one owner's
+rows from the next, and which sandbox the recipe ran in. The orchestrator passes it on
+and signs nothing. It carries the evidence that binds the signing key, so that the
+model's owner can check it without having met the accelerator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sealift.attest.evidence import Evidence
+from sealift.codec import decode, encode
+from sealift.crypto.kdf import Label
+from sealift.crypto.sign import PublicKey, Signer
+from sealift.errors import PolicyError
+from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.log.entries import SignedTreeHead
+from sealift.release.receipt import appraise_instance, require_agreed_cargo
+from sealift.train.loop.totals import Statistic
+from sealift.train.plans.plan import SignedPlan
+
+MANIFEST_NAME: Final = "manifest.json"
+MAX_MANIFEST_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunManifest:
+    """One finished run.
+
+    Attributes:
+        level: Assurance level of the accelerator's evidence.
+        plan: How the work was laid out.
+        buffers: As the run had it; ``release.agreement.explain.cargo_promise`` says more.
+        mixed: Whether batches were drawn across several owners' rows.
+        sandbox: What kept the recipe in.
+        statistics: Totals of ``prepare`` over all owners, by the output rule.
+        prepared: Rows that they are made of, by data owner.
+        resumed: How often the run went on from a checkpoint.
+        instance: The accelerator's instance key, which signs this.
+        evidence: Binds ``instance`` by ``instance_bound``, as in a receipt.
+        weights: Digest of the model's state; None where statistics alone were made.
+        steps: Optimizer steps.
+        rows: Rows trained on, with repetition.
+        visits: Training visits by data owner.
+        metrics: Means over all held-out rows, by the output rule.
+        heads: Heads of every log that released a key to this accelerator, for the
+            parties that held no visit.
+    """
+
+    job: str
+    agreement: Digest
+    level: str
+    plan: SignedPlan
+    buffers: Literal[1, 2]
+    mixed: bool
+    sandbox: str
+    software: str
+    instance: PublicKey
+    evidence: Evidence
+    weights: Digest | None
+    steps: int
+    rows: int
+    visits: dict[str, int]
+    metrics: dict[str, float]
+    statistics: dict[str, Statistic]
+    prepared: dict[str, int]
+    resumed: int
+    heads: tuple[SignedTreeHead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedManifest:
+    """Canonical bytes of a manifest and the instance key's signature, not verified."""
+
+    manifest: bytes
+    signature: bytes
+
+
+def sign_manifest(manifest: RunManifest, signer: Signer) -> tuple[bytes, bytes]:
+    """(canonical bytes, signature by the instance key)."""
+    raw = encode(manifest)
+    return raw, signer.sign(Label.MANIFEST, raw)
+
+
+def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunManifest:
+    """Return the manifest if an accelerator that the agreement accepts signed it.
+
+    Raises:
+        AuthenticationError: if its instance key did not sign it.
+        RefusedError: if the evidence does not bind that key, or proves another level.
+        MalformedError: if it does not parse.
+    """
+    manifest = decode(RunManifest, signed.manifest)
+    manifest.instance.verify(Label.MANIFEST, signed.manifest, signed.signature)
+    if manifest.agreement != verified.digest:
+        raise PolicyError("the run was under another agreement", code="other-agreement")
+    travel = verified.agreement.travel_rule
+    require_agreed_cargo(manifest.buffers, manifest.mixed, travel)
+    result = appraise_instance(manifest.evidence, manifest.instance, verified)
+    if result.standing != manifest.level:
+        raise PolicyError(
+            "the manifest claims another level than its evidence proves",
+            why=f"{manifest.level}, proven is {result.standing}",
+            code="manifest-level",
+        )
+    return manifest

@@ -1,0 +1,147 @@
+"""What leaves the accelerator: metrics by the output rule, the model sealed (rule H8).
+
+The model is sealed under a key made here, which goes by HPKE to the model owner's key
+in the agreement, signed with the instance key (rule C9: a key for an output is never
+taken from a message). Where parties must approve first, it goes in shares
+(``train/output/approval.py``). Nothing is pickled: the plaintext is safetensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from sealift.channel.record.header import HEADER_BYTES, sealed_bytes
+from sealift.channel.record.opener import StreamOpener
+from sealift.channel.record.sealer import StreamSealer
+from sealift.channel.record.trailer import TRAILER_BYTES
+from sealift.codec import decode, encode
+from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
+from sealift.crypto.kdf import Label
+from sealift.crypto.keys import SecretKey
+from sealift.crypto.sign import PublicKey, Signer
+from sealift.errors import PolicyError, UnavailableError
+from sealift.ids import Digest
+from sealift.train.loop.tensors import TensorBytes, pack_tensors
+
+PART_BYTES: Final = 512 << 10
+RECORD_BYTES: Final = 256 << 10
+MODEL_NAME: Final = "model.sealed"
+KEY_NAME: Final = "model.key.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputInfo:
+    """What the sealed output is and whom it is for; HPKE's info."""
+
+    kind: Literal["model"]
+    job: str
+    agreement: Digest
+    owner: str
+    weights: Digest
+    sealed: Digest
+    instance: PublicKey
+
+
+@dataclass(frozen=True, slots=True)
+class OutputKey:
+    """The key of a sealed output, for its owner alone, signed by the accelerator."""
+
+    info: OutputInfo
+    wrapped: bytes
+    signature: bytes
+
+
+def key_name(recipient: str, recipients: Sequence[str]) -> str:
+    """The file of one recipient's key; the first one's has no name in it."""
+    first = recipient == recipients[0]
+    return KEY_NAME if first else f"model.key.{recipient}.json"
+
+
+def seal_model(state: Mapping[str, TensorBytes]) -> tuple[bytes, SecretKey]:
+    """Seal a model as safetensors under a fresh key: (sealed stream, key)."""
+    plaintext = memoryview(pack_tensors(state))
+    key = SecretKey.generate()
+    sealer = StreamSealer(key, total_bytes=len(plaintext), record_bytes=RECORD_BYTES)
+    parts = [sealer.header_bytes]
+    parts += [sealer.seal(record) for record in _split(plaintext, RECORD_BYTES)]
+    parts.append(sealer.trailer())
+    sealer.close()
+    return b"".join(parts), key
+
+
+def wrap_output_key(
+    key: SecretKey, info: OutputInfo, recipient: HpkePublicKey, signer: Signer
+) -> OutputKey:
+    """Hide the key for its owner and sign; the key is wiped."""
+    info_bytes = encode(info)
+    wrapped = seal_key(key, info_bytes, recipient)
+    key.wipe()
+    signature = signer.sign(Label.OUTPUT, wrapped + info_bytes)
+    return OutputKey(info, wrapped, signature)
+
+
+def open_model(
+    folder: Path,
+    private: HpkePrivateKey,
+    instance: PublicKey,
+    key_file: str = KEY_NAME,
+) -> bytes:
+    """The model of a run as safetensors bytes, for its owner.
+
+    Args:
+        folder: Holds ``model.sealed`` and the keys to it.
+        private: The HPKE key of whoever gets the model.
+        instance: The accelerator's instance key, from the verified manifest.
+        key_file: Whose of the keys (``key_name``).
+
+    Raises:
+        AuthenticationError: if the output or its key was not made by that instance.
+        UnavailableError: if a file cannot be read.
+    """
+    try:
+        key_bytes = (folder / key_file).read_bytes()
+        sealed = (folder / MODEL_NAME).read_bytes()
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot read the output in {folder}",
+            why=error,
+            code="no-file",
+        ) from None
+    output = decode(OutputKey, key_bytes)
+    info_bytes = encode(output.info)
+    instance.verify(Label.OUTPUT, output.wrapped + info_bytes, output.signature)
+    if Digest.of(sealed) != output.info.sealed:
+        raise PolicyError(
+            "model.sealed is not the one its key is for", code="other-output"
+        )
+    return open_stream(sealed, private.open(info_bytes, output.wrapped))
+
+
+def split_output(content: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Pieces that fit a message, and whether each is the last."""
+    for start in range(0, max(1, len(content)), PART_BYTES):
+        end = start + PART_BYTES
+        yield content[start:end], end >= len(content)
+
+
+def open_stream(sealed: bytes, key: SecretKey) -> bytes:
+    """What ``seal_model`` sealed.
+
+    Raises:
+        AuthenticationError: if it is not under this key, or was changed.
+        MalformedError: if it is no sealed stream.
+    """
+    opener = StreamOpener(key, sealed[:HEADER_BYTES])
+    body = memoryview(sealed)[HEADER_BYTES : len(sealed) - TRAILER_BYTES]
+    records = [opener.open(part) for part in _split(body, sealed_bytes(RECORD_BYTES))]
+    opener.finish(sealed[len(sealed) - TRAILER_BYTES :])
+    opener.close()
+    return b"".join(records)
+
+
+def _split(content: memoryview, size: int) -> Iterator[memoryview]:
+    for start in range(0, max(1, len(content)), size):
+        yield content[start : start + size]

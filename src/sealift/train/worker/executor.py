@@ -1,0 +1,242 @@
+"""The parent's side: starts the zygote, hands out one task at a time, believes nothing.
+
+What a worker says may be a recipe's words: lengths, counts, names and states are
+checked, bytes are copied before they are read, and whoever overstays is killed. When
+``do`` returns, with a result or an error, the worker is gone and its memory with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final, TextIO
+
+from sealift.attest.evidence import Measure, unmeasured
+from sealift.data.schedule.memory import SharedBuffer
+from sealift.errors import JobError, UnavailableError
+from sealift.ids import Digest
+from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
+from sealift.train.loop.tensors import TensorBytes, pack_tensors
+from sealift.train.sandbox.confine import Confinement
+from sealift.train.sandbox.inventory import SCRATCH
+from sealift.train.worker.exits import NO_NAMESPACES
+from sealift.train.worker.messages import Waiting, from_bytes
+from sealift.train.worker.modulelog import ModuleLog
+from sealift.train.worker.process import START_S, read_packet
+from sealift.train.worker.taskprocess import (
+    FAREWELL_S,
+    Equipment,
+    TaskProcess,
+    WorkshopLimits,
+    killed,
+)
+from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
+
+BEST: Final = "namespaces+landlock+seccomp"
+WITHOUT_NAMESPACES: Final = "landlock+seccomp"
+# Nothing of the parent's environment reaches a recipe but where Python finds modules,
+# and what makes its allocators overwrite what is freed: a receipt speaks of both.
+_INHERITED: Final = (
+    "PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", *ALLOCATOR_ENVIRONMENT
+)  # fmt: skip
+_OWN: Final = {
+    "HOME": SCRATCH,
+    "TMPDIR": SCRATCH,
+    "PYTHONHASHSEED": "0",  # the order of a set is part of bit-identity
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+_NO_OTHERS: Final = WorkshopLimits()
+
+
+class Workshop:
+    """Runs recipes in a sandbox, a fresh process for each task.
+
+    Args:
+        files: The code bundle, measured against the agreement.
+        entry: Path of the recipe inside it.
+        text: Where a recipe's prints go, if the agreement lets them out.
+        limits: Of each task.
+        wanted: Parts of the sandbox; fewer are for tests.
+        tell: Gets the sandbox's word once it is known.
+        measure: Gets the event of each of the bundle's modules before it first runs.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        entry: str,
+        *,
+        text: TextIO | None = None,
+        limits: WorkshopLimits = _NO_OTHERS,
+        wanted: str = BEST,
+        tell: Callable[[str], None] = lambda word: None,
+        measure: Measure = unmeasured,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        bundle = SharedBuffer.of(pack_bundle(files))
+        self._measured = Digest.of(bytes(bundle.view))
+        self.limits = limits
+        self._equipment = Equipment(
+            files, entry, bundle, ModuleLog(files, measure), text, clock
+        )
+        self._wanted = wanted
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._sandbox = ""
+        self._task: TaskProcess | None = None
+        try:
+            self._process, self._control = _start(wanted)
+        except BaseException:
+            bundle.close()
+            raise
+
+    @property
+    def sandbox(self) -> str:
+        """What keeps recipes in; waits until that is known.
+
+        Raises:
+            JobError: code ``recipe-killed``, if the process does not start.
+        """
+        if not self._sandbox:
+            self._sandbox = self._await_zygote()
+            self._tell(self._sandbox)
+        return self._sandbox
+
+    def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
+        """Do one task; see ``Workplace``.
+
+        Raises:
+            JobError: ``recipe-timeout``, ``recipe-killed``, ``recipe-garbled``, and
+                whatever is wrong with the recipe.
+            UnavailableError: code ``no-memory``.
+        """
+        with self._lock, ExitStack() as stack:
+            assert self.sandbox
+            self._verify_bundle()
+            process = TaskProcess(self._control, self._equipment, self.limits, stack)
+            self._task = process
+            try:
+                return process.do(task, given, hand_over)
+            finally:
+                self._task = None
+
+    @contextmanager
+    def lend(self) -> Iterator[tuple[socket.socket, Equipment]]:
+        """The zygote and the equipment, for a worker that stays; no task meanwhile.
+
+        Raises:
+            JobError: ``recipe-killed``, ``state-changed``.
+        """
+        with self._lock:
+            assert self.sandbox
+            self._verify_bundle()
+            yield self._control, self._equipment
+
+    def cut(self) -> None:
+        """End the task under way, from another thread; the next one is done as ever."""
+        task = self._task
+        if task is not None:
+            task.cut()
+
+    def interrupt(self) -> None:
+        """End the work under way, from another thread; what does it raises."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the zygote and whatever it has forked."""
+        self._control.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(FAREWELL_S)
+        self._process.kill()
+        self._process.wait()
+        self._equipment.bundle.close()
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _verify_bundle(self) -> None:
+        """Each worker loads the code that was measured (rule H1)."""
+        if Digest.of(bytes(self._equipment.bundle.view)) != self._measured:
+            raise JobError(
+                "the recipe changed in the accelerator's memory",
+                why="nothing of ours changes it",
+                code="state-changed",
+            )
+
+    def _await_zygote(self) -> str:
+        word = self._read_waiting()
+        if word is None and self._exit_code() == NO_NAMESPACES:
+            self._control.close()
+            parts = Confinement.parse(WITHOUT_NAMESPACES).parts
+            kept = [
+                part for part in Confinement.parse(self._wanted).parts if part in parts
+            ]
+            self._process, self._control = _start(Confinement(kept).word)
+            word = self._read_waiting()
+        if word is None:
+            raise killed("its process does not start")
+        return word
+
+    def _exit_code(self) -> int | None:
+        """Of a process that has ended; one that only says nothing has none."""
+        try:
+            return self._process.wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _read_waiting(self) -> str | None:
+        self._control.settimeout(START_S)
+        raw = read_packet(self._control)
+        if not raw:
+            return None
+        told = from_bytes(raw, Waiting)
+        assert isinstance(told, Waiting)
+        if freed_is_overwritten() and not told.overwrites:
+            raise killed("it keeps what it frees, and this process does not")
+        return Confinement.parse(told.sandbox).word
+
+
+def pack_bundle(files: Mapping[str, bytes]) -> bytes:
+    """A bundle as one blob."""
+    return pack_tensors(
+        {
+            path: TensorBytes("U8", (len(content),), memoryview(content))
+            for path, content in files.items()
+        }
+    )
+
+
+def _start(wanted: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {k: v for k, v in os.environ.items() if k in _INHERITED} | _OWN
+    module = "sealift.train.worker"
+    with theirs:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-P", "-m", module, str(theirs.fileno()), wanted],
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the parent, which ends it in order
+            )
+        except OSError as error:
+            ours.close()
+            raise UnavailableError(
+                "no process for the recipe", why=error, code="no-process"
+            ) from None
+    return process, ours
