@@ -190,29 +190,29 @@ def test_a_parsers_error_that_escapes_is_noticed(
 # every reader of messages
 
 READERS = {
-    "travel/messages": {"Failed"},  # in place of any answer
+    "travel/visit/messages": {"Failed"},  # in place of any answer
     # test_bad_input_at_doors
     "release/broker/server": {"BrokerRequest"},
     "release/client/broker": {"BrokerAnswer"},
     "release/client/shares": {"BrokerAnswer"},
     # above
     "feed/handover": {"Consent", "Proposal"},
-    "travel/load": {"Present", "Leaves", "PathTaken", "Cargo"},
-    "travel/holder": {"Ready", "Receipted", "VisitPhase"},
+    "travel/accelerator/load": {"Present", "Leaves", "PathTaken", "Cargo"},
+    "travel/holder/visit": {"Ready", "Receipted", "VisitPhase"},
     # test_t2_no_read, test_visit_machine: what comes among the frames
-    "travel/paths": {"Credit", "Failed"},
+    "travel/visit/paths": {"Credit", "Failed"},
     # below, and unit/travel/test_attendance, test_meeting: from the operator or a party
-    "travel/attendance": {"Granted", "Finished"},
-    "travel/brokerage": {"Finished"},
-    "travel/meeting": {"Said"},
+    "travel/holder/jobs": {"Granted", "Finished"},
+    "travel/holder/broker": {"Finished"},
+    "travel/accelerator/meeting": {"Said"},
     "cli/telling": {"Said"},
     # below, and test_hosting_machine: orchestrator and accelerator
     "train/accelerator": {"StartJob", "Finished"},
-    "travel/orders": {
+    "travel/accelerator/visits": {
         "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",
     },
-    "travel/orchestrator": {"JobReady", "Output", "JobFinished", "Departed", "Failed"},
-    "travel/voyage": {
+    "travel/orchestrator/job": {"JobReady", "Output", "JobFinished", "Departed", "Failed"},
+    "travel/orchestrator/visits": {
         "BufferOffered", "VisitPhase", "VisitLoaded", "VisitEnded", "Departed",
         "Failed", "Output",
     },

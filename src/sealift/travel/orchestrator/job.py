@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sealift.crypto.sign import Signer
+from sealift.crypto.sign import PublicKey, Signer
 from sealift.data.schedule.visits import plan_job
 from sealift.errors import PeerError, SealiftError
 from sealift.events import Sink, emit
@@ -23,15 +23,15 @@ from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.session import Session
 from sealift.travel.accelerator.rules import check_cargo
-from sealift.travel.orchestrator.leases import Granting
 from sealift.travel.orchestrator.roster import Roster
-from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, Tally, Voyage
+from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, Tally
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import told_errors
-from sealift.travel.visit.lease import check_seconds
+from sealift.travel.visit.lease import Lease, SignedLease, check_seconds, sign_lease
 from sealift.travel.visit.messages import (
     FAREWELL_S,
+    BufferOffered,
     Departed,
     Failed,
     FailedError,
@@ -39,6 +39,7 @@ from sealift.travel.visit.messages import (
     FinishJob,
     JobFinished,
     JobReady,
+    OfferVisit,
     Output,
     OutputKept,
     StartJob,
@@ -126,9 +127,7 @@ class Orchestrator:
         self._sink = sink
         self._name = accelerator
         self._tally = Tally()
-        self._granting = Granting(
-            agreement, settings, roster=roster, signer=signer, job=job, sink=sink
-        )
+        self._signer = signer
 
     def run(self, start: StartJob, outputs: Outputs) -> RunSummary:
         """Gather the roles, run every planned visit, collect the output.
@@ -214,21 +213,47 @@ class Orchestrator:
         resources = self._agreement.agreement.resources
         plan = plan_job(resources, self._settings.visits, ready.buffer_bytes)
         self._tally.forget_from(ready.position)
-        voyage = Voyage(
+        run = PlanRun(
             plan[ready.position :],
             self._settings,
             accelerator=accelerator,
             roster=self._roster,
-            granting=self._granting,
+            grant=self._grant,
             tally=self._tally,
             clock=self._clock,
             keep=outputs.keep_fault,
+            sink=self._sink,
         )
         try:
-            voyage.run()
+            run.run()
         except PeerError as error:
-            voyage.lose(str(error))
+            run.lose(str(error))
             raise
+
+    def _grant(
+        self, offer: OfferVisit, buffer: BufferOffered, instance: PublicKey
+    ) -> SignedLease:
+        """The operator's only signature: one visit's rows, into one instance's buffer."""
+        resource = self._agreement.resource(offer.resource)
+        lease = Lease(
+            job=self._job,
+            visit=offer.visit,
+            agreement=self._agreement.digest,
+            accelerator=instance,
+            holder=offer.holder,
+            resource=offer.resource,
+            purpose=offer.purpose,
+            handle=buffer.handle,
+            offset=0,
+            max_bytes=offer.rows * resource.row_bytes,
+            dtype="uint8",
+            shape=(offer.rows, resource.row_bytes),
+            first_row=offer.first_row,
+            mode="write-only",
+            lease_s=self._settings.run.lease_s,
+            content=resource.content,
+        )
+        return sign_lease(lease, self._signer)
 
     def _finish(self, accelerator: Session, outputs: Outputs) -> RunSummary:
         outputs.clear()

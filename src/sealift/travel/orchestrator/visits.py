@@ -10,28 +10,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from sealift.channel.transport.transport import peer_timeout
+from sealift.crypto.sign import PublicKey
 from sealift.data.schedule.visits import Group, Stop
 from sealift.errors import PeerError
+from sealift.events import Sink, emit
 from sealift.ids import Role, VisitId
 from sealift.session.session import Session
-from sealift.travel.orchestrator.leases import Granting, Offered
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.errors import NEVER_LATER, job_failed, told_errors
+from sealift.travel.visit.lease import SignedLease
 from sealift.travel.visit.messages import (
     BufferOffered,
     Departed,
     Failed,
     FailedError,
+    Granted,
+    OfferVisit,
     Output,
     VisitEnded,
     VisitLoaded,
     VisitPhase,
+    Withdrawn,
     WorkVisits,
     parse_message,
     send_message,
@@ -41,10 +46,9 @@ from sealift.travel.visit.state import Clock
 ANSWER_WAIT_S: Final = 60.0
 POLL_S: Final = 0.05  # how often somebody who is waited for is looked for
 SHORTEST_PAUSE_S: Final = 0.1  # before a holder is asked again
-TIMEOUT: Final = peer_timeout().code
-_TOLD: Final = (
-    BufferOffered, VisitPhase, VisitLoaded, VisitEnded, Departed, Failed, Output,
-)  # fmt: skip
+OfVisit = BufferOffered | VisitPhase | VisitLoaded | VisitEnded
+_TOLD: Final = (*OfVisit.__args__, Departed, Failed, Output)
+Grant = Callable[[OfferVisit, BufferOffered, PublicKey], SignedLease]
 
 
 class Stage(StrEnum):
@@ -58,65 +62,36 @@ class Stage(StrEnum):
     OVER = "over"
 
 
+_COMING: Final = (Stage.DUE, Stage.OFFERED, Stage.LOADING)
+# The accelerator's turn, and not ours.
+_AWAITED: Final = (Stage.OFFERED, Stage.LOADING, Stage.WORKING)
+
+
 @dataclass(slots=True)
-class Stay:
-    """A stop that is being attended to.
+class StopState:
+    """A stop of the plan that is being attended to.
 
     Attributes:
         deadline: Until when its holder may be missing.
         attempts: Visits that were offered for it.
+        offered: The last visit, and the holder's session that it is for.
         again_s: Until then the holder's session that failed last is not asked again.
         cause: Why the last one failed.
     """
 
     stop: Stop
+    position: int
     deadline: float
     stage: Stage = Stage.DUE
     attempts: int = 0
-    offered: Offered | None = None
+    offered: tuple[OfferVisit, Session] | None = None
     again_s: float = 0.0
     cause: Failed | None = None
 
-    @property
-    def under_way(self) -> bool:
-        """Whether the accelerator has something of it."""
-        return self.awaited or self.stage is Stage.LOADED
-
-    @property
-    def awaited(self) -> bool:
-        """Whether it is the accelerator's turn, not ours."""
-        return self.stage in (Stage.OFFERED, Stage.LOADING, Stage.WORKING)
-
     def may_ask(self, holder: Session, now_s: float) -> bool:
         """Whether the pause is over; whoever came back is asked at once."""
-        again = self.offered is not None and self.offered.holder is holder
+        again = self.offered is not None and self.offered[1] is holder
         return not again or now_s >= self.again_s
-
-
-@dataclass(slots=True)
-class Convoy:
-    """A group of the plan and how its stops stand."""
-
-    group: Group
-    stays: list[Stay]
-
-    @property
-    def loading(self) -> bool:
-        """Whether some cargo is still to come."""
-        return any(
-            stay.stage in (Stage.DUE, Stage.OFFERED, Stage.LOADING)
-            for stay in self.stays
-        )
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left to do."""
-        return all(stay.stage is Stage.OVER for stay in self.stays)
-
-    @property
-    def loaded(self) -> list[Stay]:
-        """Stops whose cargo waits for work."""
-        return [stay for stay in self.stays if stay.stage is Stage.LOADED]
 
 
 @dataclass(slots=True)
@@ -125,11 +100,13 @@ class Tally:
 
     Attributes:
         causes: Why visits to a resource were skipped, the last time, by its name.
+        offered: Visits that were offered.
     """
 
     verified: set[tuple[int, str]] = field(default_factory=set)
     skipped: set[tuple[int, str]] = field(default_factory=set)
     causes: dict[str, Failed] = field(default_factory=dict)
+    offered: int = 0
 
     def forget_from(self, position: int) -> None:
         """These groups are done again."""
@@ -137,18 +114,19 @@ class Tally:
             found -= {each for each in found if each[0] >= position}
 
 
-class Voyage:
+class PlanRun:
     """Attends to every stop of some groups with one accelerator.
 
     Args:
         groups: What is left of the plan.
         settings: Of the job.
         accelerator: The session with it.
-        roster: Who is here.
-        granting: Makes offers and leases, and tells what happens.
+        roster: Who is here; a holder that is gone leaves it.
+        grant: Signs the lease of an offer, for a buffer and an instance.
         tally: Gets what became of every stop.
         clock: Monotonic seconds.
         keep: Takes what the accelerator sealed for a party.
+        sink: Where progress goes.
     """
 
     def __init__(
@@ -158,23 +136,29 @@ class Voyage:
         *,
         accelerator: Session,
         roster: Roster,
-        granting: Granting,
+        grant: Grant,
         tally: Tally,
         clock: Clock,
         keep: Callable[[Output], None],
+        sink: Sink,
     ) -> None:
         self._left = deque(groups)
         self._settings = settings
         self._accelerator = accelerator
         self._roster = roster
-        self._granting = granting
+        self._grant = grant
         self._tally = tally
         self._clock = clock
         self._keep = keep
-        self._convoys: list[Convoy] = []
-        self._stays: dict[VisitId, tuple[Convoy, Stay]] = {}
+        self._sink = sink
+        self._window: list[list[StopState]] = []  # the groups that are under way
+        self._visits: dict[VisitId, StopState] = {}
         self._heard = clock()
         self._departed: dict[str, Failed] = {}
+        self._waits = settings.travel.on_missing == "wait"
+        self._wait_s = settings.run.wait_s
+        # How long the accelerator may say nothing while it has something to do.
+        self._limit_s = settings.run.lease_s + settings.run.work_s + ANSWER_WAIT_S
 
     def run(self) -> None:
         """Until every stop is over.
@@ -184,114 +168,111 @@ class Voyage:
             JobError: if the recipe failed.
             UnavailableError: ``no-memory``, if its memory ran out.
         """
-        while self._go_on():
+        while self._advance():
             self._listen()
 
     def lose(self, line: str) -> None:
         """The accelerator is gone, and every visit with it."""
-        for convoy, stay in list(self._stays.values()):
-            if stay.offered is not None and stay.under_way:
+        for visit, state in self._visits.items():
+            under_way = state.stage in (*_AWAITED, Stage.LOADED)
+            if under_way and state.offered is not None:
                 ended = VisitEnded(
-                    visit=stay.offered.offer.visit,
-                    outcome="failed",
-                    reason="accelerator-lost",
-                    line=line,
+                    visit=visit, outcome="failed", reason="accelerator-lost", line=line
                 )
-                self._granting.tell_end(stay.offered.offer, ended)
-                self._over(convoy, stay)
-
-    def _go_on(self) -> bool:
-        try:
-            return self._advance()
-        except PeerError:
-            self._hear_out()
-            raise
-
-    def _hear_out(self) -> None:
-        """What it said before it left, which may be why."""
-        while True:
-            try:
-                raw = self._accelerator.receive(0.0)
-            except PeerError:
-                return
-            self._take(parse_message(raw, _TOLD))
+                self._tell_end(state.offered[0], ended)
+                state.stage = Stage.OVER
 
     def _advance(self) -> bool:
         """Whatever can be done now; whether anything is left."""
-        self._convoys = [convoy for convoy in self._convoys if not convoy.over]
-        self._begin_next()
-        for convoy in self._convoys:
-            for stay in convoy.stays:
-                if stay.stage is Stage.DUE and not _busy(convoy, stay):
-                    self._attend(convoy, stay)
-        self._order_work()
-        return bool(self._convoys or self._left)
+        try:
+            self._go_on()
+        except PeerError:
+            while True:  # what it said before it left may be why
+                try:
+                    raw = self._accelerator.receive(0.0)
+                except PeerError:
+                    break
+                self._take(parse_message(raw, _TOLD))
+            raise
+        return bool(self._window or self._left)
 
-    def _begin_next(self) -> None:
-        loading = any(convoy.loading for convoy in self._convoys)
-        full = len(self._convoys) >= self._settings.travel.buffers
+    def _go_on(self) -> None:
+        self._window = [each for each in self._window if not _is_over(each)]
+        loading = any(each.stage in _COMING for group in self._window for each in group)
+        full = len(self._window) >= self._settings.travel.buffers
         if self._left and not loading and not full:
-            group = self._left.popleft()
-            deadline = self._clock() + self._settings.run.wait_s
-            stays = [Stay(stop, deadline) for stop in group.stops]
-            self._convoys.append(Convoy(group, stays))
+            group, due = self._left.popleft(), self._clock() + self._wait_s
+            states = [StopState(stop, group.position, due) for stop in group.stops]
+            self._window.append(states)
+        for states in self._window:
+            for each in states:
+                if each.stage is Stage.DUE and not _is_busy(each.stop.holder, states):
+                    self._attend(each)
+        self._order_work()
 
-    def _attend(self, convoy: Convoy, stay: Stay) -> None:
+    def _attend(self, state: StopState) -> None:
         """Offer a visit if the holder is here; skip it if nobody waits any longer."""
-        holder = self._roster.find(Role.HOLDER, stay.stop.holder)
-        if stay.stop.holder in self._departed:
-            self._skip(convoy, stay, self._departed[stay.stop.holder])
+        name = state.stop.holder
+        holder = self._roster.find(Role.HOLDER, name)
+        if name in self._departed:
+            self._skip(state, self._departed[name])
         elif holder is None:
-            if not self._waits or self._clock() >= stay.deadline:
-                self._skip(convoy, stay, stay.cause or _missing(stay.stop.holder))
-        elif stay.may_ask(holder, self._clock()):
-            self._offer(convoy, stay, holder)
+            if not self._waits or self._clock() >= state.deadline:
+                missing = PeerError(f"holder {name} is not here", code="peer-missing")
+                cause = Failed(missing.code, str(missing))
+                self._skip(state, state.cause or cause)
+        elif state.may_ask(holder, self._clock()):
+            self._offer(state, holder)
 
-    def _offer(self, convoy: Convoy, stay: Stay, holder: Session) -> None:
-        stay.attempts += 1
-        stay.stage = Stage.OFFERED
-        offer = self._granting.offer(stay.stop, convoy.group.position)
-        stay.offered = Offered(offer, holder)
-        self._stays[offer.visit] = (convoy, stay)
-        self._heard = self._clock()
-        send_message(self._accelerator, offer)
+    def _offer(self, state: StopState, holder: Session) -> None:
+        self._tally.offered += 1
+        offer = OfferVisit(
+            visit=VisitId.generate(),
+            position=state.position,
+            number=self._tally.offered,
+            **asdict(state.stop),
+        )
+        emit(self._sink, "visit.offered", **_names(offer), rows=offer.rows)
+        state.attempts += 1
+        state.stage, state.offered = Stage.OFFERED, (offer, holder)
+        self._visits[offer.visit] = state
+        self._say(offer)
 
     def _order_work(self) -> None:
         """In the plan's order, and ahead of time: the accelerator takes one at a time.
 
         So nothing is asked and answered between the end of one group and the next.
         """
-        for convoy in self._convoys:
-            if convoy.loading:
+        for group in self._window:
+            if any(each.stage in _COMING for each in group):
                 return
-            if convoy.loaded:
-                self._order(convoy)
+            loaded = [each for each in group if each.stage is Stage.LOADED]
+            visits = tuple(each.offered[0].visit for each in loaded if each.offered)
+            for each in loaded:
+                each.stage = Stage.WORKING
+            if visits:
+                self._say(WorkVisits(loaded[0].position, visits))
 
-    def _order(self, convoy: Convoy) -> None:
-        visits = []
-        for stay in convoy.loaded:
-            assert stay.offered is not None, "what is loaded was offered"
-            stay.stage = Stage.WORKING
-            visits.append(stay.offered.offer.visit)
+    def _say(self, message: object) -> None:
         self._heard = self._clock()
-        order = WorkVisits(convoy.group.position, tuple(visits))
-        send_message(self._accelerator, order)
+        send_message(self._accelerator, message)
 
     def _listen(self) -> None:
         """Take the next thing that the accelerator says, or find out that it is late."""
-        if all(convoy.over for convoy in self._convoys):
+        if all(map(_is_over, self._window)):
             return  # all of it was skipped
-        stays = [stay for convoy in self._convoys for stay in convoy.stays]
-        awaited = any(stay.awaited for stay in stays)
+        stages = {each.stage for group in self._window for each in group}
+        awaited = not stages.isdisjoint(_AWAITED)
         if not awaited:  # cargo that waits for a holder beside it is not late
             self._heard = self._clock()
-        due = any(stay.stage is Stage.DUE for stay in stays)
         left_s = max(0.001, self._limit_s - (self._clock() - self._heard))
         try:
-            raw = self._accelerator.receive(min(POLL_S, left_s) if due else left_s)
+            raw = self._accelerator.receive(
+                min(POLL_S, left_s) if Stage.DUE in stages else left_s
+            )
         except PeerError as error:
             late = self._clock() - self._heard >= self._limit_s
-            if error.code != TIMEOUT or late:
+            if error.code != peer_timeout().code or late:
                 raise
             return
         self._heard = self._clock()
@@ -301,92 +282,119 @@ class Voyage:
         if isinstance(told, Failed):
             with told_errors():
                 raise FailedError(told)
-        if isinstance(told, Output):
+        elif isinstance(told, Output):
             self._keep(told)
-            return
-        if isinstance(told, Departed):
+        elif isinstance(told, Departed):
             self._depart(told)
-            return
-        assert isinstance(told, (BufferOffered, VisitPhase, VisitLoaded, VisitEnded))
-        convoy, stay = self._stays.get(told.visit, (None, None))
-        if convoy is None or stay is None or stay.offered is None:
-            return  # of a visit that is over
+        else:
+            assert isinstance(told, OfVisit)
+            if told.visit in self._visits:  # else it is of a visit that is over
+                self._take_of(self._visits[told.visit], told)
+
+    def _take_of(self, state: StopState, told: OfVisit) -> None:
+        assert state.offered is not None, "only offered visits are known"
+        offer, holder = state.offered
         match told:
             case BufferOffered():
-                stay.stage = Stage.LOADING
-                self._granting.grant(stay.offered, told, self._accelerator)
+                state.stage = Stage.LOADING
+                signed = self._grant(offer, told, self._accelerator.peer.instance)
+                try:  # first: if it is gone, the accelerator need not wait for it
+                    send_message(holder, Granted(signed))
+                except PeerError:
+                    self._roster.leave(holder)
+                    send_message(self._accelerator, Withdrawn(told.visit))
+                else:
+                    send_message(self._accelerator, Granted(signed))
             case VisitPhase():
-                self._granting.tell_phase(stay.offered.offer, told.phase)
+                emit(self._sink, "visit.phase", **_names(offer), phase=told.phase)
             case VisitLoaded():
-                stay.stage = Stage.LOADED
+                state.stage = Stage.LOADED
             case VisitEnded():
-                self._granting.tell_end(stay.offered.offer, told)
-                self._end(convoy, stay, told)
+                self._tell_end(offer, told)
+                self._end(state, told)
 
     def _depart(self, told: Departed) -> None:
         """An owner left: the run goes on without it, or ends, as the job says."""
-        self._granting.tell_departed(told)
+        emit(self._sink, "owner.departed", owner=told.owner, line=told.line[:300])
         if self._waits:
             raise job_failed(told.code, told.line)
         self._departed[told.owner] = Failed(told.code, told.line)
 
-    def _end(self, convoy: Convoy, stay: Stay, ended: VisitEnded) -> None:
+    def _end(self, state: StopState, ended: VisitEnded) -> None:
         if ended.fatal:
             raise job_failed(ended.reason, ended.line)
-        loading = stay.stage in (Stage.OFFERED, Stage.LOADING)
-        self._stays.pop(ended.visit)
-        stay.cause = Failed(ended.reason, ended.line)
+        loading = state.stage in (Stage.OFFERED, Stage.LOADING)
+        del self._visits[ended.visit]
+        state.cause = Failed(ended.reason, ended.line)
+        left = state.attempts < self._settings.travel.attempts
         if ended.outcome == "verified":
-            self._tally.verified.add((convoy.group.position, stay.stop.resource))
-            stay.stage = Stage.OVER
-        elif loading and self._may_try_again(stay, ended.reason):
-            self._pause(stay, stay.cause)
+            self._tally.verified.add((state.position, state.stop.resource))
+            state.stage = Stage.OVER
+        elif loading and self._waits and left and ended.reason not in NEVER_LATER:
+            self._pause(state, state.cause)
         else:
-            self._skip(convoy, stay, stay.cause)
+            self._skip(state, state.cause)
 
-    def _pause(self, stay: Stay, cause: Failed) -> None:
+    def _pause(self, state: StopState, cause: Failed) -> None:
         """Twice as long each time, half of ``wait_s`` in the end, so all of it together."""
-        left = self._settings.travel.attempts - stay.attempts
-        pause_s = max(SHORTEST_PAUSE_S, self._settings.run.wait_s / 2.0**left)
-        stay.again_s = self._clock() + pause_s
-        stay.stage = Stage.DUE
-        self._granting.tell_again(stay.stop, cause, pause_s)
+        left = self._settings.travel.attempts - state.attempts
+        pause_s = max(SHORTEST_PAUSE_S, self._wait_s / 2.0**left)
+        state.again_s = self._clock() + pause_s
+        state.stage = Stage.DUE
+        emit(self._sink, "visit.again", **_cause(state.stop, cause), pause_s=pause_s)
 
-    def _may_try_again(self, stay: Stay, reason: str) -> bool:
-        left = stay.attempts < self._settings.travel.attempts
-        return self._waits and left and reason not in NEVER_LATER
+    def _skip(self, state: StopState, cause: Failed) -> None:
+        self._tally.skipped.add((state.position, state.stop.resource))
+        self._tally.causes[state.stop.resource] = cause
+        emit(self._sink, "visit.skipped", **_cause(state.stop, cause))
+        state.stage = Stage.OVER
 
-    def _skip(self, convoy: Convoy, stay: Stay, cause: Failed) -> None:
-        self._tally.skipped.add((convoy.group.position, stay.stop.resource))
-        self._tally.causes[stay.stop.resource] = cause
-        self._granting.tell_skipped(stay.stop, cause)
-        stay.stage = Stage.OVER
-
-    def _over(self, convoy: Convoy, stay: Stay) -> None:
-        stay.stage = Stage.OVER
-        if stay.offered is not None:
-            self._stays.pop(stay.offered.offer.visit, None)
-
-    @property
-    def _waits(self) -> bool:
-        return self._settings.travel.on_missing == "wait"
-
-    @property
-    def _limit_s(self) -> float:
-        """How long the accelerator may say nothing while it has something to do."""
-        run = self._settings.run
-        return run.lease_s + run.work_s + ANSWER_WAIT_S
+    def _tell_end(self, offer: OfferVisit, ended: VisitEnded) -> None:
+        emit(
+            self._sink,
+            "visit.ended",
+            **_names(offer),
+            outcome=ended.outcome,
+            reason=ended.reason,
+            line=ended.line,
+            rows=offer.rows,
+            sealed_bytes=ended.sealed_bytes,
+            scrubbed_bytes=ended.scrubbed_bytes,
+            **{f"{name}_s": seconds for name, seconds in ended.phases_s.items()},
+            **{f"metric.{name}": value for name, value in ended.metrics.items()},
+            **{f"curve.{place}": value for place, value in enumerate(ended.curve)},
+        )
 
 
-def _busy(convoy: Convoy, stay: Stay) -> bool:
+def _is_over(group: Sequence[StopState]) -> bool:
+    return all(each.stage is Stage.OVER for each in group)
+
+
+def _is_busy(holder: str, group: Sequence[StopState]) -> bool:
     """Whether this holder brings other cargo of the group first."""
     return any(
-        other.stage in (Stage.OFFERED, Stage.LOADING)
-        and other.stop.holder == stay.stop.holder
-        for other in convoy.stays
+        each.stage in (Stage.OFFERED, Stage.LOADING) and each.stop.holder == holder
+        for each in group
     )
 
 
-def _missing(holder: str) -> Failed:
-    missing = PeerError(f"holder {holder} is not here", code="peer-missing")
-    return Failed(missing.code, str(missing))
+def _cause(stop: Stop, cause: Failed) -> dict[str, str | int]:
+    return {
+        "holder": stop.holder,
+        "resource": stop.resource,
+        "epoch": stop.epoch,
+        "reason": cause.code,
+        "line": cause.line,
+    }
+
+
+def _names(offer: OfferVisit) -> dict[str, str | int]:
+    return {
+        "visit": offer.visit.to_text(),
+        "number": offer.number,
+        "position": offer.position,
+        "epoch": offer.epoch,
+        "holder": offer.holder,
+        "resource": offer.resource,
+        "purpose": offer.purpose,
+    }

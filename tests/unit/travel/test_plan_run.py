@@ -14,9 +14,9 @@ from sealift.errors import JobError, PeerError, SealiftError
 from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.travel.orchestrator.leases import Granting
+from sealift.travel.orchestrator.job import Orchestrator
 from sealift.travel.orchestrator.roster import Roster
-from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, Tally, Voyage
+from sealift.travel.orchestrator.visits import SHORTEST_PAUSE_S, PlanRun, Tally
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -41,7 +41,7 @@ SLICED = ROW_BYTES * max(1, ROWS // 2)
 
 
 class Trip:
-    """One voyage with everything around it."""
+    """One run with everything around it."""
 
     def __init__(
         self,
@@ -65,29 +65,31 @@ class Trip:
         self.events: list[Event] = []
         self.kept: list[Output] = []
         self.tally = Tally()
-        self.voyage = self.make()
+        self.plan_run = self.make()
 
-    def make(self) -> Voyage:
-        return Voyage(
+    def make(self) -> PlanRun:
+        return PlanRun(
             self.groups,
             self.settings,
             accelerator=self.accelerator,  # type: ignore[arg-type]
             roster=self.roster,
-            granting=Granting(
+            grant=Orchestrator(
                 AGREEMENT,
                 self.settings,
                 roster=self.roster,
                 signer=CONSORTIUM.identities[AGREEMENT.agreement.operator],
                 job="job",
+                clock=self.clock,
                 sink=self.events.append,
-            ),
+            )._grant,
             tally=self.tally,
             clock=self.clock,
             keep=self.kept.append,
+            sink=self.events.append,
         )
 
     def run(self) -> Trip:
-        self.voyage.run()
+        self.plan_run.run()
         return self
 
     @property
@@ -282,7 +284,7 @@ def test_who_refuses_for_good_is_asked_so_often_and_named(
     asks = job_settings(on_missing="wait", attempts=attempts, wait_s=wait_s)
     trip = Trip(asks)
     trip.groups = trip.groups[: len(OWNERS)]
-    trip.voyage = trip.make()
+    trip.plan_run = trip.make()
     asked = refusing(trip, "bern", float("inf"))
     trip.run()
     assert len(asked) == attempts
@@ -368,7 +370,7 @@ def test_an_accelerator_that_dies_takes_its_visits_along(after: int) -> None:
     trip = Trip(job_settings(buffers=2), dies_after=after)
     with pytest.raises(PeerError) as failure:
         trip.run()
-    trip.voyage.lose(str(failure.value))
+    trip.plan_run.lose(str(failure.value))
     ended = [e.fields["visit"] for e in trip.events if e.kind == "visit.ended"]
     offered = [e.fields["visit"] for e in trip.events if e.kind == "visit.offered"]
     assert sorted(map(str, ended)) == sorted(map(str, offered))
