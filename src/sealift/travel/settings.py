@@ -87,8 +87,8 @@ class Timeouts:
     __pydantic_config__: ClassVar = _STRICT
 
     lease_s: Seconds | None = None
-    brokers_s: Seconds | None = None
-    meet_s: Seconds | None = None
+    brokers_s: Seconds = 20.0
+    meet_s: Seconds = 10.0
     wait_s: Seconds | None = None
 
 
@@ -121,12 +121,12 @@ class RunSettings:
     @property
     def brokers_s(self) -> float:
         """How long the accelerator waits for all brokers together."""
-        return self.advanced.brokers_s or (10.0 if self.patience == "lan" else 20.0)
+        return self.advanced.brokers_s
 
     @property
     def meet_s(self) -> float:
         """How long a holder may take to come after its lease was granted."""
-        return self.advanced.meet_s or (5.0 if self.patience == "lan" else 10.0)
+        return self.advanced.meet_s
 
     @property
     def wait_s(self) -> float:
