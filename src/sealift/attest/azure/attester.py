@@ -23,7 +23,6 @@ from sealift.attest.azure.evidence import (
     MEDIA_TYPE,
     USER_DATA_BYTES,
     AzureBody,
-    HclReport,
     parse_claims,
     parse_hcl,
 )
@@ -234,16 +233,15 @@ class AzureAttester:
 
     def _endorse(self, user_data: bytes) -> _Endorsed:
         """The paravisor's report with that user data, and the host's part of it."""
-        raw = self._read_report(user_data)
+        raw, host = self._read_report(user_data), self._sources.host
         if self._endorsed is None or self._endorsed.hcl_report != raw:
-            self._endorsed = self._ask_host(raw, parse_hcl(raw))
+            hcl = parse_hcl(raw)
+            if hcl.kind == "snp":
+                self._endorsed = _Endorsed(raw, certificates=host.certificates())
+            else:
+                quote = host.td_quote(hcl.hardware[:_TD_REPORT_BYTES])
+                self._endorsed = _Endorsed(raw, td_quote=quote)
         return self._endorsed
-
-    def _ask_host(self, raw: bytes, hcl: HclReport) -> _Endorsed:
-        host = self._sources.host
-        if hcl.kind == "snp":
-            return _Endorsed(raw, certificates=host.certificates())
-        return _Endorsed(raw, td_quote=host.td_quote(hcl.hardware[:_TD_REPORT_BYTES]))
 
     def _read_report(self, user_data: bytes) -> bytes:
         raw = _read_hcl(self._client)

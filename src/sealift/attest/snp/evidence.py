@@ -216,7 +216,7 @@ def parse_report(raw: bytes) -> Report:
     if _number(raw, 0x34, 4) != _ECDSA_P384_SHA384:
         raise MalformedError("not signed by ECDSA P-384 with SHA-384", offset=0x34)
     _require_zero(raw, version)
-    flags = _number(raw, 0x48, 4)
+    flags, platform = _number(raw, 0x48, 4), _number(raw, 0x40, 8)
     if flags >> 5 or flags >> 2 not in _SIGNING_KEYS:
         raise MalformedError(f"SNP report flags {flags:#x}", offset=0x48)
     return Report(
@@ -227,7 +227,11 @@ def parse_report(raw: bytes) -> Report:
         family_id=raw[0x10:0x20],
         image_id=raw[0x20:0x30],
         vmpl=_number(raw, 0x30, 4),
-        platform=_parse_platform(_number(raw, 0x40, 8)),
+        platform=Platform(
+            platform,
+            platform >> 6,
+            *(platform >> bit & 1 == 1 for bit in range(6)),
+        ),
         author_key_enabled=bool(flags & 1),
         mask_chip_key=bool(flags & 2),
         signing_key=_SIGNING_KEYS[flags >> 2],
@@ -286,11 +290,6 @@ def product_of(family: int, model: int) -> str:
     if family == 0x19 and (0x10 <= model <= 0x1F or 0xA0 <= model <= 0xAF):
         return "Genoa"
     return "Turin" if family == 0x1A and model <= 0x11 else ""
-
-
-def _parse_platform(raw: int) -> Platform:
-    known = (raw >> bit & 1 == 1 for bit in range(6))
-    return Platform(raw, raw >> 6, *known)
 
 
 def _parse_signature(raw: bytes) -> bytes:

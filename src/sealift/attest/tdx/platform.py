@@ -175,12 +175,19 @@ def verify_quote(
     platform = verify_signatures(quote, source)
     tcb = source.tcb_info(platform)
     identity = source.qe_identity()
-    _require_about(tcb, identity, platform, kind)
+    about = (tcb.kind, identity.kind, tcb.fmspc, tcb.pceid)
+    if about != (kind, _QE_FOR[kind], platform.fmspc, platform.pceid):
+        raise EvidenceError(
+            "the collateral is of another kind of platform",
+            why=f"{tcb.kind} {tcb.fmspc.hex()}, needed {kind} {platform.fmspc.hex()}",
+            code="collateral-foreign",
+        )
     tcblevel.require_quoting_enclave(identity, quote.qe)
     levels = _levels(quote, tcb, identity, platform)
+    whole, *parts = (each.status if each else tcblevel.UNKNOWN for each in levels)
     return QuoteVerdict(
         platform=platform,
-        status=tcblevel.converge(*_statuses(levels)),
+        status=tcblevel.converge(whole, parts),
         advisories=tuple(
             sorted({name for each in levels if each for name in each.advisories})
         ),
@@ -297,18 +304,6 @@ def _broken(what: str, why: str) -> EvidenceError:
     return EvidenceError(f"{what} is not genuine", why=why, code="quote-not-genuine")
 
 
-def _require_about(
-    tcb: TcbInfo, identity: QeIdentity, platform: PlatformFacts, kind: str
-) -> None:
-    about = (tcb.kind, identity.kind, tcb.fmspc, tcb.pceid)
-    if about != (kind, _QE_FOR[kind], platform.fmspc, platform.pceid):
-        raise EvidenceError(
-            "the collateral is of another kind of platform",
-            why=f"{tcb.kind} {tcb.fmspc.hex()}, needed {kind} {platform.fmspc.hex()}",
-            code="collateral-foreign",
-        )
-
-
 def _levels(
     quote: Quote, tcb: TcbInfo, identity: QeIdentity, platform: PlatformFacts
 ) -> list[TcbLevel | None]:
@@ -323,8 +318,3 @@ def _levels(
     if module.name:
         levels.append(tcblevel.svn_level(module.levels, quote.body.tee_tcb_svn[0]))
     return levels
-
-
-def _statuses(levels: list[TcbLevel | None]) -> tuple[str, list[str]]:
-    platform, *parts = (each.status if each else tcblevel.UNKNOWN for each in levels)
-    return platform, parts

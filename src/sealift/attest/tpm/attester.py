@@ -20,7 +20,7 @@ from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import TpmClient, TpmError, open_link
 from sealift.attest.tpm.enrolment import EnrolmentRequest, SignedEnrolment
 from sealift.attest.tpm.evidence import IMA_PCR, MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.imalist import MeasurementList, parse_list, replay_until
+from sealift.attest.tpm.imalist import parse_list, replay_until
 from sealift.attest.tpm.registers import (
     LogPlace,
     MeasuredLog,
@@ -132,13 +132,9 @@ def _advance(
     count = replay_until(entries, begin.register, quoted, bank=bank)
     if count is None or "ima" in entries.templates:
         return None
-    size = _bytes_of(entries, count)
+    size = sum(map(len, entries.contents[:count])) + count * _ENTRY_BYTES
+    size += sum(map(len, entries.templates[:count]))
     return Position(begin.count + count, begin.offset + size, quoted)
-
-
-def _bytes_of(entries: MeasurementList, count: int) -> int:
-    contents = sum(map(len, entries.contents[:count]))
-    return contents + sum(map(len, entries.templates[:count])) + count * _ENTRY_BYTES
 
 
 SECURITY: Final = Path("/sys/kernel/security")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -39,30 +40,6 @@ _HASHES: Final[dict[int, HashName]] = {4: "sha256", 5: "sha384", 6: "sha512"}
 SignerKey = RsaKey | EcdsaKey
 
 
-@dataclass(frozen=True, slots=True)
-class FileSignature:
-    """A signature over the digest of a file."""
-
-    algorithm: HashName
-    signature: bytes
-
-
-def parse_signature(raw: bytes) -> FileSignature:
-    """The signature of an entry.
-
-    Raises:
-        MalformedError: ``ima-signature-malformed`` for another version, a hash below
-            SHA-256, or a length that does not fit.
-    """
-    algorithm = _HASHES.get(raw[2]) if len(raw) > _HEAD_BYTES else None
-    size = int.from_bytes(raw[7:_HEAD_BYTES])
-    if raw[:2] != _KIND_AND_VERSION or algorithm is None:
-        raise _malformed("only version 2 over SHA-256, SHA-384 or SHA-512 is read")
-    if len(raw) != _HEAD_BYTES + size:
-        raise _malformed(f"{len(raw) - _HEAD_BYTES} bytes where {size} are named")
-    return FileSignature(algorithm, raw[_HEAD_BYTES:])
-
-
 def signer_key(spki: bytes) -> SignerKey:
     """The key of a signer, from its SubjectPublicKeyInfo.
 
@@ -81,27 +58,26 @@ def verify_file(
     """The signer whose signature ``raw`` over a file's digest is.
 
     Raises:
-        MalformedError: if ``raw`` is no signature.
+        MalformedError: ``ima-signature-malformed`` for another version, a hash below
+            SHA-256, or a length that does not fit.
         AuthenticationError: if none of the signers made it.
     """
-    found = parse_signature(raw)
-    if found.algorithm != algorithm or digest_bytes(found.algorithm) != len(digest):
+    name = _HASHES.get(raw[2]) if len(raw) > _HEAD_BYTES else None
+    size, signature = int.from_bytes(raw[7:_HEAD_BYTES]), raw[_HEAD_BYTES:]
+    if raw[:2] != _KIND_AND_VERSION or name is None:
+        raise _malformed("only version 2 over SHA-256, SHA-384 or SHA-512 is read")
+    if len(signature) != size:
+        raise _malformed(f"{len(signature)} bytes where {size} are named")
+    if name != algorithm or digest_bytes(name) != len(digest):
         raise AuthenticationError
     for signer in signers:
-        if _verifies(signer, digest, found):
+        with suppress(AuthenticationError):
+            if isinstance(signer, RsaKey):
+                signer.verify_pkcs1_digest(digest, signature, name)
+            else:
+                signer.verify_digest(digest, signature, name)
             return signer
     raise AuthenticationError
-
-
-def _verifies(signer: SignerKey, digest: bytes, found: FileSignature) -> bool:
-    try:
-        if isinstance(signer, RsaKey):
-            signer.verify_pkcs1_digest(digest, found.signature, found.algorithm)
-        else:
-            signer.verify_digest(digest, found.signature, found.algorithm)
-    except AuthenticationError:
-        return False
-    return True
 
 
 def _malformed(why: str) -> MalformedError:
@@ -110,6 +86,7 @@ def _malformed(why: str) -> MalformedError:
     )
 
 
+_AGAINST: Final = "IMA list against PCR 10"
 MAX_REPORTED: Final = 16
 """Entries that are refused by name; more are only counted."""
 
@@ -171,12 +148,27 @@ def advance(
         MalformedError: if the bank is none that is replayed (SHA-1 is not), an entry
             does not parse, or a signer's key does not.
     """
-    bank = _bank(quoted, state)
+    bank = _BANKS.get(len(quoted))
+    if bank is None or len(state.register) != len(quoted):
+        raise MalformedError(
+            f"PCR 10 of {len(quoted)} bytes cannot be replayed", code="ima-bank"
+        )
     place = replay_until(entries, state.register, quoted, bank=bank)
     if place is None:
         return state, (_no_replay(state, entries, quoted, bank),)
-    proved = entries.first(place)
-    checks = [_replayed(quoted), _lag(len(entries) - place, references.max_lag)]
+    proved, ahead = entries.first(place), len(entries) - place
+    shown, allowed = quoted.hex(), references.max_lag
+    checks = [
+        check(True, _AGAINST, shown, shown, "ima-replay-differs"),
+        check(
+            ahead <= allowed,
+            "IMA entries newer than the quote",
+            f"at most {allowed}",
+            str(ahead),
+            "ima-lag",
+            refusal="stale",
+        ),
+    ]
     if state.count == 0:
         checks.append(_boot_aggregate(proved, references, pcrs, bank))
     checks += _entry_checks(state.count, proved, references)
@@ -195,25 +187,6 @@ def boot_aggregate(pcrs: Mapping[int, bytes], bank: HashName) -> bytes | None:
     return digest(bank, *present) if len(present) == len(values) else None
 
 
-def _bank(quoted: bytes, state: ImaState) -> HashName:
-    bank = _BANKS.get(len(quoted))
-    if bank is None or len(state.register) != len(quoted):
-        raise MalformedError(
-            f"PCR 10 of {len(quoted)} bytes cannot be replayed", code="ima-bank"
-        )
-    return bank
-
-
-def _replayed(quoted: bytes) -> Check:
-    return check(
-        True,
-        "IMA list against PCR 10",
-        quoted.hex(),
-        quoted.hex(),
-        "ima-replay-differs",
-    )
-
-
 def _no_replay(
     state: ImaState, entries: MeasurementList, quoted: bytes, bank: HashName
 ) -> Check:
@@ -223,22 +196,11 @@ def _no_replay(
     )
     return check(
         False,
-        "IMA list against PCR 10",
+        _AGAINST,
         quoted.hex(),
         "SHA-1 digests with zeros behind" if padded else "never that value",
         "ima-padded-sha1" if padded else "ima-replay-differs",
         refusal="evidence",
-    )
-
-
-def _lag(ahead: int, allowed: int) -> Check:
-    return check(
-        ahead <= allowed,
-        "IMA entries newer than the quote",
-        f"at most {allowed}",
-        str(ahead),
-        "ima-lag",
-        refusal="stale",
     )
 
 
