@@ -17,15 +17,12 @@ from sealift.crypto.identity import Identity, create_identity
 from sealift.errors import SealiftError
 from sealift.feed.receiving import Receiver
 from sealift.feed.sending import Sender
-from sealift.ids import Digest
+from sealift.lab.worlds.consortium import MAIN_ROLES, OWNER_ROLES, draft, make_resource
 from sealift.release.agreement import (
     Agreement,
-    OutputRule,
-    Party,
     References,
     ReleaseRule,
     Resource,
-    TravelRule,
 )
 from sealift.release.agreement.code import measure_bundle, read_bundle
 from sealift.release.agreement.signed import (
@@ -60,32 +57,18 @@ class LinkedParties:
         self.agreement = verify(signed)
 
     def document(self) -> Agreement:
-        return Agreement(
-            about="train",
+        return draft(
+            {
+                self.north.card: OWNER_ROLES,
+                self.east.card: OWNER_ROLES,
+                self.cloud.card: MAIN_ROLES,
+            },
+            [self._table("north"), self._table("east")],
             name="fed",
-            number=1,
-            predecessor=None,
-            parties=tuple(
-                Party(who.name, roles, who.public_key, who.card.hpke)
-                for who, roles in (
-                    (self.north, ("data_owner",)),
-                    (self.east, ("data_owner",)),
-                    (self.cloud, ("model_owner", "code_owner", "operator")),
-                )
-            ),
             code=measure_bundle(read_bundle(self.code), "train.py"),
             accept=self.accept,
             references=References((self.cloud.public_key,)),
-            resources=(self._table("north"), self._table("east")),
-            model_owner="cloud",
-            operator="cloud",
-            output=OutputRule(
-                metrics=(), digits=0, values_per_visit=1, metric_rows=1,
-                audience="owner", min_visits=1, max_visits=1, min_holders=1,
-                min_rows=1, baseline_alone=False, recipe_text=False,
-            ),
-            travel=TravelRule(1, 1.0),
-        )  # fmt: skip
+        )
 
     def another(self) -> VerifiedAgreement:
         """An agreement of the same parties, with another name."""
@@ -95,19 +78,10 @@ class LinkedParties:
         return verify(signed)
 
     def _table(self, owner: str) -> Resource:
-        return Resource(
-            name=f"{owner}-train",
-            owner=owner,
-            part="train",
-            rows=8,
-            row_bytes=8,
-            cell_rows=8,
-            total_bytes=64,
-            record_bytes=64,
-            schema={"fields": [{"name": "x", "dtype": "int64"}]},
-            content=Digest.of(b"content"),
-            key=Digest.of(b"key"),
-            rule=self.rule,
+        schema = {"fields": [{"name": "x", "dtype": "int64"}]}
+        eight = dict.fromkeys(("rows", "row_bytes", "cell_rows"), 8)
+        return make_resource(
+            owner, record_bytes=64, schema=schema, rule=self.rule, **eight
         )
 
     def offer(self, form: Any = FORM, **changes: Any) -> Sender:

@@ -97,7 +97,7 @@ class AttackSeen:
     """One attack and what became of it.
 
     Attributes:
-        name: One of ``hostile.TRIES``.
+        name: One of ``worlds.holders.TRIES``.
         holder: Who tried.
         visit: In which visit.
         reason: Stable name of the accelerator's refusal, empty while there is none.

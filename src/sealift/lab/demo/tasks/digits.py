@@ -20,8 +20,15 @@ from typing import Any, Final
 import numpy as np
 
 from sealift.data.schema.rows import Array
-from sealift.errors import UnavailableError, UsageError
-from sealift.lab.demo.tasks.task import ACCURACY, Metric, Schedule, Task, Words
+from sealift.errors import UnavailableError
+from sealift.lab.demo.tasks.task import (
+    ACCURACY,
+    Metric,
+    Schedule,
+    Task,
+    Words,
+    write_parts,
+)
 from sealift.lab.worlds.folder import OWNERS
 
 CLASSES_OF: Final[dict[str, tuple[int, ...]]] = {
@@ -77,34 +84,17 @@ def digits_parts() -> tuple[DigitsPart, ...]:
     return tuple(parts)
 
 
-def write_digits(folder: Path, *, suffix: str = ".npz") -> tuple[Path, ...]:
-    """Write the parts as their owners would have them, each in a folder of its own.
-
-    Args:
-        folder: Gets ``OWNER/train.npz``, ``OWNER/heldout.npz``, ``OWNER/schema.toml``.
-        suffix: ``.npz`` or ``.csv``.
-
-    Returns:
-        The paths of the tables, in the order of ``digits_parts``.
+def write_digits(folder: Path) -> None:
+    """Write the parts as their owners would have them.
 
     Raises:
         UnavailableError: without scikit-learn, or if the disk refuses.
     """
-    if suffix not in (".npz", ".csv"):
-        raise UsageError(f"digits are written as .npz or .csv, not {suffix!r}")
-    paths = []
-    try:
-        for part in digits_parts():
-            home = folder / part.owner
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "schema.toml").write_text(SCHEMA_TOML, encoding="utf-8")
-            paths.append(home / f"{part.part}{suffix}")
-            _write(paths[-1], part)
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot write under {folder}", why=error, code="disk"
-        ) from error
-    return tuple(paths)
+    parts = [
+        (each.owner, each.part, {"pixels": each.pixels, "label": each.label})
+        for each in digits_parts()
+    ]
+    write_parts(folder, SCHEMA_TOML, parts)
 
 
 def _load() -> tuple[Array, Array]:
@@ -128,16 +118,6 @@ def _images_of(owner: str, label: Array) -> list[Array]:
         images = np.flatnonzero(label == digit)
         stretches.append(np.array_split(images, len(owners))[owners.index(owner)])
     return stretches
-
-
-def _write(path: Path, part: DigitsPart) -> None:
-    if path.suffix == ".npz":
-        np.savez(path, pixels=part.pixels, label=part.label)
-        return
-    names = [f"pixels_{index}" for index in range(part.pixels.shape[1])]
-    table = np.column_stack([part.pixels, part.label])
-    header = ",".join([*names, "label"])
-    np.savetxt(path, table, fmt="%d", delimiter=",", header=header, comments="")
 
 
 ROW_BYTES: Final = 264

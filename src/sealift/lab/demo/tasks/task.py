@@ -6,10 +6,14 @@ summary and report read it and ask nothing about its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+
+from sealift.errors import UnavailableError
 
 ACCURACY: Final = "accuracy"  # every task measures it
 
@@ -134,3 +138,28 @@ class Task:
     def metric_names(self) -> tuple[str, ...]:
         """What the output rule lets out."""
         return ("loss", *(metric.name for metric in self.metrics))
+
+
+def write_parts(
+    folder: Path, schema: str, parts: Iterable[tuple[str, str, Mapping[str, Any]]]
+) -> None:
+    """Write tables as their owners would have them, each in a folder of its own.
+
+    Args:
+        folder: Gets ``OWNER/train.npz``, ``OWNER/heldout.npz``, ``OWNER/schema.toml``.
+        schema: Of all of them, as TOML.
+        parts: Owner, part and columns of each.
+
+    Raises:
+        UnavailableError: if the disk refuses.
+    """
+    try:
+        for owner, part, columns in parts:
+            home = folder / owner
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "schema.toml").write_text(schema, encoding="utf-8")
+            np.savez(home / f"{part}.npz", **columns)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot write under {folder}", why=error, code="disk"
+        ) from error

@@ -26,7 +26,15 @@ import numpy as np
 
 from sealift.data.schema.rows import Array
 from sealift.errors import UnavailableError
-from sealift.lab.demo.tasks.task import ACCURACY, Metric, Sample, Schedule, Task, Words
+from sealift.lab.demo.tasks.task import (
+    ACCURACY,
+    Metric,
+    Sample,
+    Schedule,
+    Task,
+    Words,
+    write_parts,
+)
 from sealift.lab.worlds.folder import OWNERS
 
 PACKAGES_OF: Final[dict[str, tuple[str, ...]]] = {
@@ -90,27 +98,14 @@ def source_parts(library: Path | None = None) -> tuple[SourcePart, ...]:
     return tuple(parts)
 
 
-def write_sources(folder: Path, *, library: Path | None = None) -> None:
-    """Write the parts as their owners would have them, each in a folder of its own.
-
-    Args:
-        folder: Gets ``OWNER/train.npz``, ``OWNER/heldout.npz``, ``OWNER/schema.toml``.
-        library: As for ``source_parts``.
+def write_sources(folder: Path) -> None:
+    """Write the parts as their owners would have them.
 
     Raises:
         UnavailableError: if the sources are not there, or the disk refuses.
     """
-    parts = source_parts(library)
-    try:
-        for part in parts:
-            home = folder / part.owner
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "schema.toml").write_text(SCHEMA_TOML, encoding="utf-8")
-            np.savez(home / f"{part.part}.npz", text=part.text)
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot write under {folder}", why=error, code="disk"
-        ) from error
+    parts = [(each.owner, each.part, {"text": each.text}) for each in source_parts()]
+    write_parts(folder, SCHEMA_TOML, parts)
 
 
 def _files_of(owner: str, folder: Path) -> list[Path]:
