@@ -209,11 +209,6 @@ class StreamOpener:
         self._finished = False
 
     @property
-    def next_index(self) -> int:
-        """Index of the record that is opened next."""
-        return self._index
-
-    @property
     def finished(self) -> bool:
         """Whether the final record was opened."""
         return self._finished

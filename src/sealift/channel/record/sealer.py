@@ -72,11 +72,6 @@ class StreamSealer:
         self._pending: tuple[bytes, int] | None = None
         self._ended = False
 
-    @property
-    def next_index(self) -> int:
-        """Index of the record that is sealed next."""
-        return self._index
-
     def seal(self, plaintext: Buffer, final: bool | None = None) -> bytes:
         """Seal the next record of a stream at rest: ciphertext and tag.
 

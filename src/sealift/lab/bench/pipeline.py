@@ -15,6 +15,7 @@ the openssl program: nothing else trusts them.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import ssl
 import subprocess
@@ -136,11 +137,12 @@ def receive_stream(
     make = make_quarantine or (lambda _: Quarantine(longest, DEFAULT_SLOTS))
     quarantine = make(header)
     try:
-        while not opener.finished:
+        for index in itertools.count():
+            if opener.finished:
+                break
             frame = transport.borrow(timeout_s)
             try:
-                slot = quarantine.slot(opener.next_index)
-                record = opener.open_frame_in(slot, frame)
+                record = opener.open_frame_in(quarantine.slot(index), frame)
             finally:
                 transport.give_back()
             sink(record)
