@@ -77,8 +77,6 @@ on_missing = "wait"
 checkpoint_every = 0
 """
 Words = list[str | Path]
-
-
 SILENCE_S: Final = 120.0
 ROWS: Final = 16384  # 64 MiB a visit
 VISITS: Final = 4
