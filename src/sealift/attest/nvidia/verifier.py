@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sealift.attest import collateral as anchors
+from sealift.attest import collateral
 from sealift.attest.check import Check, check, check_bound, check_collateral_age
 from sealift.attest.collateral import read_revocations
 from sealift.attest.evidence import Evidence
@@ -115,7 +115,7 @@ def _verify_path(
     path = verify_chain(
         chain[0],
         chain[1:],
-        tuple(anchors.NVIDIA_DEVICE_ROOTS.values()),
+        tuple(collateral.NVIDIA_DEVICE_ROOTS.values()),
         at_s=at_s,
         revocation_lists=known.lists,
     )
@@ -243,7 +243,7 @@ def open_rim(
     try:
         rim = read_rim(
             basis.collateral.item(PREFIX + wanted.id),
-            roots=tuple(anchors.NVIDIA_RIM_ROOTS.values()),
+            roots=tuple(collateral.NVIDIA_RIM_ROOTS.values()),
             at_s=basis.at_s,
             revocation_lists=revocations.lists,
         )

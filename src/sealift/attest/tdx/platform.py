@@ -11,12 +11,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from sealift.attest import binary as der
+from sealift.attest.binary import (
+    BOOLEAN,
+    INTEGER,
+    OCTET_STRING,
+    OID,
+    SEQUENCE,
+    read_number,
+    read_oid,
+    read_value,
+    read_values,
+)
 from sealift.attest.collateral import INTEL_SGX_ROOTS, Collateral
-from sealift.attest.tdx import tcb as tcbinfo
-from sealift.attest.tdx import tcb as tcblevel
 from sealift.attest.tdx.evidence import EnclaveReport, Quote, TdReport
-from sealift.attest.tdx.tcb import QeIdentity, TcbInfo, TcbLevel
+from sealift.attest.tdx.tcb import (
+    UNKNOWN,
+    QeIdentity,
+    TcbInfo,
+    TcbLevel,
+    converge,
+    find_module,
+    parse_qe_identity,
+    parse_tcb_info,
+    platform_level,
+    require_quoting_enclave,
+    split_list,
+    svn_level,
+)
 from sealift.crypto.certificate import Certificate, certificates_from_pem
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.hash import sha256
@@ -73,8 +94,8 @@ def parse_extension(raw: bytes) -> PlatformFacts:
     Raises:
         MalformedError: if a field is missing, doubled or of another kind.
     """
-    fields = _read_fields(der.read_value(raw, der.SEQUENCE), EXTENSION)
-    tcb = _read_fields(_content(fields, "2", der.SEQUENCE), f"{EXTENSION}.2")
+    fields = _read_fields(read_value(raw, SEQUENCE), EXTENSION)
+    tcb = _read_fields(_content(fields, "2", SEQUENCE), f"{EXTENSION}.2")
     components = tuple(_number(tcb, str(i + 1)) for i in range(TCB_COMPONENTS))
     if max(components) > 0xFF:
         raise MalformedError("a security version above 255", field="PCK")
@@ -93,11 +114,11 @@ def parse_extension(raw: bytes) -> PlatformFacts:
 def _read_fields(raw: bytes, prefix: str) -> Fields:
     """Pairs of OID and value, by what follows ``prefix`` in the OID."""
     found: Fields = {}
-    for tag, content in der.read_values(raw):
-        pair = der.read_values(content) if tag == der.SEQUENCE else []
-        if len(pair) != 2 or pair[0][0] != der.OID:
+    for tag, content in read_values(raw):
+        pair = read_values(content) if tag == SEQUENCE else []
+        if len(pair) != 2 or pair[0][0] != OID:
             raise MalformedError("not the fields of a PCK certificate")
-        name = der.read_oid(pair[0][1])
+        name = read_oid(pair[0][1])
         short = name.removeprefix(f"{prefix}.")
         if short == name or short in found:
             raise MalformedError("a foreign or doubled field", field=f"PCK {name}")
@@ -115,21 +136,21 @@ def _content(fields: Fields, name: str, tag: int) -> bytes:
 
 
 def _octets(fields: Fields, name: str, size: int) -> bytes:
-    content = _content(fields, name, der.OCTET_STRING)
+    content = _content(fields, name, OCTET_STRING)
     if len(content) != size:
         raise MalformedError(f"a field has not {size} bytes", field=f"PCK {name}")
     return content
 
 
 def _number(fields: Fields, name: str) -> int:
-    return der.read_number(_content(fields, name, der.INTEGER))
+    return read_number(_content(fields, name, INTEGER))
 
 
 def _smt(fields: Fields) -> bool | None:
     if "7" not in fields:
         return None
-    flags = _read_fields(_content(fields, "7", der.SEQUENCE), f"{EXTENSION}.7")
-    return _content(flags, "3", der.BOOLEAN) == b"\xff" if "3" in flags else None
+    flags = _read_fields(_content(fields, "7", SEQUENCE), f"{EXTENSION}.7")
+    return _content(flags, "3", BOOLEAN) == b"\xff" if "3" in flags else None
 
 
 T = TypeVar("T")
@@ -143,7 +164,7 @@ class QuoteVerdict:
 
     Attributes:
         platform: From the platform's certificate.
-        status: One of ``tcbinfo.STATUSES``, or ``tcblevel.UNKNOWN``.
+        status: One of ``tcb.STATUSES``, or ``UNKNOWN``.
         advisories: Of every part, sorted.
         evaluation: The lower tcbEvaluationDataNumber of the two lists.
         issued_s, due_s: When both lists hold, seconds since 1970.
@@ -182,12 +203,12 @@ def verify_quote(
             why=f"{tcb.kind} {tcb.fmspc.hex()}, needed {kind} {platform.fmspc.hex()}",
             code="collateral-foreign",
         )
-    tcblevel.require_quoting_enclave(identity, quote.qe)
+    require_quoting_enclave(identity, quote.qe)
     levels = _levels(quote, tcb, identity, platform)
-    whole, *parts = (each.status if each else tcblevel.UNKNOWN for each in levels)
+    whole, *parts = (each.status if each else UNKNOWN for each in levels)
     return QuoteVerdict(
         platform=platform,
-        status=tcblevel.converge(whole, parts),
+        status=converge(whole, parts),
         advisories=tuple(
             sorted({name for each in levels if each for name in each.advisories})
         ),
@@ -216,13 +237,13 @@ class Source:
     def tcb_info(self, platform: PlatformFacts) -> TcbInfo:
         """The verified TCB levels of a platform."""
         raw = self.item("tcb-info", platform.fmspc.hex())
-        return self._read(raw, "tcbInfo", "tcb-info-chain", tcbinfo.parse_tcb_info)
+        return self._read(raw, "tcbInfo", "tcb-info-chain", parse_tcb_info)
 
     def qe_identity(self) -> QeIdentity:
         """The verified identity of the quoting enclave."""
         raw = self.item("qe-identity")
         name, chain = "enclaveIdentity", "qe-identity-chain"
-        return self._read(raw, name, chain, tcbinfo.parse_qe_identity)
+        return self._read(raw, name, chain, parse_qe_identity)
 
     def verify_chain(
         self,
@@ -238,7 +259,7 @@ class Source:
     def _read(
         self, raw: bytes, name: str, chain: str, parse: Callable[[bytes], T]
     ) -> T:
-        parts = tcbinfo.split_list(raw)
+        parts = split_list(raw)
         if parts.name != name:
             raise MalformedError("a signed list of another kind", field=parts.name)
         signer, *others = certificates_from_pem(self.item(chain))
@@ -309,12 +330,12 @@ def _levels(
 ) -> list[TcbLevel | None]:
     """Of the platform, the quoting enclave, and a TDX module that has levels."""
     levels = [
-        tcblevel.platform_level(tcb, platform.components, platform.pcesvn, quote.body),
-        tcblevel.svn_level(identity.levels, quote.qe.svn),
+        platform_level(tcb, platform.components, platform.pcesvn, quote.body),
+        svn_level(identity.levels, quote.qe.svn),
     ]
     if isinstance(quote.body, EnclaveReport):
         return levels
-    module = tcblevel.find_module(tcb, quote.body)
+    module = find_module(tcb, quote.body)
     if module.name:
-        levels.append(tcblevel.svn_level(module.levels, quote.body.tee_tcb_svn[0]))
+        levels.append(svn_level(module.levels, quote.body.tee_tcb_svn[0]))
     return levels

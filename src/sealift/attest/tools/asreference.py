@@ -22,7 +22,6 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as nvidia
-from sealift.attest.nvidia import evidence as spdm
 from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import find_verifier
 from sealift.attest.reference import Basis, ReferenceValues, join
@@ -293,7 +292,7 @@ def _floor(report: Report, product: str) -> dict[str, int]:
 
 def _of_nvidia(raw: bytes, trusted: Trusted) -> ReferenceValues:
     body = nvidia.NvidiaBody.parse(raw)
-    report, leaf = spdm.parse_report(body.report), Certificate(body.certificates[0])
+    report, leaf = nvidia.parse_report(body.report), Certificate(body.certificates[0])
     switch = report.kind == "switch"
     return ReferenceValues(
         nvidia=NvidiaReferences(

@@ -21,7 +21,7 @@ from sealift.attest.snp.endorsement import (
     parse_certificates,
     parse_endorsement,
 )
-from sealift.attest.tdx import tcb as tcbinfo
+from sealift.attest.tdx import tcb
 from sealift.attest.tools.vendorfiles import decode_text, read_bytes, read_object
 from sealift.crypto.revocation import RevocationList, StatusAnswer
 from sealift.errors import MalformedError, UsageError
@@ -112,10 +112,10 @@ def to_items(raw: bytes, stem: str = "") -> dict[str, bytes]:
 def item_times(raw: bytes) -> ItemTimes:
     """What an item says about its own time; unverified."""
     with suppress(MalformedError):
-        parts = tcbinfo.split_list(raw)
-        parse: Callable[[bytes], tcbinfo.TcbInfo | tcbinfo.QeIdentity]
+        parts = tcb.split_list(raw)
+        parse: Callable[[bytes], tcb.TcbInfo | tcb.QeIdentity]
         named = parts.name == "tcbInfo"
-        parse = tcbinfo.parse_tcb_info if named else tcbinfo.parse_qe_identity
+        parse = tcb.parse_tcb_info if named else tcb.parse_qe_identity
         listed = parse(parts.signed)
         return ItemTimes(listed.issued_s, listed.due_s)
     with suppress(MalformedError):
@@ -164,11 +164,11 @@ def _read_json(raw: bytes, stem: str) -> dict[str, bytes]:
     if "rim" in plain:
         return _rim_answer(plain)
     if "tcbInfo" in plain:
-        info = tcbinfo.parse_tcb_info(tcbinfo.split_list(raw.strip()).signed)
+        info = tcb.parse_tcb_info(tcb.split_list(raw.strip()).signed)
         kind = info.kind.lower()
         return {f"{kind}/tcb-info/{info.fmspc.hex()}": raw.strip()}
     if "enclaveIdentity" in plain:
-        made = tcbinfo.parse_qe_identity(tcbinfo.split_list(raw.strip()).signed)
+        made = tcb.parse_qe_identity(tcb.split_list(raw.strip()).signed)
         kind = "tdx" if made.kind.startswith("TD") else "sgx"
         return {f"{kind}/qe-identity": raw.strip()}
     return {}

@@ -20,8 +20,6 @@ from sealift.attest import composite
 from sealift.attest.collateral import MAX_BUNDLE_BYTES
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia import evidence as nvidia
-from sealift.attest.nvidia.evidence import chip_of
-from sealift.attest.nvidia.evidence import parse_report as parse_device
 from sealift.attest.nvidia.verifier import wanted_rims
 from sealift.attest.snp import evidence as snp
 from sealift.attest.snp.evidence import parse_report, parse_tcb
@@ -153,8 +151,8 @@ def _ask_amd(raw: bytes, services: Services) -> tuple[Wanted, ...]:
 
 def _ask_nvidia(raw: bytes, services: Services) -> tuple[Wanted, ...]:
     body = nvidia.NvidiaBody.parse(raw)
-    chip = chip_of(Certificate(body.certificates[0]))
-    needed = wanted_rims(parse_device(body.report), chip)
+    chip = nvidia.chip_of(Certificate(body.certificates[0]))
+    needed = wanted_rims(nvidia.parse_report(body.report), chip)
     return tuple(Wanted(f"{services.nvidia}/v1/rim/{each.id}") for each in needed)
 
 
