@@ -20,7 +20,7 @@ from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest
 from sealift.train.loop.trainer import JointTraining
 from sealift.train.worker.executor import Workshop
-from sealift.train.worker.modulelog import ModuleLog
+from sealift.train.worker.process import ModuleLog
 from tests.sim.inside import demand
 from tests.unit.train.joints import cargo
 from tests.unit.train.recipes import PLAIN, SETTINGS

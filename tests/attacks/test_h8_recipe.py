@@ -33,10 +33,9 @@ from sealift.train.loop.faults import Fault
 from sealift.train.loop.measured import Measured, let_out
 from sealift.train.loop.trainer import JointTraining
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.worker.answers import Answers
-from sealift.train.worker.area import Area
 from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES, Workshop
-from sealift.train.worker.taskprocess import WorkshopLimits
+from sealift.train.worker.memory import Area
+from sealift.train.worker.taskprocess import Answers, WorkshopLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.hostile_recipe import (
     ATTACKS_REFUSED,

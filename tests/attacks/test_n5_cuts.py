@@ -16,7 +16,7 @@ from sealift.data.schedule.visits import BufferChoice
 from sealift.errors import PolicyError, UnavailableError
 from sealift.release.agreement import Resource
 from sealift.release.receipt import SignedReceipt
-from sealift.train.job.jobshapes import JobShapes
+from sealift.train.job.runningjob import JobShapes
 from sealift.travel.holder.jobs import Attendance
 from sealift.travel.holder.visit import (
     SERVED_NAME,

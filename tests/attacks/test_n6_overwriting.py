@@ -21,8 +21,8 @@ from sealift.serve.hosted import HostedModel, HostLimits
 from sealift.train.loop.tasks import Given
 from sealift.train.loop.trainer import JointTraining
 from sealift.train.worker import taskprocess
-from sealift.train.worker.area import Area
 from sealift.train.worker.executor import Workshop
+from sealift.train.worker.memory import Area
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.settings import TrainingSettings
 from tests.sim.served import FORM, rows

@@ -17,10 +17,10 @@ from sealift.errors import JobError, MalformedError
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, SliceTask, TaskModel
 from sealift.train.loop.trainer import JointTraining
-from sealift.train.worker.answers import Answers
-from sealift.train.worker.area import Area
 from sealift.train.worker.executor import Workshop
+from sealift.train.worker.memory import Area
 from sealift.train.worker.messages import Done, DoneModel, Handed, size_of
+from sealift.train.worker.taskprocess import Answers
 from sealift.travel.settings import TrainingSettings
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 from tests.sim.inside import look

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sealift.train.sandbox import limits
+from sealift.train.sandbox import kernel as limits
 from tests.sim.inside import demand, look
 
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_ACCESS_TIME = 1, 2, 4, 1024

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.loop.statedigest import Settled
-from sealift.train.loop.states import TrainingState
+from sealift.train.loop.states import Settled, TrainingState
 from sealift.train.loop.tasks import SliceTask
 from sealift.train.loop.tensors import parse_tensors
 from sealift.train.loop.trainer import JOINT, JointTraining

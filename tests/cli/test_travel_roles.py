@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sealift.cli.traintravel import ACCELERATOR, ORCHESTRATOR, TravelRoles
-from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import RoleEvent
 
 
 class House:

@@ -17,7 +17,7 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.card import read_card
 from sealift.lab.worlds.folder import World
 from sealift.release.vault.vault import Vault
-from sealift.train.loop.streams import enter_stream
+from sealift.train.loop.training import enter_stream
 from tests.sim.jobrun import JobRun, Running, cargo_words, job_run, key_words
 from tests.sim.jobworld import (
     RECIPE,

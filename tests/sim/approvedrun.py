@@ -15,11 +15,11 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.session.endpoint import Endpoint
-from sealift.train.loop.statedigest import state_digest
+from sealift.train.loop.states import state_digest
 from sealift.train.loop.tensors import TensorBytes
 from sealift.train.output.approval import Approval, ApprovedShare, approval_name
 from sealift.train.output.approving import ApprovalRequest, approve, read_request
-from sealift.train.output.handout import Handout
+from sealift.train.output.handout import Handout, prove_instance
 from sealift.train.output.handover import open_output, read_model_manifest
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
@@ -27,7 +27,6 @@ from sealift.train.output.manifest import (
     SignedManifest,
     sign_manifest,
 )
-from sealift.train.output.receipts import prove_instance
 
 MODEL = {"a": TensorBytes("U8", (4,), memoryview(b"abcd"))}
 APPROVERS = ("ada", "bern")

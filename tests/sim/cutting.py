@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sealift.cli.main import main
 from sealift.data.schedule.visits import Group, Stop, VisitTerms
 from sealift.release.agreement import Resource
-from sealift.train.job.jobshapes import JobShapes
+from sealift.train.job.runningjob import JobShapes
 from sealift.travel.accelerator.visits import HostedVisits
 from sealift.travel.orchestrator import job as orchestrator
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import sealift
 from sealift.lab.worlds.folder import Home, World
-from sealift.train.job.eventlines import RoleEvent, RoleResult, parse_line
+from sealift.train.job.roleprocesses import RoleEvent, RoleResult, parse_line
 
 WAIT_S = 300.0
 SOURCE = str(Path(sealift.__file__).parent.parent)

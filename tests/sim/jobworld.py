@@ -28,7 +28,7 @@ from sealift.release.agreement.signed import (
 )
 from sealift.release.vault.vault import Vault
 from sealift.train.job.settings import read_job
-from sealift.train.plans.local import LocalRun, SealedRows, train_local
+from sealift.train.plans.local import LocalRun, SealedTables, train_local
 from tests.sim.inplace import InPlace
 from tests.sim.runfolder import made_once
 
@@ -183,6 +183,6 @@ def train_here(world: World) -> LocalRun:
             cards[name] = read_card(home.sealed / f"{name}.resource.json")
             reader = SealedFileReader(home.sealed / f"{name}.sealed", keys[name])
             readers[name] = stack.enter_context(closing(reader))
-        rows = SealedRows(agreement, readers, cards, keys)
+        rows = SealedTables(agreement, readers, cards, keys)
         workplace = InPlace(files, agreement.code.entry)
         return train_local(agreement, job.settings, workplace, read_rows=rows)

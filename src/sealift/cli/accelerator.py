@@ -30,11 +30,10 @@ from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.checkpoint.checkpoints import StateFolder
 from sealift.train.job.accelerator import Accelerator
-from sealift.train.job.enrolling import enrol_where_missing
-from sealift.train.job.jobshapes import JobShapes
-from sealift.train.job.restarts import MOST, Restarts
-from sealift.train.job.statekeeping import StateKeeping
-from sealift.train.sandbox import limits
+from sealift.train.job.jobcheckpoints import StateKeeping
+from sealift.train.job.keyring import enrol_where_missing
+from sealift.train.job.runningjob import MOST, JobShapes, Restarts
+from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import Workshop
 from sealift.travel.peers import accelerator_names
 from sealift.travel.visit.memory import (

@@ -26,16 +26,14 @@ from sealift.release.log.entries import Entry
 from sealift.release.log.heads import find_head, log_owner
 from sealift.release.log.verify import LogReport, read_entries, read_head, verify_log
 from sealift.release.visible import visible
-from sealift.train.output.levelproof import (
-    ShownRelease,
-    head_of,
-    prove_releases,
-)
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
     RunManifest,
+    ShownRelease,
     SignedManifest,
+    head_of,
+    prove_releases,
     verify_manifest,
 )
 

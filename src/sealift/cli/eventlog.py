@@ -11,7 +11,7 @@ from typing import TextIO
 from sealift.errors import UnavailableError
 from sealift.events import Event, Sink
 from sealift.release.visible import visible
-from sealift.train.job.eventlines import EventLines
+from sealift.train.job.roleprocesses import EventLines
 
 
 def add_events_argument(parser: argparse.ArgumentParser) -> None:

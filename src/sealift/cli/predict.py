@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     """Judge, ask, write; the exit code."""
     from sealift.cli.predictfiles import read_columns, require_writable
     from sealift.serve.client import connect
-    from sealift.serve.columns import pack_question
+    from sealift.serve.mailbox import pack_question
 
     if args.steps and not args.stream:
         raise UsageError("--steps is for generations", fix="Say --stream as well")

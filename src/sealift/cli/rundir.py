@@ -33,7 +33,7 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import make_folder, read_whole, write_whole
-from sealift.train.loop.totals import STATISTICS_NAME, totals_file
+from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
 from sealift.train.output.manifest import (
     MANIFEST_NAME,
     RunManifest,

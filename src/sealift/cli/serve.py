@@ -27,7 +27,7 @@ from sealift.serve.server import Server, find_subject
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.server import Relay
 from sealift.train.job.settings import parse_address
-from sealift.train.sandbox import limits
+from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import Workshop
 from sealift.travel.peers import accelerator_names, registry_of
 

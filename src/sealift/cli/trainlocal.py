@@ -32,9 +32,9 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import read_secret_line
 from sealift.train.job.settings import JobTable
-from sealift.train.loop.totals import STATISTICS_NAME, totals_file
-from sealift.train.plans.local import LocalRun, SealedRows, train_local
-from sealift.train.sandbox import limits
+from sealift.train.loop.statistics import STATISTICS_NAME, totals_file
+from sealift.train.plans.local import LocalRun, SealedTables, train_local
+from sealift.train.sandbox import kernel as limits
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
 
@@ -148,7 +148,7 @@ def _open(
     agreement: VerifiedAgreement,
     keys: dict[str, SecretKey],
     stack: ExitStack,
-) -> SealedRows:
+) -> SealedTables:
     readers: dict[str, SealedFileReader] = {}
     cards: dict[str, ResourceCard] = {}
     for name, key in keys.items():
@@ -156,7 +156,7 @@ def _open(
         cards[name] = read_card(folder / f"{name}{CARD_SUFFIX}")
         reader = SealedFileReader(folder / f"{name}{SEALED_SUFFIX}", key)
         readers[name] = stack.enter_context(closing(reader))
-    return SealedRows(agreement.agreement, readers, cards, keys)
+    return SealedTables(agreement.agreement, readers, cards, keys)
 
 
 def _find(name: str, folders: list[Path]) -> Path:

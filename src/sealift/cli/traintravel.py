@@ -22,8 +22,7 @@ from sealift.errors import JobError, PeerError, UsageError
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.visible import visible
-from sealift.train.job.eventlines import RoleEvent, RoleResult
-from sealift.train.job.roleprocesses import Ended, Household
+from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses, RoleResult
 from sealift.train.job.settings import JobTable
 from sealift.train.sandbox.confine import Confinement
 from sealift.travel.peers import say_role
@@ -158,7 +157,7 @@ class TravelRoles:
 
     def __init__(
         self,
-        house: Household,
+        house: RoleProcesses,
         args: argparse.Namespace,
         *,
         restarts: int,
@@ -236,7 +235,7 @@ def train_travelling(
     _require_keys(args)
     lines = TrainLines(agreement.agreement, job, watch=args.watch, stream=sys.stderr)
     result: Mapping[str, Any] = {}
-    with Household(Path.cwd()) as house:
+    with RoleProcesses(Path.cwd()) as house:
         on_second_signal(house.kill)
         restarts = MAX_RESTARTS if job.run.rejoin_s else 0
         roles = TravelRoles(house, args, restarts=restarts, say=lines.say)
@@ -269,7 +268,7 @@ def _require_keys(args: argparse.Namespace) -> None:
         )
 
 
-def _is_over(house: Household, told: Ended) -> bool:
+def _is_over(house: RoleProcesses, told: Ended) -> bool:
     """Whether the job has ended well; raises what the role that failed said."""
     if told.process == ACCELERATOR:
         if not house.ends_within(ORCHESTRATOR, GRACE_S):

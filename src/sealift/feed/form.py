@@ -2,7 +2,8 @@
 
 Fixed before anything crosses, and said by both ends, so that no length, shape or name
 comes from the other one. Fields stand in the form's order, little-endian, row-major, each
-at a multiple of 64 bytes; gaps and end are zero bytes.
+at a multiple of 64 bytes; gaps and end are zero bytes. All calls of an end use the same
+memory for a batch, so there is one at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -165,3 +167,23 @@ def _aligned(nbytes: int) -> int:
 
 def _bad(why: str) -> UsageError:
     return UsageError("this is no form of a batch", why=why, code="bad-batch-form")
+
+
+class OneCall:
+    """Entered around every call; a second one meanwhile is refused, and harms nothing.
+
+    It is not made to wait: what feeds a link would wait for itself, if it sent, too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(
+                "this end of the link is in the midst of another call",
+                code="link-in-use",
+            )
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()

@@ -30,6 +30,7 @@ from sealift.feed.form import (
     LAST_WORD,
     BatchField,
     BatchForm,
+    OneCall,
     Spec,
     batch_differs,
     form_of,
@@ -43,7 +44,6 @@ from sealift.feed.handover import (
     take_over,
 )
 from sealift.feed.ondevice import ReceivingDevice, open_device
-from sealift.feed.onecall import OneCall
 from sealift.feed.terms import (
     File,
     device_endpoint,

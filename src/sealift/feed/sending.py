@@ -30,6 +30,7 @@ from sealift.errors import PeerError
 from sealift.feed.form import (
     BatchField,
     BatchForm,
+    OneCall,
     Spec,
     batch_differs,
     form_of,
@@ -44,7 +45,6 @@ from sealift.feed.handover import (
     handshake_with,
     offer_memory,
 )
-from sealift.feed.onecall import OneCall
 from sealift.feed.terms import (
     FeedDoor,
     File,

@@ -39,13 +39,15 @@ from sealift.serve.clientpolicy import (
     require_model,
     what_was_seen,
 )
-from sealift.serve.columns import (
+from sealift.serve.mailbox import (
     Arrays,
+    Mailbox,
     PackedQuestion,
+    Withdrawal,
     pack_question,
+    unexpected,
     unpack_answer,
 )
-from sealift.serve.mailbox import Mailbox, Withdrawal, unexpected
 from sealift.serve.packets import (
     VERSION,
     Answered,

@@ -1,9 +1,11 @@
 """The served model seen from its parent: a sandboxed worker that stays, and is not believed.
 
 One thing at a time is asked of it. Questions go into memory that it can only read,
-answers are copied out before they are looked at, rounded and checked. A worker that
-fails in its recipe goes on; one that dies, garbles or takes too long is replaced, with
-the model opened anew. ``close`` ends it, and overwrites what it was given.
+answers are copied out before they are looked at. What leaves of them are the form's
+fields, rounded, and nothing else (rule H8): shapes follow from the number of rows asked,
+numbers must be finite and within their bounds. A worker that fails in its recipe goes
+on; one that dies, garbles or takes too long is replaced, with the model opened anew.
+``close`` ends it, and overwrites what it was given.
 """
 
 from __future__ import annotations
@@ -17,30 +19,62 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from sealift.channel.record.quarantine import scrub
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
+from sealift.data.schema.rows import demand_rows, numpy_dtype
 from sealift.errors import JobError, MalformedError, PeerError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Buffer
-from sealift.serve.letout import let_out_rows
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.output.modelform import Fields, ModelForm
-from sealift.train.worker.area import Area
 from sealift.train.worker.executor import Workshop
+from sealift.train.worker.memory import Area
 from sealift.train.worker.messages import (
     MAX_ANSWER_BYTES,
+    TIMED_OUT,
     GoOn,
     Importing,
     ServeAnswer,
     ServeOrder,
     ServeStep,
     from_bytes,
+    read_framed,
     to_bytes,
+    write_framed,
 )
-from sealift.train.worker.process import WorkerProcess
-from sealift.train.worker.taskprocess import FAREWELL_S, Equipment, garbled, killed
-from sealift.train.worker.text import TextTap
-from sealift.train.worker.wire import TIMED_OUT, read_framed, write_framed
+from sealift.train.worker.process import TextTap, WorkerProcess
+from sealift.train.worker.taskprocess import FAREWELL_S, TaskEquipment, garbled, killed
+
+
+def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:
+    """Round in place, and demand that every row fits the form.
+
+    Args:
+        rows: Whole rows of ``fields.schema``.
+        fields: Of the model's form.
+
+    Raises:
+        JobError: code ``answer-refused``; names the field and the rule, no value.
+    """
+    schema = fields.schema
+    table = np.frombuffer(rows, dtype=np.uint8).reshape(-1, schema.row_bytes)
+    for field, offset in zip(schema.fields, schema.offsets, strict=True):
+        if field.name in fields.digits:
+            column = table[:, offset : offset + field.size_bytes]
+            numbers = column.view(numpy_dtype(field))
+            np.round(numbers, fields.digits[field.name], out=numbers)
+    try:
+        demand_rows(rows, schema)
+    except MalformedError as error:
+        raise JobError(
+            "the model's answer does not fit its form",
+            why=f"{error.field}: {error.why}",
+            code="answer-refused",
+        ) from None
+    return rows
+
 
 LOAD_S: Final = 120.0
 MAX_RESTARTS: Final = 20
@@ -213,7 +247,7 @@ class _Terms:
     area_bytes: int
     limits: HostLimits
 
-    def order(self, equipment: Equipment, model: SharedBuffer) -> ServeOrder:
+    def order(self, equipment: TaskEquipment, model: SharedBuffer) -> ServeOrder:
         return ServeOrder(
             entry=equipment.entry,
             bundle=equipment.bundle.length,

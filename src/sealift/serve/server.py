@@ -37,8 +37,7 @@ from sealift.serve.tally import Tally
 from sealift.session.endpoint import Endpoint, PeerPolicy, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, accept
-from sealift.train.job.enrolling import enrol_where_missing
-from sealift.train.job.keyring import Keyring
+from sealift.train.job.keyring import Keyring, enrol_where_missing
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
 from sealift.train.job.settings import ServingTable
 from sealift.train.output.modelform import ModelForm, choose_model, form_of

@@ -17,7 +17,7 @@ from sealift.lab.bench.traveltable import (
     share,
     whole_cargo,
 )
-from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import RoleEvent
 
 MIB = 1 << 20
 

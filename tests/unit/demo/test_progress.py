@@ -6,7 +6,7 @@ from typing import Any
 
 from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds.holders import REPLAY
-from sealift.train.job.eventlines import RoleEvent, RoleResult, parse_line
+from sealift.train.job.roleprocesses import RoleEvent, RoleResult, parse_line
 
 
 def told(kind: str, t_s: float = 1.0, process: str = "orchestrator", **fields: Any):

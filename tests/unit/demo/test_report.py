@@ -21,7 +21,7 @@ from sealift.lab.demo.words import level_words
 from sealift.lab.demo.world import ONE_BUFFER, Travel
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import REPLAY
-from sealift.train.loop.totals import Statistic
+from sealift.train.loop.statistics import Statistic
 from tests.sim.browser import CHROMIUM
 
 

@@ -16,8 +16,8 @@ from sealift.channel.link.keys import LinkKeys
 from sealift.crypto.keys import TOKEN
 from sealift.errors import MalformedError, PeerError, RefusedError, UsageError
 from sealift.feed import handover, receiving, sending
+from sealift.feed.form import OneCall
 from sealift.feed.handover import Connection
-from sealift.feed.onecall import OneCall
 from sealift.feed.receiving import Receiver
 from sealift.feed.sending import Sender
 from tests.sim.linked import LinkedParties, Other, linked

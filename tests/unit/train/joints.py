@@ -12,7 +12,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.data.schema.document import schema_from_plain
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Resource
-from sealift.train.loop.trainer import Cargo, JointTraining
+from sealift.train.loop.trainer import JointTraining, SliceRows
 from sealift.travel.settings import TrainingSettings
 from tests.sim.inplace import InPlace
 from tests.unit.train.recipes import PLAIN, SETTINGS, rows
@@ -44,16 +44,16 @@ def resource(owner: str, count: int, part: Part = "train") -> Resource:
 
 def cargo(
     owner: str, count: int = 32, *, part: Part = "train", epoch: int = 0
-) -> Cargo:
+) -> SliceRows:
     """Rows that the owner's name decides."""
     found = rows(count, seed=len(owner))
     return cargo_of(resource(owner, count, part), found, epoch=epoch)
 
 
-def cargo_of(of: Resource, found: Tensor, *, epoch: int = 0) -> Cargo:
+def cargo_of(of: Resource, found: Tensor, *, epoch: int = 0) -> SliceRows:
     shared = SharedBuffer.of(found.contiguous().numpy().tobytes())
     weakref.finalize(shared, shared._file.close)
-    return Cargo(of, epoch, 0, len(found), shared)
+    return SliceRows(of, epoch, 0, len(found), shared)
 
 
 def in_place(text: str = PLAIN) -> InPlace:

@@ -8,7 +8,7 @@ from torch import Tensor
 from sealift.data.schema.document import parse_schema
 from sealift.data.schema.schema import Schema
 from sealift.train.loop.recipe import Recipe
-from sealift.train.loop.synthetic import synthetic_rows
+from sealift.train.loop.rehearsal import synthetic_rows
 from sealift.train.loop.training import Rows
 from sealift.travel.settings import TrainingSettings
 

@@ -11,8 +11,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest
 from sealift.release.log.entries import LogEntry, SignedTreeHead, TreeHead
-from sealift.train.output.levelproof import head_of, prove_releases
-from sealift.train.output.manifest import RunManifest
+from sealift.train.output.manifest import RunManifest, head_of, prove_releases
 
 LEVEL = "development (rehearsing attested-host)"
 INSTANCE = SigningKey.generate().public_key

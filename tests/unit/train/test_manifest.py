@@ -14,13 +14,13 @@ from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import Endpoint
+from sealift.train.output.handout import prove_instance
 from sealift.train.output.manifest import (
     RunManifest,
     SignedManifest,
     sign_manifest,
     verify_manifest,
 )
-from sealift.train.output.receipts import prove_instance
 
 CONSORTIUM = make_consortium()
 

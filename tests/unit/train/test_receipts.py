@@ -12,7 +12,7 @@ from sealift.ids import Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.receipt import appraise_instance
 from sealift.session.endpoint import Endpoint
-from sealift.train.output.receipts import prove_instance
+from sealift.train.output.handout import prove_instance
 
 
 def endpoint(consortium: Consortium, role: Role = Role.ACCELERATOR) -> Endpoint:

@@ -11,9 +11,16 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.lab.worlds.consortium import OUTPUT
 from sealift.release.agreement import OutputRule, Resource
-from sealift.train.loop.statistics import add_sums, check_sums, sum_numbers
+from sealift.train.loop.statistics import (
+    MAX_TOLD,
+    Statistic,
+    add_sums,
+    check_sums,
+    check_totals,
+    let_out_totals,
+    sum_numbers,
+)
 from sealift.train.loop.tensors import TensorBytes, pack_tensors
-from sealift.train.loop.totals import MAX_TOLD, Statistic, check_totals, let_out_totals
 from tests.unit.train.joints import resource
 
 RULE = replace(

@@ -10,7 +10,7 @@ import torch
 from sealift.data.schema.rows import demand_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
-from sealift.train.loop.statedigest import state_digest
+from sealift.train.loop.states import state_digest
 from sealift.train.loop.tasks import SliceId
 from sealift.train.loop.tensors import TensorBytes
 from sealift.train.loop.torchstate import tensor_bytes

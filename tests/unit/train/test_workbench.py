@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from sealift.errors import JobError, MalformedError, SealiftError
-from sealift.train.job.workbench import Workbench
+from sealift.train.job.runningjob import Workbench
 from sealift.train.loop.faults import bad_row
 from sealift.travel.accelerator.setup import LoadedCargo
 from tests.unit.train.joints import resource

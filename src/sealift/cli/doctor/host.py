@@ -31,7 +31,7 @@ if part == "namespaces":
 elif part == "landlock":
     sys.exit(0 if landlock.version() > 0 else 1)
 else:
-    from sealift.train.sandbox.limits import forbid_new_privileges
+    from sealift.train.sandbox.kernel import forbid_new_privileges
     forbid_new_privileges()
     seccomp.install(os.getpid())
 """

@@ -17,7 +17,7 @@ from sealift.lab.attacks.stage import (
     train,
 )
 from sealift.lab.worlds.visits import ROW_BYTES
-from sealift.train.job.jobshapes import JobShapes
+from sealift.train.job.runningjob import JobShapes
 from sealift.travel.holder.visit import SERVED_NAME, ServedVisits, check_lease
 
 _CHOICE: Final = BufferChoice(1 << 20, "as the job began")

@@ -39,7 +39,7 @@ from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry
 from sealift.session.relay.server import Relay
 from sealift.session.session import Session, connect
-from sealift.train.job.enrolling import enrol_where_missing
+from sealift.train.job.keyring import enrol_where_missing
 from sealift.train.job.leasekeeping import LeaseKeeper
 from sealift.travel.holder.broker import Brokerage
 from sealift.travel.holder.standing import LeaseWatch

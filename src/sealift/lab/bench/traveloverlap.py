@@ -32,10 +32,8 @@ import numpy as np
 from sealift.errors import JobError
 from sealift.lab.bench.report import BenchReport, Row
 from sealift.lab.bench.traveltable import Span, exposed_share, idle_share
-from sealift.train.job.eventlines import RoleEvent
-from sealift.train.job.roleprocesses import Ended, Household
-from sealift.train.loop.statedigest import Settled
-from sealift.train.loop.states import TrainingState
+from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses
+from sealift.train.loop.states import Settled, TrainingState
 
 OWNERS: Final = ("north", "east")
 PARTS: Final = ("train", "heldout")
@@ -126,7 +124,7 @@ def measure_digest(model_bytes: int) -> Row:
 def _run(world: OverlapWorld, buffers: int, repeat: int) -> Overlap:
     roles = world.roles(world.job(buffers, repeat))
     told: list[RoleEvent] = []
-    with Household(world.path) as house:
+    with RoleProcesses(world.path) as house:
         house.start("orchestrator", "sealift", roles.pop("orchestrator"))
         for each in house.listen(SILENCE_S):
             if isinstance(each, RoleEvent) and each.process == "orchestrator":

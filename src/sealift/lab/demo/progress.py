@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import RoleEvent
 
 PHASES: Final = (
     "offer", "handshake", "load", "check", "wait", "train", "scrub", "receipt",

@@ -31,8 +31,7 @@ from sealift.lab.worlds.folder import OWNERS, World
 from sealift.release.broker.standing import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
 from sealift.release.log.verify import read_entries
-from sealift.train.job.eventlines import RoleEvent
-from sealift.train.job.roleprocesses import Ended, Household
+from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses
 from sealift.travel.visit.state import Clock
 
 HEARTBEAT_S: Final = 5.0  # the guest is emulated: a quote takes it 0.1 s and more
@@ -235,7 +234,7 @@ def run_second_act(
     )
 
 
-def _hear_out(house: Household, watched: Watched) -> None:
+def _hear_out(house: RoleProcesses, watched: Watched) -> None:
     """Whoever would still send rows is heard."""
     with suppress(PeerError):  # silence
         for told in house.listen(QUIET_S):

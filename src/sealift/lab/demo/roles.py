@@ -16,8 +16,13 @@ from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds import holders
 from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
 from sealift.release.agreement.signed import load_verified
-from sealift.train.job.eventlines import RoleEvent, RoleResult
-from sealift.train.job.roleprocesses import Ended, Household, Told
+from sealift.train.job.roleprocesses import (
+    Ended,
+    RoleEvent,
+    RoleProcesses,
+    RoleResult,
+    Told,
+)
 from sealift.train.job.settings import read_job
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
@@ -101,7 +106,7 @@ def run_local(world: World) -> Run:
 @contextmanager
 def started(
     world: World, behaviour: Mapping[str, str], agent: str
-) -> Iterator[tuple[Household, Iterator[Told]]]:
+) -> Iterator[tuple[RoleProcesses, Iterator[Told]]]:
     """All roles of a job, started one after another, and what they tell.
 
     Args:
@@ -117,15 +122,15 @@ def started(
 
 
 @contextmanager
-def _household(world: World) -> Iterator[Household]:
+def _household(world: World) -> Iterator[RoleProcesses]:
     """Every process ends with this one, however that ends."""
-    with Household(world.path, followed()) as house:
+    with RoleProcesses(world.path, followed()) as house:
         on_second_signal(house.kill)
         yield house
 
 
 def _told(
-    house: Household, world: World, behaviour: Mapping[str, str], agent: str
+    house: RoleProcesses, world: World, behaviour: Mapping[str, str], agent: str
 ) -> Iterator[Told]:
     for each in house.listen(SILENCE_S):
         if isinstance(each, RoleEvent) and each.kind == "orchestrator.listening":
@@ -138,7 +143,7 @@ def _told(
 
 
 def _start_accelerator(
-    house: Household, world: World, dial: list[str], agent: str
+    house: RoleProcesses, world: World, dial: list[str], agent: str
 ) -> None:
     """The first of those who dial, since torch takes its time."""
     words = ["accelerator", world.job, *_key(world.home(HOST)), *dial]
@@ -148,7 +153,11 @@ def _start_accelerator(
 
 
 def _start_owner(
-    house: Household, world: World, owner: str, dial: list[str], behaviour: str | None
+    house: RoleProcesses,
+    world: World,
+    owner: str,
+    dial: list[str],
+    behaviour: str | None,
 ) -> None:
     home = world.home(owner)
     words = [world.job, *_key(home), "--vault", home.vault, "--log", home.log, *dial]

@@ -25,7 +25,7 @@ from sealift.lab.demo.tasks.task import Sample, Task
 from sealift.lab.demo.views import View
 from sealift.lab.demo.world import Travel, make_world, second_act
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
-from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import RoleEvent
 from sealift.travel.visit.state import Clock
 
 

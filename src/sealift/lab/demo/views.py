@@ -19,7 +19,7 @@ from sealift.lab.demo.progress import Progress, VisitSeen
 from sealift.lab.demo.tasks.task import Metric, Task
 from sealift.lab.demo.words import ATTACK_IN_WORDS, say_banner, say_bytes, say_loudly
 from sealift.lab.worlds.folder import OWNERS
-from sealift.train.job.eventlines import RoleEvent
+from sealift.train.job.roleprocesses import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots
 COLOUR_OF: Final = dict(zip(OWNERS, ("cyan", "magenta", "yellow"), strict=True))

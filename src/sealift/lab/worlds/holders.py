@@ -20,7 +20,7 @@ from sealift.events import emit
 from sealift.ids import Buffer
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Incoming, Session
-from sealift.train.job.eventlines import EventLines
+from sealift.train.job.roleprocesses import EventLines
 from sealift.travel.holder.visit import Provisioning
 from sealift.travel.visit.lease import (
     Lease,

@@ -34,7 +34,7 @@ from sealift.lab.worlds.consortium import Consortium
 from sealift.release.agreement import Purpose, Resource
 from sealift.release.receipt import SignedReceipt
 from sealift.session.session import Session, accept, connect
-from sealift.train.output.receipts import ReceiptWriter, prove_instance
+from sealift.train.output.handout import ReceiptWriter, prove_instance
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import (
     GroupResult,

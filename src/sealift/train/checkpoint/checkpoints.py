@@ -2,6 +2,7 @@
 
 A checkpoint that a broker could not be reached for is missed; training goes on, and the
 one before still counts. A disk that is full ends the run, with the one before intact.
+Beside the states of its models a checkpoint keeps how far the job has come.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, PolicyError, UnavailableError, unreadable
@@ -29,6 +31,7 @@ from sealift.train.checkpoint.file import (
     read_checkpoint,
     write_checkpoint,
 )
+from sealift.travel.accelerator.rules import RulesProgress
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -234,3 +237,82 @@ class Checkpoints(Generic[P]):
             seal_s=written_s - began_s,
             record_s=time.monotonic() - written_s,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutPart:
+    """Numbers measured on one slice of held-out rows, as the output rule lets them out."""
+
+    first_row: int
+    rows: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The latest held-out numbers.
+
+    Attributes:
+        epoch: After which they were measured; -1 before the first.
+        parts: By resource.
+    """
+
+    epoch: int = -1
+    parts: dict[str, tuple[HeldOutPart, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """A job between two groups of its plan.
+
+    Attributes:
+        buffer_bytes: Largest cargo of one visit; the plan depends on it.
+        rules: What the accelerator has counted.
+        measured: Held-out numbers.
+        resumed: How often the job went on from a checkpoint.
+    """
+
+    buffer_bytes: int
+    rules: RulesProgress
+    measured: HeldOut
+    resumed: int = 0
+
+
+class JobCheckpoints(Protocol):
+    """Where an accelerator keeps what another one goes on from (``checkpoints``)."""
+
+    def restore(self) -> Checkpoint[JobProgress] | None:
+        """The latest checkpoint that counts, or None at a job's beginning."""
+        ...
+
+    def note(
+        self,
+        position: int,
+        progress: JobProgress,
+        snapshot: Callable[[], Mapping[str, bytes]],
+    ) -> None:
+        """A group was worked on; seals a checkpoint when it is time for one."""
+        ...
+
+    def finish(self) -> None:
+        """The result is where it belongs: nobody needs a checkpoint any more."""
+        ...
+
+
+class NoCheckpoints:
+    """Keeps nothing: a job that is cut off begins again."""
+
+    def restore(self) -> Checkpoint[JobProgress] | None:
+        """None."""
+        return None
+
+    def note(
+        self,
+        position: int,
+        progress: JobProgress,
+        snapshot: Callable[[], Mapping[str, bytes]],
+    ) -> None:
+        """Nothing."""
+
+    def finish(self) -> None:
+        """Nothing."""

@@ -27,17 +27,20 @@ from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.train.checkpoint.progress import JobCheckpoints, NoCheckpoints
-from sealift.train.job.jobshapes import JobShapes
+from sealift.train.checkpoint.checkpoints import JobCheckpoints, NoCheckpoints
 from sealift.train.job.keyring import Keyring
 from sealift.train.job.leasekeeping import LeaseKeeper, owners_leases
-from sealift.train.job.openjob import OpenJob
-from sealift.train.job.restarts import Restarts
-from sealift.train.job.workbench import Workbench, check_cargo_rows, columns_of
+from sealift.train.job.runningjob import (
+    JobShapes,
+    Restarts,
+    RunningJob,
+    Workbench,
+    check_cargo_rows,
+    columns_of,
+)
 from sealift.train.loop.faults import RecipeError
 from sealift.train.output.faultnote import hidden_fault, seal_fault
-from sealift.train.output.handout import Handout
-from sealift.train.output.receipts import ReceiptWriter, prove_instance
+from sealift.train.output.handout import Handout, ReceiptWriter, prove_instance
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.taskprocess import WorkshopLimits
 from sealift.travel.accelerator.meeting import Meeting
@@ -192,7 +195,7 @@ class Accelerator:
                 hosting.drop(owner, error)
 
     def _work(
-        self, job: OpenJob, control: Session, hosting: HostedVisits, orders: Orders
+        self, job: RunningJob, control: Session, hosting: HostedVisits, orders: Orders
     ) -> FinishJob:
         while not isinstance(turn := orders.next_turn(), FinishJob):
             if not isinstance(turn, WorkVisits):
@@ -275,7 +278,7 @@ class Accelerator:
                 verified=given_up.verified,
             )
 
-    def _open(self, start: StartJob, leases: LeaseKeeper) -> OpenJob:
+    def _open(self, start: StartJob, leases: LeaseKeeper) -> RunningJob:
         """What can be refused at home is refused before any key is asked for."""
         settings = decode(JobSettings, start.settings)
         agreement = self._agreement.agreement
@@ -288,7 +291,7 @@ class Accelerator:
         bench = Workbench(agreement, self._workshop, settings)
         keyring = self._keyring
         keyring.collect(settings.run.brokers_s, held=leases.begin)
-        job = OpenJob(
+        job = RunningJob(
             name=start.job,
             settings=settings,
             level=self._proof.level,
@@ -315,7 +318,7 @@ class Accelerator:
             sandbox=sandbox,
         )
 
-    def _host(self, job: OpenJob, control: Session, orders: Orders) -> HostedVisits:
+    def _host(self, job: RunningJob, control: Session, orders: Orders) -> HostedVisits:
         settings, heads = job.settings, job.keyring.heads
         meet = Meeting(
             self._relay, self._endpoint, self._agreement, self._clock, heard=self._hear
@@ -359,7 +362,7 @@ class Accelerator:
         )
 
     def _do(
-        self, job: OpenJob, control: Session, cargo: Sequence[LoadedCargo]
+        self, job: RunningJob, control: Session, cargo: Sequence[LoadedCargo]
     ) -> GroupResult:
         """Work on a group; rows were seen, so where it failed is no news for others."""
         agreement = self._agreement.agreement

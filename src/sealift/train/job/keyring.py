@@ -1,13 +1,20 @@
-"""The data keys that owners' brokers release to this process, and what shows it."""
+"""The data keys that owners' brokers release to this process, and what shows it.
+
+Before all else this host is enrolled with the owners whose word the agreement asks for.
+An attestation key is tied to its TPM by each owner's own broker (rule C10: nobody takes
+another's word for it). It happens once for a host and an owner, and is kept.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit
+from sealift.ids import Role
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import LEFT
 from sealift.release.client.broker import (
@@ -15,13 +22,15 @@ from sealift.release.client.broker import (
     collect_release,
     request_head,
 )
+from sealift.release.client.enrolment import EnrollingHost, enrol
 from sealift.release.client.statements import hear_statements
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
+from sealift.session.session import connect
 from sealift.travel.accelerator.setup import ReleasedResource
-from sealift.travel.peers import meet_broker
+from sealift.travel.peers import expect_broker, meet_broker, relay_name
 from sealift.travel.visit.state import Clock
 
 PAUSE_S: Final = 0.1
@@ -139,3 +148,39 @@ class Keyring:
                 self.released[resource.name] = ReleasedResource(resource, key)
                 emit(self._sink, "release.collected", resource=resource.name)
             return request_head(session)  # covers every release of this session
+
+
+def enrol_where_missing(
+    relay: RelayClient,
+    endpoint: Endpoint,
+    agreement: VerifiedAgreement,
+    *,
+    wait_s: float,
+    sink: Sink,
+) -> None:
+    """Ask every enroller that this host has no enrolment of.
+
+    Args:
+        relay: The connection to it.
+        endpoint: With the attester, or with one that needs no enrolment.
+        agreement: Verified; its references name the enrollers.
+        wait_s: How long each broker may take to appear.
+        sink: Where events go.
+
+    Raises:
+        PeerError: if a broker is not there.
+        PolicyError: if one refuses this host.
+    """
+    host: object = endpoint.attester
+    if not isinstance(host, EnrollingHost):
+        return
+    known = {each.enroller for each in host.enrolments()}
+    enrollers = agreement.agreement.references.enrollers
+    for party in agreement.agreement.parties:
+        if party.sign in enrollers and party.sign not in known:
+            circuit = relay.open(relay_name(Role.BROKER, party.name), wait_s=wait_s)
+            policy = expect_broker(agreement, party.name)
+            stranger = replace(endpoint, attester=None)
+            with connect(circuit, stranger, policy) as session:
+                enrol(session, host, party.sign)
+            emit(sink, "host.enrolled", owner=party.name)

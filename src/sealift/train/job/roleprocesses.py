@@ -1,13 +1,17 @@
-"""The demo's processes: started, listened to, and ended, all of them, within 10 s.
+"""A run's roles as processes: started, listened to, and ended, all of them, within 10 s.
 
 Every role is a real process with a key of its own; they meet over TCP on loopback. Each
-child leads its own process group, so that Ctrl-C reaches the demo alone and the demo
-ends its children in order. Should the demo itself be killed, the children lose their
-relay and the pipe they print into, and end by themselves.
+child leads its own process group, so that Ctrl-C reaches their parent alone, and it ends
+its children in order. Should it be killed itself, the children lose their relay and the
+pipe they print into, and end by themselves.
+
+A role prints events, one JSON object per line, written and read here. What is no event
+is kept as a result: the orchestrator's last line is its summary.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
@@ -17,9 +21,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Final
+from typing import IO, Any, Final, TextIO
 
 from sealift.errors import (
     JobError,
@@ -30,7 +35,70 @@ from sealift.errors import (
     UnavailableError,
     UsageError,
 )
-from sealift.train.job.eventlines import RoleEvent, RoleResult, parse_line
+from sealift.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEvent:
+    """One event of one process.
+
+    Attributes:
+        process: Which process told it, such as ``holder-north``.
+        t_s: Monotonic seconds of this machine.
+        kind: Dotted name.
+        fields: Everything else.
+    """
+
+    process: str
+    t_s: float
+    kind: str
+    fields: Mapping[str, Any]
+
+    def text(self, name: str) -> str:
+        """A field as text, empty without it."""
+        return str(self.fields.get(name, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class RoleResult:
+    """A process's result: the JSON object on stdout that is no event."""
+
+    process: str
+    content: Mapping[str, Any]
+
+
+def parse_line(process: str, line: str) -> RoleEvent | RoleResult | None:
+    """What a line of stdout is; None for anything that is not a JSON object."""
+    try:
+        plain = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(plain, dict):
+        return None
+    if "kind" not in plain or "t_s" not in plain:
+        return RoleResult(process, plain)
+    kind, t_s = str(plain.pop("kind")), float(plain.pop("t_s"))
+    return RoleEvent(process, t_s, kind, plain)
+
+
+class EventLines:
+    """A sink that writes one JSON line per event, at once.
+
+    Args:
+        stream: Where to; stdout, or a file.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Write seconds on the monotonic clock, kind and fields."""
+        line = {"t_s": round(time.monotonic(), 6), "kind": event.kind, **event.fields}
+        with self._lock:
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
+
 
 STOP_S: Final = 6.0  # then SIGKILL; a role needs far less to scrub and leave
 KEPT_LINES: Final = 20
@@ -106,7 +174,7 @@ class Child:
                 self._errors.append(line.strip())
 
 
-class Household:
+class RoleProcesses:
     """All processes of one run.
 
     Args:
@@ -214,7 +282,7 @@ class Household:
         for child in self.children.values():
             child.process.kill()
 
-    def __enter__(self) -> Household:
+    def __enter__(self) -> RoleProcesses:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -1,6 +1,7 @@
 """Run a recipe on synthetic rows of a schema: what ``sealift try`` does.
 
-Needs no agreement, no key and no row of anybody. The loop is the one of a real run.
+Needs no agreement, no key and no row of anybody: the rows come from the schema alone and
+mean nothing. The loop is the one of a real run.
 """
 
 from __future__ import annotations
@@ -12,14 +13,45 @@ import torch
 from torch import Tensor
 
 from sealift.data.schema.rows import demand_rows
-from sealift.data.schema.schema import Schema
+from sealift.data.schema.schema import Field, Schema
 from sealift.train.loop.recipe import Recipe
-from sealift.train.loop.sums import sum_table
-from sealift.train.loop.synthetic import synthetic_rows
 from sealift.train.loop.tasks import SliceId
+from sealift.train.loop.taskwork import sum_table
 from sealift.train.loop.torchstate import as_tensors
-from sealift.train.loop.training import Rows, Training
+from sealift.train.loop.training import Rows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings
+
+DEFAULT_SPAN = 3.0  # floats without bounds lie within +-3, as standardised values do
+
+
+def synthetic_rows(schema: Schema, rows: int, *, seed: int) -> Tensor:
+    """Random rows within the schema's bounds: ``uint8`` (rows, row_bytes)."""
+    buffer = torch.zeros((rows, schema.row_bytes), dtype=torch.uint8)
+    for each, offset in zip(schema.fields, schema.offsets, strict=True):
+        generator = torch.Generator()
+        generator.manual_seed(stream_seed(seed, "synthetic", each.name))
+        column = _column(each, rows, generator).contiguous()
+        raw = column.view(torch.uint8).reshape(rows, each.size_bytes)
+        buffer[:, offset : offset + each.size_bytes] = raw
+    return buffer
+
+
+def _column(field: Field, rows: int, generator: torch.Generator) -> Tensor:
+    shape = (rows, field.elements)
+    dtype: torch.dtype = getattr(torch, field.dtype)
+    low, high = field.bounds
+    if field.element.kind == "float":
+        least = -DEFAULT_SPAN if low is None else low
+        most = max(DEFAULT_SPAN, least + 1) if high is None else high
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return (least + uniform * (most - least)).to(dtype).clamp(least, most)
+    if field.element.kind == "bool":
+        return torch.randint(0, 2, shape, generator=generator).to(torch.bool)
+    lowest = 0 if low is None else int(low)
+    highest = min(127, int(field.element.highest)) if high is None else int(high)
+    highest = max(lowest, highest)
+    return torch.randint(lowest, highest + 1, shape, generator=generator).to(dtype)
+
 
 SCOPE = "synthetic"
 

@@ -1,14 +1,22 @@
-"""Sums of ``prepare`` outside the recipe's process: checked and added without torch."""
+"""Sums of ``prepare`` outside the recipe's process: checked, added, let out. No torch.
+
+What leaves are totals over everybody's rows, or nothing. A total may leave when the
+agreement names it and when it is made of enough rows of enough owners, each owner's
+table in it as a whole and once. Whatever covers less stays inside, and so does all that
+was built on it. Pure.
+"""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from sealift.codec import MAX_INTEGER
-from sealift.errors import MalformedError
+from sealift.codec import MAX_INTEGER, encode
+from sealift.errors import JobError, MalformedError
+from sealift.release.agreement import OutputRule, Resource
 from sealift.train.loop.tensors import TensorBytes, pack_tensors, parse_tensors
 
 MAX_SUMS: Final = 65_536
@@ -75,3 +83,117 @@ def _checked(number: float) -> float:
     if not math.isfinite(number):
         raise MalformedError("a sum is no number", code="bad-tensors")
     return number
+
+
+STATISTICS_NAME: Final = "statistics.json"
+MAX_TOLD: Final = 16_384  # numbers that fit the signed manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """One total as it leaves.
+
+    Attributes:
+        shape: Its sizes; none for a single number.
+        values: Row by row, rounded as the output rule says.
+    """
+
+    shape: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        fits = min(self.shape, default=1) > 0
+        if not fits or math.prod(self.shape) != len(self.values):
+            raise MalformedError("numbers that do not fill their shape", field="shape")
+
+    def nested(self) -> Any:
+        """The numbers in lists of lists, for ``statistics.json``."""
+        return _nest(list(self.values), self.shape)
+
+
+def totals_file(statistics: Mapping[str, Statistic], rows: Mapping[str, int]) -> bytes:
+    """``statistics.json``: rows by owner, and every total in lists of lists."""
+    found = {name: each.nested() for name, each in statistics.items()}
+    return encode({"rows": dict(rows), "statistics": found})
+
+
+def check_totals(
+    rule: OutputRule, resources: Sequence[Resource], rows: Mapping[str, int]
+) -> None:
+    """May totals leave, or be built on?
+
+    Args:
+        rule: From the agreement.
+        resources: All of the agreement.
+        rows: Distinct rows that are in the sums, by resource.
+
+    Raises:
+        JobError: code ``statistics-withheld``, with the rule that is not met.
+    """
+    training = [each for each in resources if each.part == "train"]
+    why = _partial(training, rows) or _too_few(rule, training, rows)
+    if why:
+        raise _withheld(why)
+
+
+def let_out_totals(blob: bytes, rule: OutputRule) -> dict[str, Statistic]:
+    """The totals that the agreement names, rounded; ``check_totals`` comes first.
+
+    Raises:
+        JobError: code ``statistics-withheld``, if they are too many numbers.
+        MalformedError: if the blob holds no sums.
+    """
+    sums = check_sums(blob) if blob else {}
+    named = {name: each for name, each in sums.items() if name in rule.statistics}
+    count = sum(each.elements for each in named.values())
+    if count > MAX_TOLD:
+        raise _withheld(f"they are {count} numbers, {MAX_TOLD} are the most")
+    return {
+        name: Statistic(
+            each.shape,
+            tuple(float(round(value, rule.digits)) for value in sum_numbers(each)),
+        )
+        for name, each in sorted(named.items())
+    }
+
+
+def _partial(training: Sequence[Resource], rows: Mapping[str, int]) -> str:
+    """Two totals that differ by a slice would tell the slice."""
+    for each in training:
+        found = rows.get(each.name, 0)
+        if found not in (0, each.rows):
+            return f"{found} of {each.rows} rows of {each.name} are in them"
+    return ""
+
+
+def _too_few(
+    rule: OutputRule, training: Sequence[Resource], rows: Mapping[str, int]
+) -> str:
+    of_owner: dict[str, int] = {}
+    for each in training:
+        of_owner[each.owner] = of_owner.get(each.owner, 0) + rows.get(each.name, 0)
+    total, owners = sum(of_owner.values()), sum(1 for n in of_owner.values() if n)
+    for owner, found in of_owner.items():
+        if found < rule.min_owner_rows:
+            return f"{found} rows of {owner} of at least {rule.min_owner_rows}"
+    if owners < rule.min_holders:
+        return f"{owners} owners of at least {rule.min_holders}"
+    if total < rule.statistics_rows:
+        return f"{total} rows of at least {rule.statistics_rows}"
+    return ""
+
+
+def _nest(values: list[float], shape: tuple[int, ...]) -> Any:
+    if not shape:
+        return values[0]
+    step = len(values) // shape[0] if shape[0] else 0
+    parts = [values[at * step : (at + 1) * step] for at in range(shape[0])]
+    return [_nest(part, shape[1:]) for part in parts] if shape[1:] else values
+
+
+def _withheld(why: str) -> JobError:
+    return JobError(
+        "sums over the rows do not leave the accelerator",
+        why=why,
+        code="statistics-withheld",
+    )

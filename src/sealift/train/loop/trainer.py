@@ -18,8 +18,7 @@ from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.measured import ALONE, Measured
-from sealift.train.loop.statedigest import Settled, state_digest
-from sealift.train.loop.states import JointState, TrainingState
+from sealift.train.loop.states import JointState, Settled, TrainingState, state_digest
 from sealift.train.loop.statistics import add_sums
 from sealift.train.loop.tasks import (
     Given,
@@ -42,7 +41,7 @@ JOINT = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Cargo:
+class SliceRows:
     """Rows to work on, wherever they came from.
 
     Attributes:
@@ -105,7 +104,7 @@ class JointTraining:
         self._settle(dict.fromkeys((JOINT, *self._owners), state))
 
     def work(
-        self, cargo: Sequence[Cargo], purpose: Purpose = "train"
+        self, cargo: Sequence[SliceRows], purpose: Purpose = "train"
     ) -> dict[str, Measured]:
         """Work on the slices of one group; what was measured, by resource.
 
@@ -188,7 +187,7 @@ class JointTraining:
     def _verify_sums(self) -> None:
         self._settled_sums.verify(TrainingState(0, self._statistics, b""))
 
-    def _prepare(self, cargo: Sequence[Cargo]) -> dict[str, Measured]:
+    def _prepare(self, cargo: Sequence[SliceRows]) -> dict[str, Measured]:
         self._verify_sums()
         done = self._do(self._task("prepare", (), cargo), self._given(cargo))
         before = [self._statistics] if self._statistics else []
@@ -198,7 +197,7 @@ class JointTraining:
             raise unfit("other-sums") from None
         return {each.resource.name: Measured(each.count) for each in cargo}
 
-    def _train(self, cargo: Sequence[Cargo]) -> dict[str, Measured]:
+    def _train(self, cargo: Sequence[SliceRows]) -> dict[str, Measured]:
         owners = [
             owner
             for owner in self._owners
@@ -216,7 +215,7 @@ class JointTraining:
         found = self._loss(rows, models[0].windows, done.models[0].sums, len(cargo) > 1)
         return {each.resource.name: found for each in cargo}
 
-    def _evaluate(self, cargo: Sequence[Cargo]) -> dict[str, Measured]:
+    def _evaluate(self, cargo: Sequence[SliceRows]) -> dict[str, Measured]:
         names = (JOINT, *self._owners)
         models = (TaskModel(tuple(range(len(cargo))), begun=True),) * len(names)
         task = self._task("heldout", models, cargo)
@@ -231,7 +230,7 @@ class JointTraining:
             found[each.resource.name] = Measured(each.count, metrics)
         return found
 
-    def _model_for(self, name: str, cargo: Sequence[Cargo]) -> TaskModel:
+    def _model_for(self, name: str, cargo: Sequence[SliceRows]) -> TaskModel:
         parts = [
             place
             for place, each in enumerate(cargo)
@@ -255,11 +254,11 @@ class JointTraining:
         return Measured(rows, loss, tuple(means), lengths, shared=shared)
 
     def _task(
-        self, work: Work, models: tuple[TaskModel, ...], cargo: Sequence[Cargo] = ()
+        self, work: Work, models: tuple[TaskModel, ...], cargo: Sequence[SliceRows] = ()
     ) -> SliceTask:
         return SliceTask(work, self._settings, models, tuple(map(_part, cargo)))
 
-    def _given(self, cargo: Sequence[Cargo], names: Sequence[str] = ()) -> Given:
+    def _given(self, cargo: Sequence[SliceRows], names: Sequence[str] = ()) -> Given:
         return Given(
             rows=[each.rows for each in cargo],
             states=[self._states[name] for name in names],
@@ -337,7 +336,7 @@ def mean_over_rows(
     return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
-def _part(cargo: Cargo) -> TaskPart:
+def _part(cargo: SliceRows) -> TaskPart:
     resource = cargo.resource
     place = SliceId(cargo.epoch, resource.name, cargo.first_row)
     return TaskPart(place, cargo.count, resource.row_bytes, resource.schema)

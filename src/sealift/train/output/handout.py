@@ -1,31 +1,40 @@
-"""What the accelerator hands out: visit results, and at the end manifest and model.
+"""What the accelerator hands out: visit results and receipts, manifest and model.
 
 Everything passes the agreement's output rule here, whatever the orchestrator asks for
-(rule H8). A model that may not leave ends the job with the rule that forbids it.
+(rule H8). A model that may not leave ends the job with the rule that forbids it. A
+receipt is one visit's account in the form that the holder keeps (rule M4).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sealift import __version__
+from sealift.attest.evidence import Evidence
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.keys import SecretKey
-from sealift.errors import SealiftError
+from sealift.crypto.sign import SigningKey
+from sealift.errors import SealiftError, UsageError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.log.entries import SignedTreeHead
+from sealift.release.receipt import (
+    Receipt,
+    SignedReceipt,
+    appraise_instance,
+    instance_bound,
+    sign_receipt,
+)
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
-from sealift.train.checkpoint.progress import Measured, MeasuredPart
-from sealift.train.loop.totals import Statistic, check_totals, let_out_totals
+from sealift.train.checkpoint.checkpoints import HeldOut, HeldOutPart
+from sealift.train.loop.statistics import Statistic, check_totals, let_out_totals
 from sealift.train.loop.trainer import JointTraining, mean_over_rows
 from sealift.train.output.approval import ModelName, split_output_key
 from sealift.train.output.manifest import RunManifest, sign_manifest
-from sealift.train.output.receipts import InstanceProof
 from sealift.train.output.sealing import (
     MODEL_NAME,
     OutputInfo,
@@ -34,8 +43,9 @@ from sealift.train.output.sealing import (
     split_output,
     wrap_output_key,
 )
-from sealift.train.plans.coverage import Coverage
+from sealift.train.plans.plan import Coverage
 from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import VisitAccount
 from sealift.travel.settings import TravelSettings
 from sealift.travel.visit.messages import (
     Failed,
@@ -45,6 +55,85 @@ from sealift.travel.visit.messages import (
     VisitEnded,
     send_message,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceProof:
+    """Evidence that binds an instance key, and the level that it proves."""
+
+    evidence: Evidence
+    level: str
+
+
+def prove_instance(endpoint: Endpoint, agreement: VerifiedAgreement) -> InstanceProof:
+    """Collect the evidence that receipts and manifests carry, and appraise it ourselves.
+
+    So they name the level that their readers will find, whatever the agreement prefers.
+
+    Raises:
+        UsageError: if the endpoint has no attester.
+        RefusedError: if the agreement does not accept what it proves.
+    """
+    if endpoint.attester is None:
+        raise UsageError("an accelerator without attester signs no receipts")
+    instance = endpoint.instance.public_key
+    evidence = endpoint.attester.collect(instance_bound(instance, agreement.digest))
+    return InstanceProof(
+        evidence, appraise_instance(evidence, instance, agreement).standing
+    )
+
+
+class ReceiptWriter:
+    """Writes and signs receipts for one accelerator instance.
+
+    Args:
+        instance: Our instance key.
+        proof: Binds it.
+        heads: Heads of every log that released a key to us.
+        travel: How the job travels.
+        sandbox: What keeps the recipe in.
+    """
+
+    def __init__(
+        self,
+        instance: SigningKey,
+        proof: InstanceProof,
+        heads: Callable[[], tuple[SignedTreeHead, ...]],
+        travel: TravelSettings,
+        sandbox: str,
+    ) -> None:
+        self._instance = instance
+        self._proof = proof
+        self._heads = heads
+        self._travel = travel
+        self._sandbox = sandbox
+
+    def __call__(self, account: VisitAccount) -> SignedReceipt:
+        """The signed receipt of one visit."""
+        lease = account.lease
+        receipt = Receipt(
+            visit=lease.visit,
+            job=lease.job,
+            agreement=lease.agreement,
+            holder=lease.holder,
+            resource=lease.resource,
+            purpose=lease.purpose,
+            content=lease.content,
+            first_row=lease.first_row,
+            rows=lease.shape[0],
+            cargo_bytes=lease.cargo_bytes,
+            sealed_bytes=account.loaded.sealed_bytes,
+            phases_s=dict(account.phases_s),
+            buffers=self._travel.buffers,
+            mixed=self._travel.mixed,
+            sandbox=self._sandbox,
+            level=self._proof.level,
+            instance=self._instance.public_key,
+            evidence=self._proof.evidence,
+            scrub=account.scrubbed,
+            heads=self._heads(),
+        )
+        return sign_receipt(receipt, self._instance)
 
 
 class Handout:
@@ -102,18 +191,18 @@ class Handout:
             return replace(ended, metrics={}, curve=())
         return ended
 
-    def measured(self) -> Measured:
+    def measured(self) -> HeldOut:
         """The latest held-out numbers, for a checkpoint."""
         parts = {
             resource: tuple(
-                MeasuredPart(first, rows, dict(metrics))
+                HeldOutPart(first, rows, dict(metrics))
                 for first, (rows, metrics) in sorted(slices.items())
             )
             for resource, slices in self._heldout.items()
         }
-        return Measured(self._epoch, parts)
+        return HeldOut(self._epoch, parts)
 
-    def restore(self, measured: Measured, resumed: int) -> None:
+    def restore(self, measured: HeldOut, resumed: int) -> None:
         """Go on from a checkpoint's numbers."""
         self.resumed = resumed
         self._epoch = measured.epoch

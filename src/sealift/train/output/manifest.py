@@ -4,23 +4,27 @@ It names the level that was proved (never a better one), the plan, what kept one
 rows from the next, and which sandbox the recipe ran in. The orchestrator passes it on
 and signs nothing. It carries the evidence that binds the signing key, so that the
 model's owner can check it without having met the accelerator.
+
+Afterwards an owner's log shows what its broker released to that instance, on which
+evidence and at which level: it must say the same as the manifest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 from sealift.attest.evidence import Evidence
 from sealift.codec import decode, encode
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
-from sealift.errors import PolicyError
+from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.log.entries import SignedTreeHead
+from sealift.release.log.entries import Entry, LogEntry, SignedTreeHead
 from sealift.release.receipt import appraise_instance, require_agreed_cargo
-from sealift.train.loop.totals import Statistic
+from sealift.train.loop.statistics import Statistic
 from sealift.train.plans.plan import SignedPlan
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -108,3 +112,78 @@ def verify_manifest(signed: SignedManifest, verified: VerifiedAgreement) -> RunM
             code="manifest-level",
         )
     return manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRelease:
+    """What one owner's log says of a run.
+
+    Attributes:
+        log: The key that signs it.
+        resources: What its broker released to the instance.
+        evidence: Digests of the evidence that it was released on.
+    """
+
+    log: PublicKey
+    resources: tuple[str, ...]
+    evidence: tuple[Digest, ...]
+
+
+def head_of(manifest: RunManifest, log: PublicKey) -> SignedTreeHead:
+    """The head of a log that the accelerator was shown, from a verified manifest.
+
+    Raises:
+        IntegrityError: ``other-log``: that log released nothing to this run.
+    """
+    for head in manifest.heads:
+        if head.log == log:
+            return head
+    raise IntegrityError(
+        "the manifest shows no head of this log",
+        why="its broker released no key to this run",
+        fix="Give the log of an owner whose rows the run read",
+        code="other-log",
+    )
+
+
+def prove_releases(
+    manifest: RunManifest, log: PublicKey, entries: Iterable[Entry]
+) -> ShownRelease:
+    """Compare a verified log with a verified manifest.
+
+    Args:
+        manifest: Verified.
+        log: The key that signs the log.
+        entries: All of its entries, the log verified against ``head_of``.
+
+    Raises:
+        PolicyError: ``other-level``: a key went to this instance at another level.
+        IntegrityError: ``no-release``: none went to it at all.
+    """
+    releases = [each for each in entries if _went_to(each, manifest)]
+    if not releases:
+        raise IntegrityError(
+            "the log shows no release to the instance that signed the manifest",
+            code="no-release",
+        )
+    for each in releases:
+        if each.level != manifest.level:
+            raise PolicyError(
+                f"{each.subject} was released at another level than the manifest's",
+                why=f"{each.level}; the manifest says {manifest.level}",
+                code="other-level",
+            )
+    return ShownRelease(
+        log=log,
+        resources=tuple(each.resource for each in releases),
+        evidence=tuple(dict.fromkeys(e.evidence for e in releases if e.evidence)),
+    )
+
+
+def _went_to(entry: Entry, manifest: RunManifest) -> TypeGuard[LogEntry]:
+    return (
+        isinstance(entry, LogEntry)
+        and entry.kind == "release"
+        and entry.instance == manifest.instance
+        and entry.agreement == manifest.agreement
+    )

@@ -30,16 +30,16 @@ from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
 from sealift.train.loop.measured import Measured, let_out
+from sealift.train.loop.statistics import Statistic, check_totals, let_out_totals
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.tensors import pack_tensors
-from sealift.train.loop.totals import Statistic, check_totals, let_out_totals
 from sealift.train.loop.trainer import (
-    Cargo,
     JointTraining,
+    SliceRows,
     joint_training,
     mean_over_rows,
 )
-from sealift.train.plans.coverage import Coverage
+from sealift.train.plans.plan import Coverage
 from sealift.travel.settings import JobSettings
 
 MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
@@ -186,7 +186,7 @@ def _require_no_approval(agreement: Agreement) -> None:
         )
 
 
-class SealedRows:
+class SealedTables:
     """Reads rows from sealed files with their keys, after checking the commitments.
 
     Args:
@@ -250,7 +250,7 @@ def _work(
 ) -> dict[str, Measured]:
     with ExitStack() as stack:
         cargo = [
-            Cargo(
+            SliceRows(
                 agreement.resource(stop.resource),
                 stop.epoch,
                 stop.first_row,

@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 from sealift.attest.level import Level
 from sealift.errors import UnavailableError
-from sealift.train.sandbox import landlock, limits, namespaces, seccomp
+from sealift.train.sandbox import kernel as limits
+from sealift.train.sandbox import landlock, namespaces, seccomp
 from sealift.train.sandbox.inventory import (
     DESCRIPTORS,
     DEVICES,

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from sealift.train.sandbox.inventory import DEVICES, MACHINE_FACTS, SCRATCH
-from sealift.train.sandbox.kernel import call, mount, system_call
-from sealift.train.sandbox.limits import SCRATCH_BYTES
+from sealift.train.sandbox.kernel import SCRATCH_BYTES, call, mount, system_call
 
 _NEW_MOUNTS = 0x00020000
 _NEW_UTS = 0x04000000

@@ -11,11 +11,12 @@ import signal
 import socket
 import sys
 
-from sealift.train.sandbox import limits, namespaces
+from sealift.train.sandbox import kernel as limits
+from sealift.train.sandbox import namespaces
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from sealift.train.sandbox.places import readable
-from sealift.train.worker.exits import NO_NAMESPACES
+from sealift.train.worker.messages import NO_NAMESPACES
 
 
 def main() -> int:

@@ -25,13 +25,11 @@ from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
 from sealift.train.loop.tensors import TensorBytes, pack_tensors
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
-from sealift.train.worker.exits import NO_NAMESPACES
-from sealift.train.worker.messages import Waiting, from_bytes
-from sealift.train.worker.modulelog import ModuleLog
-from sealift.train.worker.process import START_S, read_packet
+from sealift.train.worker.messages import NO_NAMESPACES, Waiting, from_bytes
+from sealift.train.worker.process import START_S, ModuleLog, read_packet
 from sealift.train.worker.taskprocess import (
     FAREWELL_S,
-    Equipment,
+    TaskEquipment,
     TaskProcess,
     WorkshopLimits,
     killed,
@@ -85,7 +83,7 @@ class Workshop:
         bundle = SharedBuffer.of(pack_bundle(files))
         self._measured = Digest.of(bytes(bundle.view))
         self.limits = limits
-        self._equipment = Equipment(
+        self._equipment = TaskEquipment(
             files, entry, bundle, ModuleLog(files, measure), text, clock
         )
         self._wanted = wanted
@@ -130,7 +128,7 @@ class Workshop:
                 self._task = None
 
     @contextmanager
-    def lend(self) -> Iterator[tuple[socket.socket, Equipment]]:
+    def lend(self) -> Iterator[tuple[socket.socket, TaskEquipment]]:
         """The zygote and the equipment, for a worker that stays; no task meanwhile.
 
         Raises:

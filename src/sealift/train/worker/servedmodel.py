@@ -24,7 +24,7 @@ from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain
 from sealift.train.sandbox.inventory import TALK
-from sealift.train.worker.mappings import (
+from sealift.train.worker.memory import (
     map_area,
     map_copy,
     map_shared,
@@ -38,9 +38,10 @@ from sealift.train.worker.messages import (
     ServeOrder,
     ServeStep,
     from_bytes,
+    read_framed,
     to_bytes,
+    write_framed,
 )
-from sealift.train.worker.wire import read_framed, write_framed
 
 _END = object()
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import JobError, PeerError, SealiftError
-from sealift.train.job.eventlines import RoleResult
-from sealift.train.job.roleprocesses import Ended, Household
+from sealift.train.job.roleprocesses import Ended, RoleProcesses, RoleResult
 
 
 def failure(folder: Path, module: str, arguments: list[str]) -> SealiftError:
-    with Household(folder) as house:
+    with RoleProcesses(folder) as house:
         house.start("role", module, arguments)
         with pytest.raises(SealiftError) as caught:
             house.require_success("role")
@@ -33,7 +32,7 @@ def test_other_last_words_are_quoted(tmp_path: Path) -> None:
 
 
 def test_results_are_told_and_the_end_as_well(tmp_path: Path) -> None:
-    with Household(tmp_path) as house:
+    with RoleProcesses(tmp_path) as house:
         house.start("role", "sealift", ["attacks", "--help"])
         told = list(_until_end(house))
         house.require_success("role")
@@ -41,19 +40,19 @@ def test_results_are_told_and_the_end_as_well(tmp_path: Path) -> None:
 
 
 def test_silence_is_an_error(tmp_path: Path) -> None:
-    with Household(tmp_path) as house, pytest.raises(PeerError):
+    with RoleProcesses(tmp_path) as house, pytest.raises(PeerError):
         next(house.listen(0.01))
 
 
 def test_no_process_is_left(tmp_path: Path) -> None:
-    with Household(tmp_path) as house:
+    with RoleProcesses(tmp_path) as house:
         house.start("server", "http.server", ["0", "--bind", "127.0.0.1"])
         process = house.children["server"].process
         assert process.poll() is None
     assert process.returncode is not None
 
 
-def _until_end(house: Household) -> list[object]:
+def _until_end(house: RoleProcesses) -> list[object]:
     told: list[object] = []
     for each in house.listen(30):
         told.append(each)

@@ -1,7 +1,13 @@
-"""Opens a job's checkpoints for an accelerator: folder, brokers and heads together."""
+"""Opens a job's checkpoints for an accelerator: folder, brokers and heads together.
+
+A session with an owner's broker lives for one or two requests, so a broker that was
+started again in between is no different from one that was not.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,16 +15,62 @@ from sealift.errors import UsageError
 from sealift.events import Sink
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.client.checkpoints import CheckpointLedger
+from sealift.release.client.shares import Shares
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
-from sealift.train.checkpoint.checkpoints import Checkpoints, StateFolder
+from sealift.train.checkpoint.checkpoints import Checkpoints, JobProgress, StateFolder
 from sealift.train.checkpoint.file import Checkpoint, JobBinding
-from sealift.train.checkpoint.progress import JobProgress
-from sealift.train.job.brokers import BrokerSessions
 from sealift.train.job.keyring import Keyring
+from sealift.travel.peers import meet_broker
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import StartJob
 from sealift.travel.visit.state import Clock
+
+
+class BrokerSessions:
+    """Reaches brokers for one job's checkpoints.
+
+    Args:
+        relay: The connection to it.
+        endpoint: With the attester and the instance key.
+        agreement: Verified.
+        job: Name of the job.
+        clock: Seconds that also count while the machine sleeps.
+        wait_s: How long a broker may take to appear.
+    """
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        endpoint: Endpoint,
+        agreement: VerifiedAgreement,
+        *,
+        job: str,
+        clock: Clock,
+        wait_s: float,
+    ) -> None:
+        self._relay = relay
+        self._endpoint = endpoint
+        self._agreement = agreement
+        self._job = job
+        self._clock = clock
+        self._wait_s = wait_s
+
+    @contextmanager
+    def reach(self, owner: str) -> Iterator[Shares]:
+        """A fresh session with an owner's broker.
+
+        Raises:
+            PeerError: if it is not there.
+            RefusedError: if it is somebody else.
+        """
+        with meet_broker(
+            self._relay, self._endpoint, self._agreement, owner, wait_s=self._wait_s
+        ) as session:
+            yield Shares(
+                session, self._agreement, owner, job=self._job, clock=self._clock
+            )
+
 
 BROKER_WAIT_S: Final = 2.0  # for one that is being started again
 

@@ -1,13 +1,19 @@
-"""A memory file that a worker writes states into and its parent copies them out of.
+"""Memory that a parent and its worker share: made, mapped, copied out of, overwritten.
 
-Its size is sealed, so that it cannot shrink under the parent's eyes. It is made for one
-task and never used again: what one worker wrote, the next does not find. Pages exist
-once they are written. The parent reads and overwrites it through a mapping of its own,
-which nothing that a worker does to a descriptor takes away.
+An area's size is sealed, so that it cannot shrink under the parent's eyes. It is made
+for one task and never used again: what one worker wrote, the next does not find. Pages
+exist once they are written. The parent reads and overwrites it through a mapping of its
+own, which nothing that a worker does to a descriptor takes away.
+
+A worker maps it without Python's own ``mmap``, which keeps a duplicate of the descriptor
+for as long as the mapping lives; a recipe would find it, and with it what belongs to the
+file that is open and not to this process: its offset and its flags (rule N6). Mappings
+end with the process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -18,6 +24,8 @@ from typing import Final
 
 from sealift.channel.record.quarantine import scrub
 from sealift.errors import MalformedError, no_room
+from sealift.train.loop.tensors import parse_tensors
+from sealift.train.sandbox.kernel import call
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -98,3 +106,31 @@ def _make(length: int) -> tuple[FileIO, mmap.mmap]:
         os.close(descriptor)
         raise
     return FileIO(descriptor, "r+"), mapped
+
+
+_READ, _WRITE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
+
+
+def map_shared(descriptor: int, length: int) -> memoryview:
+    """Bytes to read; what the parent writes later is seen here. A write is fatal."""
+    return _map(descriptor, length, _READ, mmap.MAP_SHARED).toreadonly()
+
+
+def map_copy(descriptor: int, length: int) -> memoryview:
+    """Bytes to read and change; what is written into them stays here."""
+    return _map(descriptor, length, _WRITE, mmap.MAP_PRIVATE)
+
+
+def map_area(descriptor: int, length: int) -> memoryview:
+    """Bytes that the parent reads once they are written."""
+    return _map(descriptor, length, _WRITE, mmap.MAP_SHARED)
+
+
+def read_bundle_blob(blob: memoryview) -> dict[str, bytes]:
+    """The files of a bundle that ``workshop.pack_bundle`` packed."""
+    return {name: bytes(each.content) for name, each in parse_tensors(blob).items()}
+
+
+def _map(descriptor: int, length: int, rights: int, kind: int) -> memoryview:
+    address = call("mmap", None, length, rights, kind, descriptor, 0)
+    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")

@@ -1,0 +1,268 @@
+"""A job that an accelerator has opened: cargo in, results by the output rule out.
+
+It goes on in the shape in which it began (rule N5): an orchestrator that restarts itself
+may not ask for another cut, other visits or another order. A checkpoint is bound to the
+shape as well; ``JobShapes`` is for what has none yet.
+
+When its state was found changed it is taken up again from its last checkpoint (rule H1).
+Nothing that was made from the changed state counts: visits under way are scrubbed, the
+session ends without a word, and the accelerator comes back like any other one, with a
+fresh instance key. More than a few times is no accident of memory: then the job ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sealift.data.schedule.memory import free_memory_bytes
+from sealift.data.schedule.visits import BufferChoice, Stop, choose_buffer, plan_job
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.rows import demand_rows
+from sealift.data.schema.schema import Schema
+from sealift.errors import JobError, MalformedError, PolicyError
+from sealift.events import Sink, discard, emit
+from sealift.ids import Digest
+from sealift.release.agreement import Agreement, Resource
+from sealift.train.checkpoint.checkpoints import JobCheckpoints, JobProgress
+from sealift.train.job.keyring import Keyring
+from sealift.train.loop.measured import let_out
+from sealift.train.loop.states import JointState
+from sealift.train.loop.tasks import Workplace
+from sealift.train.loop.trainer import JointTraining, SliceRows, joint_training
+from sealift.train.output.handout import Handout
+from sealift.train.sandbox.confine import Confinement
+from sealift.train.worker.taskprocess import garbled
+from sealift.travel.accelerator.rules import VisitRules
+from sealift.travel.accelerator.setup import GroupResult, LoadedCargo, StartOverError
+from sealift.travel.settings import JobSettings
+from sealift.travel.visit.messages import JobReady
+
+MOST: Final = 3
+CHANGED: Final = "state-changed"
+
+
+class Restarts:
+    """How often this process may still take its job up again.
+
+    Args:
+        most: 0 ends the job at once.
+        sink: Gets ``state.changed``.
+    """
+
+    def __init__(self, most: int = 0, *, sink: Sink = discard) -> None:
+        self._left = most
+        self._sink = sink
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """While a state is used.
+
+        Raises:
+            StartOverError: if it was found changed and the job may be taken up again.
+        """
+        try:
+            yield
+        except JobError as error:
+            if error.code != CHANGED or not self._left:
+                raise
+            self._left -= 1
+            emit(self._sink, "state.changed", line=str(error), left=self._left)
+            again = StartOverError(error.what)
+        else:
+            return
+        raise again  # out here, so that nothing of the state is anybody's context
+
+
+class Workbench:
+    """Where the groups of one job are worked on, one at a time.
+
+    Args:
+        agreement: Its code and output rule.
+        workplace: Runs the recipe.
+        settings: Of the job.
+
+    Raises:
+        JobError: if the recipe does not load.
+        UnavailableError: code ``no-sandbox``, where the agreement demands one.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        workplace: Workplace,
+        settings: JobSettings,
+    ) -> None:
+        self.sandbox = workplace.sandbox
+        Confinement.parse(self.sandbox).require(agreement.accept)
+        self._rule = agreement.output_rule
+        self.training: JointTraining = joint_training(
+            agreement, workplace, settings.training
+        )
+        if not settings.training.prepare:  # else build() may ask for what is not there
+            self.training.build()
+
+    def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
+        """Work on a group; what may leave of it."""
+        parts = [_cargo(each) for each in cargo]
+        try:
+            found = self.training.work(parts, cargo[0].offer.purpose)
+        except MalformedError as error:
+            if error.code != "bad-row":
+                raise
+            # These rows were checked when they came: it is the recipe that says so, to
+            # have a party's visit left out.
+            raise garbled() from None
+        let = {name: let_out(each, self._rule) for name, each in found.items()}
+        curve = next(iter(let.values())).curve  # one for the group: it is worked as one
+        return GroupResult({name: each.metrics for name, each in let.items()}, curve)
+
+    def snapshot(self) -> Mapping[str, bytes]:
+        """The states, for a checkpoint."""
+        return self.training.snapshot().to_parts()
+
+    def restore(self, states: Mapping[str, bytes]) -> None:
+        """Go on from a checkpoint's states."""
+        self.training.restore(JointState.from_parts(states))
+
+
+def check_cargo_rows(cargo: LoadedCargo) -> None:
+    """Demand that a party's rows fit its schema.
+
+    Raises:
+        MalformedError: code ``bad-row``, with the field.
+    """
+    demand_rows(cargo.view, _schema_of(cargo.resource))
+
+
+def columns_of(resource: Resource) -> bytes:
+    """What a resource's file must have been sealed as, by the agreement."""
+    return _schema_of(resource).columns
+
+
+def _schema_of(resource: Resource) -> Schema:
+    return schema_from_plain(resource.schema, source=resource.name)
+
+
+def _cargo(loaded: LoadedCargo) -> SliceRows:
+    offer = loaded.offer
+    return SliceRows(loaded.resource, offer.epoch, offer.first_row, offer.rows, loaded)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningJob:
+    """One job.
+
+    Attributes:
+        settings: As the orchestrator asks.
+        level: Assurance level of our evidence.
+        choice: The buffer of a visit.
+        position: Of the first group that is still to be worked on.
+    """
+
+    name: str
+    settings: JobSettings
+    level: str
+    choice: BufferChoice
+    keyring: Keyring
+    bench: Workbench
+    handout: Handout
+    rules: VisitRules
+    checkpoints: JobCheckpoints
+    restarts: Restarts
+    position: int = 0
+
+    def ready(self) -> JobReady:
+        """What the orchestrator plans with."""
+        return JobReady(
+            self.level,
+            len(self.keyring.released),
+            position=self.position,
+            buffer_bytes=self.choice.buffer_bytes,
+            why=self.choice.why,
+            sandbox=self.bench.sandbox,
+        )
+
+    def restore(self, resources: Sequence[Resource]) -> None:
+        """Go on from the checkpoint that counts, if there is one.
+
+        Raises:
+            RefusedError: if it is not what it must be.
+            UnavailableError: if it is missing, or its buffers do not fit in here.
+        """
+        found = self.checkpoints.restore()
+        if found is None:
+            return
+        progress = found.progress
+        # The plan, and so every position in it, depends on the size of the buffer.
+        visits = replace(self.settings.visits, buffer_bytes=progress.buffer_bytes)
+        choose_buffer(resources, visits, free_memory_bytes())
+        self.choice = BufferChoice(progress.buffer_bytes, "as the job began")
+        self.position = found.position
+        self.rules.restore(progress.rules)
+        self.handout.restore(progress.measured, progress.resumed + 1)
+        self.bench.restore(found.states)
+
+    def planned(self, resources: Sequence[Resource]) -> Container[tuple[int, Stop]]:
+        """Every visit of the job, with its group: the orchestrator gets no other one."""
+        plan = plan_job(resources, self.settings.visits, self.choice.buffer_bytes)
+        return frozenset((group.position, s) for group in plan for s in group.stops)
+
+    def work(self, cargo: Sequence[LoadedCargo]) -> GroupResult:
+        """Work on a group.
+
+        Raises:
+            JobError: ``statistics-withheld``, if it would go on from sums that may not
+                leave; and whatever is wrong with the recipe.
+            StartOverError: if a state was found changed since it was last used.
+        """
+        if cargo[0].offer.purpose != "prepare" and self.bench.training.statistics:
+            self.handout.check_totals()
+        with self.restarts.guarded():
+            return self.bench.work(cargo)
+
+    def note(self, position: int) -> None:
+        """A group was worked on; its end may be kept."""
+        self.position = position
+        progress = JobProgress(
+            buffer_bytes=self.choice.buffer_bytes,
+            rules=self.rules.progress(),
+            measured=self.handout.measured(),
+            resumed=self.handout.resumed,
+        )
+        with self.restarts.guarded():
+            self.checkpoints.note(position, progress, self.bench.snapshot)
+
+    def verify(self) -> None:
+        """Demand that the states are what they were, before anything leaves.
+
+        Raises:
+            JobError: code ``state-changed``.
+            StartOverError: the same, if the job may be taken up again.
+        """
+        with self.restarts.guarded():
+            self.bench.training.verify()
+
+
+class JobShapes:
+    """What the jobs that this process began look like."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[Digest, BufferChoice]] = {}
+
+    def hold(self, job: str, shape: Digest, choice: BufferChoice) -> BufferChoice:
+        """The buffer that the job began with; ``choice``, if it begins.
+
+        Raises:
+            PolicyError: ``other-shape``.
+        """
+        began, first = self._held.setdefault(job, (shape, choice))
+        if shape != began:
+            raise PolicyError(
+                f"the job {job} began in another shape",
+                why="cut, passes, order, batches and seed decide what its numbers tell",
+                code="other-shape",
+            )
+        return first
