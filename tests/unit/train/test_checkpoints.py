@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_the_one_before(world: CheckpointWorld) -> None:
         "from sealift.crypto.keys import SecretKey\n"
         "from sealift.errors import SealiftError\n"
         "from sealift.ids import Digest\n"
-        "from sealift.train.checkpoint import *\n"
+        "from sealift.train.checkpoint.file import *\n"
         "folder = Path(sys.argv[1])\n"
         "binding = JobBinding(job='a', agreement=Digest(bytes(32)),"
         " settings=Digest(bytes(32)))\n"
