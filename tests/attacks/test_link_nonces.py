@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import io
 import os
-import signal
 import threading
 
 import pytest
@@ -19,7 +17,8 @@ from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.crypto.aead import Aead
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.errors import AuthenticationError, PeerError, SealiftError, UsageError
+from sealift.errors import AuthenticationError, PeerError, UsageError
+from tests.sim.forking import in_a_child
 from tests.sim.homestream import HomeStream
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 
@@ -120,30 +119,6 @@ def test_a_sealer_cannot_be_copied_or_saved(attempt):
     # Copying and saving ask for the same (``__reduce_ex__``).
     with pytest.raises(UsageError, match="copied or saved"):
         attempt(FrameSealer(SecretKey.generate()))
-
-
-def in_a_child(call):
-    """Start a forked child that does it; ask the result what it was told."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        told = b"done"
-        signal.alarm(20)  # ends one that waits for ever
-        try:
-            call()
-        except SealiftError as error:
-            told = error.code.encode()
-        finally:
-            os.write(writing, told)
-            os._exit(0)
-    os.close(writing)
-
-    def told():
-        os.waitpid(child, 0)
-        with io.FileIO(reading) as words:
-            return words.read()
-
-    return told
 
 
 def test_in_a_forked_child_nothing_is_sealed():

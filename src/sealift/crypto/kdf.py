@@ -48,6 +48,7 @@ class Label(StrEnum):
     SESSION_FINISHED_INITIATOR = "sealift v1 session finished initiator"
     SESSION_FINISHED_RESPONDER = "sealift v1 session finished responder"
     SESSION_EXPORT = "sealift v1 session export"
+    PIPE = "sealift v1 pipe"
     # visits (spec/visit.md)
     VISIT_FRAME = "sealift v1 visit frame"
     DIRECT_PATH = "sealift v1 direct path"

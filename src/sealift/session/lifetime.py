@@ -36,10 +36,14 @@ class Lifetime:
 
     Args:
         on_end: Called at the end; wipes keys and closes the transport. Idempotent.
+        ended: What is said of it afterwards, if it failed.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, on_end: Callable[[], None], ended: str = "the session ended"
+    ) -> None:
         self._on_end = on_end
+        self._ended = ended
         self._end: PeerError | None = None
         self._cause: SealiftError | None = None
 
@@ -69,9 +73,7 @@ class Lifetime:
             # Ended under this call: by this very error, or by another thread.
             return error if error is self._cause else _again(self._end)
         if not isinstance(error, PeerError):
-            reason = PeerError(
-                "the session ended", why=str(error), code="session-ended"
-            )
+            reason = PeerError(self._ended, why=str(error), code="session-ended")
             self.end(reason, error)
         elif ends is Ends.ALWAYS or (
             ends is Ends.UNLESS_TIMEOUT and error.code != TIMEOUT

@@ -1,4 +1,4 @@
-"""How fast a stream is: sealing beside memcpy, sealed beside plain over TCP.
+"""How fast a stream is: sealing beside memcpy, sealed beside plain over TCP, and pipes.
 
 Between processes of one machine: ``sealift bench link``.
 
@@ -20,6 +20,7 @@ from sealift.channel.record.header import StreamHeader, sealed_bytes
 from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.crypto.keys import KEY_BYTES, SecretKey
+from sealift.lab.bench import pipe
 from sealift.lab.bench.harness import End, Peer, pack, unpack
 from sealift.lab.bench.pipeline import Quarantine, receive_stream, send_stream
 from sealift.lab.bench.report import Arm, BenchReport, interleaved, start_report
@@ -30,7 +31,7 @@ _TIMEOUT_S: Final = 60.0
 
 
 def run(*, quick: bool = False) -> BenchReport:
-    """Measure everything; about 10 s, with ``quick`` about 3 s."""
+    """Measure everything; about 15 s, with ``quick`` about 6 s."""
     report = start_report("channel")
     report.real = ["AES-256-GCM on one core", "two processes on this machine"]
     repeats = 7 if quick else 21
@@ -39,6 +40,7 @@ def run(*, quick: bool = False) -> BenchReport:
         _measure(report, "one core", size, _arms_here(size), repeats)
     for size in sizes:
         _measure_tcp(report, size, repeats)
+    pipe.measure(report, repeats)
     return report
 
 

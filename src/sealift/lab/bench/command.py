@@ -11,7 +11,7 @@ from typing import Any, Final
 from sealift.errors import UsageError
 
 BENCHES: Final = {
-    "channel": "sealing beside memcpy, sealed beside plain streams over TCP",
+    "channel": "sealing beside memcpy, sealed beside plain streams and two-way pipes",
     "gpu": "opening on a GPU beside the copy to it; says so where there is none",
     "handshake": "a session's handshake, in memory and through the relay",
     "link": "sealed transfers to a device, every mode beside the plain copy",
