@@ -12,7 +12,7 @@ from sealift.channel.record.record import StreamOptions
 from sealift.channel.transport.unixsocket import LocalListener, dial_local
 from sealift.crypto.aead import Aead
 from sealift.errors import IntegrityError, MalformedError, PeerError, RefusedError
-from sealift.travel.accelerator.load import SealedRows
+from sealift.travel.accelerator.load import CargoRows
 from sealift.travel.visit.lease import Placement
 from tests.sim.sealed_rows import DATA_KEY, PLAIN, RECORD_BYTES, Source
 from tests.sim.visit_parts import GuardedPool
@@ -53,7 +53,7 @@ def test_a_holder_that_writes_while_its_record_is_opened(mutant: bool) -> None:
     opener = RecordOpener(
         DATA_KEY, source.header, options=StreamOptions(TwiceReading(write).cipher)
     )
-    rows = SealedRows(opener, source.leaves, pool)
+    rows = CargoRows(opener, source.leaves, pool)
     if mutant:  # the hash is of bytes that were opened apart
         genuine = source.leaves.verify
         source.leaves.verify = lambda i, _: genuine(i, PLAIN[:RECORD_BYTES])  # type: ignore[method-assign]

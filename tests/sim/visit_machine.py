@@ -24,7 +24,7 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Handle, VisitId
-from sealift.travel.accelerator.load import CargoLoader, SealedRows
+from sealift.travel.accelerator.load import CargoLoader, CargoRows
 from sealift.travel.visit.lease import Lease, build_frame, placement
 from sealift.travel.visit.memory import scrub
 from sealift.travel.visit.state import State, Visit
@@ -71,7 +71,7 @@ class VisitMachine(RuleBasedStateMachine):
             heads=(),  # type: ignore[arg-type]
         )
         opener = RecordOpener(DATA_KEY, source().header)
-        self.opened = SealedRows(opener, source().leaves, self.pool, hashing_threads=0)
+        self.opened = CargoRows(opener, source().leaves, self.pool, hashing_threads=0)
         self.lease = self.make_lease()
         self.placed = self.taken = self.trainings = 0
         self.deadline: float | None = None

@@ -64,7 +64,7 @@ MAX_HASHING_THREADS: Final = 3
 MAX_QUEUED: Final = 2  # more would leave the cache before they are hashed
 
 
-class SealedRows:
+class CargoRows:
     """Records of the owner's sealed file, checked against the agreement's content.
 
     Args:
@@ -89,22 +89,23 @@ class SealedRows:
         self._hashing = Hashing(leaves, threads)
 
     def place(self, place: Placement, payload: memoryview) -> None:
-        """Open one record; see ``FrameRows``."""
-        where = Place(place.record, place.record, self._is_final(place))
-        if self._is_whole(place):
+        """Open one record where its frame says, or its leased part."""
+        header, record = self._opener.header, place.record
+        where = Place(record, record, header.is_final(record))
+        if place.length == header.plaintext_bytes(record):  # all of it is leased
             end = place.offset + place.length
             slot = Slot(self._pool.buffer[place.offset : end])
             opened = self._opener.open_in(slot, where, payload, private=True)
-            self._hashing.submit(place.record, opened)
+            self._hashing.submit(record, opened)
         else:
             self._place_part(place, where, payload)
 
     def finish(self) -> None:
-        """See ``FrameRows``."""
+        """All of it is checked, or this raises; see ``Hashing``."""
         self._hashing.finish()
 
     def close(self) -> None:
-        """See ``FrameRows``."""
+        """Let go of the key; safe to repeat."""
         self._hashing.close()
         self._opener.close()
 
@@ -117,12 +118,6 @@ class SealedRows:
             self._pool.buffer[place.offset : place.offset + place.length] = rows
         finally:
             slot.scrub()
-
-    def _is_final(self, place: Placement) -> bool:
-        return self._opener.header.is_final(place.record)
-
-    def _is_whole(self, place: Placement) -> bool:
-        return place.length == self._opener.header.plaintext_bytes(place.record)
 
 
 class Hashing:
@@ -270,11 +265,17 @@ class CargoLoader:
         rows = self._make_rows(present, leaves)
         try:
             with self._path(session) as (source, path):
-                sealed = self._take_frames(source, visit_key, rows)
-                self._seal(session, rows.finish)
+                sealed, expected = 0, self._visit.expected_frames
+                for count in range(1, expected + 1):
+                    sealed += self._place(source.frame(), visit_key, rows)
+                    source.took(last=count == expected)
+                left_s = self._visit.remaining_s()
+                told = receive_message(session, Cargo, timeout_s=left_s)
+                rows.finish()
+                self._visit.seal(told.frames, told.cargo_bytes)
         finally:
             rows.close()
-        return Loaded(self._visit.expected_frames, sealed, path)
+        return Loaded(expected, sealed, path)
 
     def _receive_leaves(self, session: Session, present: Present) -> VerifiedLeaves:
         resource, leaves = self._resource, list[bytes]()
@@ -290,41 +291,38 @@ class CargoLoader:
         )
         return verify_leaves(leaves, commitment, data_key=self._data_key)
 
-    def _make_rows(self, present: Present, leaves: VerifiedLeaves) -> SealedRows:
+    def _make_rows(self, present: Present, leaves: VerifiedLeaves) -> CargoRows:
         header = StreamHeader.parse(present.header)
         told = (header.total_bytes, header.record_bytes)
         if told != (self._resource.total_bytes, self._resource.record_bytes):
             raise _wrong_content("the sealed file has another size")
         opener = RecordOpener(self._data_key, present.header)
         if header.is_described and self._columns is not None:
-            self._demand_columns(header, self._columns(self._resource))
-        return SealedRows(opener, leaves, self._pool)
-
-    def _demand_columns(self, header: StreamHeader, columns: bytes) -> None:
-        try:
-            verify_description(self._data_key, header, columns)
-        except AuthenticationError as error:
-            raise _wrong_content("it was sealed with other columns") from error
+            try:
+                columns = self._columns(self._resource)
+                verify_description(self._data_key, header, columns)
+            except AuthenticationError as error:
+                raise _wrong_content("it was sealed with other columns") from error
+        return CargoRows(opener, leaves, self._pool)
 
     @contextmanager
     def _path(self, session: Session) -> Iterator[tuple[FrameSource, PathName]]:
         """Say that we are ready, and hear which way the frames will come."""
-        place = self._open_place = self._offer_place(session)
+        place = None
+        if self._direct_host is not None:
+            key = session.export(Label.DIRECT_PATH, self._visit.lease.digest.raw)
+            longest = frame_bytes(self._resource.record_bytes)
+            place = self._open_place = self._direct_host.offer(key, longest)
         try:
             offers = place.offers if place else ()
             send_message(session, Ready(WINDOW_FRAMES, self._heads, offers))
             left_s = self._visit.remaining_s()
             taken = receive_message(session, PathTaken, timeout_s=left_s)
-            self._tell(taken)
+            visit = self._visit.visit.to_text()
+            emit(self._sink, "visit.path", visit=visit, path=taken.path)
             yield self._source(session, taken.path, place), taken.path
         finally:
             self.stop()
-
-    def _offer_place(self, session: Session) -> DirectPlace | None:
-        if self._direct_host is None:
-            return None
-        key = session.export(Label.DIRECT_PATH, self._visit.lease.digest.raw)
-        return self._direct_host.offer(key, frame_bytes(self._resource.record_bytes))
 
     def _source(
         self, session: Session, path: PathName, place: DirectPlace | None
@@ -337,29 +335,11 @@ class CargoLoader:
         transport = place.transport(min(CONNECT_S, remaining_s()))
         return DirectSource(transport, session, remaining_s)
 
-    def _take_frames(
-        self, source: FrameSource, visit_key: SecretKey, rows: SealedRows
-    ) -> int:
-        sealed, expected = 0, self._visit.expected_frames
-        for count in range(1, expected + 1):
-            sealed += self._place(source.frame(), visit_key, rows)
-            source.took(last=count == expected)
-        return sealed
-
-    def _place(self, raw: memoryview, visit_key: SecretKey, rows: SealedRows) -> int:
+    def _place(self, raw: memoryview, visit_key: SecretKey, rows: CargoRows) -> int:
         frame = parse_frame(raw)
         frame.authenticate(visit_key, self._visit.lease.digest)
         rows.place(self._visit.admit(frame), frame.record)
         return len(frame.record)
-
-    def _seal(self, session: Session, finish: Callable[[], None]) -> None:
-        told = receive_message(session, Cargo, timeout_s=self._visit.remaining_s())
-        finish()
-        self._visit.seal(told.frames, told.cargo_bytes)
-
-    def _tell(self, taken: PathTaken) -> None:
-        visit = self._visit.visit.to_text()
-        emit(self._sink, "visit.path", visit=visit, path=taken.path)
 
 
 def split_leaves(hashes: bytes) -> list[bytes]:

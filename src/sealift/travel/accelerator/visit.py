@@ -159,7 +159,10 @@ class HostedVisit:
             if self._scrubbed is None:
                 self._visit.revoke(failure.code)
             scrubbed = self._scrub()
-        self._refuse(failure)
+        if self._session is not None:
+            with suppress(SealiftError), self._timer.phase("receipt"):
+                send_message(self._session, failure)
+            self.close_session()
         return self._ended(scrubbed, failure, fatal=fatal)
 
     def withdraw(self) -> VisitEnded:
@@ -236,22 +239,19 @@ class HostedVisit:
             session = self._setup.meet(lease, self._visit.remaining_s())
             self._session = session
         with self._timer.phase("load"):
-            self._loader = self._make_loader()
+            self._loader = CargoLoader(
+                self._visit,
+                self._released.resource,
+                self._released.data_key,
+                pool=self._pool,
+                heads=self._setup.heads(),
+                direct_host=self._setup.direct_host,
+                sink=self._setup.sink,
+                columns=self._setup.columns,
+            )
             self._loaded = self._loader.load(session)
         with self._timer.phase("check"):
             self._setup.check(self.cargo)
-
-    def _make_loader(self) -> CargoLoader:
-        return CargoLoader(
-            self._visit,
-            self._released.resource,
-            self._released.data_key,
-            pool=self._pool,
-            heads=self._setup.heads(),
-            direct_host=self._setup.direct_host,
-            sink=self._setup.sink,
-            columns=self._setup.columns,
-        )
 
     def _scrub(self) -> ScrubSummary:
         with self._ending:
@@ -280,12 +280,6 @@ class HostedVisit:
             receipt = self._setup.sign(account)
             send_message(self._session, Receipted(receipt, dict(metrics)))
         self.close_session()
-
-    def _refuse(self, failure: Failed) -> None:
-        if self._session is not None:
-            with suppress(SealiftError), self._timer.phase("receipt"):
-                send_message(self._session, failure)
-            self.close_session()
 
     def _ended(
         self,
@@ -385,10 +379,6 @@ def _forget(error: SealiftError) -> Failed:
             waiting += [each.__context__, each.__cause__]
             traceback.clear_frames(each.__traceback__)
             each.__traceback__ = each.__context__ = each.__cause__ = None
-    return Failed(_code(error), str(error))
-
-
-def _code(error: SealiftError) -> str:
-    """Whoever refused says why; what is no name of an error stays ``peer-failed``."""
+    # Whoever refused says why; what is no name of an error stays ``peer-failed``.
     told = error.failed.code if isinstance(error, FailedError) else ""
-    return told if CODE.fullmatch(told) else error.code
+    return Failed(told if CODE.fullmatch(told) else error.code, str(error))

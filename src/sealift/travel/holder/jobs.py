@@ -162,7 +162,7 @@ class Attendance:
             endpoint.name,
             agreement,
             self._statements,
-            meet_broker=self._meet_own_broker,
+            meet_broker=partial(self._meet_broker, endpoint.name),
             clock=clock,
             sink=sink,
         )
@@ -198,8 +198,10 @@ class Attendance:
         emit(self._sink, "holder.ready", holder=self._endpoint.name)
         while True:
             order = _newest_order(control)
-            if isinstance(order, Finished):
-                self._await_visits()
+            if isinstance(order, Finished):  # receipts may still be on their way
+                deadline = time.monotonic() + LAST_RECEIPTS_S
+                for visit in self._visits:
+                    visit.join(max(0.0, deadline - time.monotonic()))
                 return order
             self._begin(order.lease)
 
@@ -211,12 +213,6 @@ class Attendance:
             self._visits.append(visit)
             visit.start()
 
-    def _await_visits(self) -> None:
-        """Receipts may still be on their way."""
-        deadline = time.monotonic() + LAST_RECEIPTS_S
-        for visit in self._visits:
-            visit.join(max(0.0, deadline - time.monotonic()))
-
     def _attend(self, signed: SignedLease) -> None:
         try:
             name = self._receipts.keep(signed.lease, self._provision(signed))
@@ -227,9 +223,16 @@ class Attendance:
         emit(self._sink, "holder.receipt", name=name, rows=signed.lease.shape[0])
 
     def _provision(self, signed: SignedLease) -> SignedReceipt:
-        held = check_lease(
-            signed, self._held, holder=self._endpoint.name, terms=self._terms(signed)
+        agreement = self._agreement.agreement
+        terms = LeaseTerms(
+            orchestrator=agreement.party(agreement.operator).sign,
+            job=self._job,
+            agreement=agreement.digest,
+            accelerator=signed.lease.accelerator,
+            longest_s=agreement.travel_rule.lease_s,
         )
+        me = self._endpoint.name
+        held = check_lease(signed, self._held, holder=me, terms=terms)
         (name,) = accelerator_names()
         circuit = self._relay.open(name)
         policy = expect_accelerator(self._agreement, name, signed.lease.accelerator)
@@ -283,20 +286,9 @@ class Attendance:
             sink=self._sink,
         )
 
-    def _meet_own_broker(self) -> Session:
-        me = self._endpoint.name
+    def _meet_broker(self, owner: str) -> Session:
         return meet_broker(
-            self._relay, self._endpoint, self._agreement, me, wait_s=BROKER_WAIT_S
-        )
-
-    def _terms(self, signed: SignedLease) -> LeaseTerms:
-        agreement = self._agreement.agreement
-        return LeaseTerms(
-            orchestrator=agreement.party(agreement.operator).sign,
-            job=self._job,
-            agreement=agreement.digest,
-            accelerator=signed.lease.accelerator,
-            longest_s=agreement.travel_rule.lease_s,
+            self._relay, self._endpoint, self._agreement, owner, wait_s=BROKER_WAIT_S
         )
 
     def _check_heads(self, heads: tuple[SignedTreeHead, ...]) -> None:
@@ -319,13 +311,7 @@ class Attendance:
     ) -> tuple[bytes, ...]:
         """Ask the log's own broker for the proof that it only grew."""
         try:
-            session = meet_broker(
-                self._relay,
-                self._endpoint,
-                self._agreement,
-                owner,
-                wait_s=BROKER_WAIT_S,
-            )
+            session = self._meet_broker(owner)
         except PeerError as error:
             raise PeerError(
                 f"no consistency proof from the broker of {owner}",

@@ -9,8 +9,8 @@ orchestrator may end that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -131,7 +131,8 @@ class Provisioning:
         except FailedError:
             raise
         except SealiftError as error:
-            _say(session, error)
+            with suppress(SealiftError):  # so that the accelerator need not guess why
+                send_message(session, Failed(error.code, str(error)))
             raise
         return self._receive_receipt(session)
 
@@ -161,9 +162,12 @@ class Provisioning:
 
     def _way(self, session: Session, ready: Ready, stack: ExitStack) -> FrameSink:
         """Choose the way of the frames, and say which."""
-        with closing_key(session, self._lease) as key:
-            longest = frame_bytes(self._held.resource.record_bytes)
+        longest = frame_bytes(self._held.resource.record_bytes)
+        key = session.export(Label.DIRECT_PATH, self._lease.digest.raw)
+        try:
             taken = self._dialler.take(ready.direct, key, longest)
+        finally:
+            key.wipe()
         if taken.transport is not None:
             stack.callback(taken.transport.close)
         send_message(session, PathTaken(taken.name))
@@ -223,22 +227,6 @@ class Provisioning:
         return left
 
 
-@contextmanager
-def closing_key(session: Session, lease: Lease) -> Iterator[SecretKey]:
-    """The key that opens the direct paths of one visit, for a moment."""
-    key = session.export(Label.DIRECT_PATH, lease.digest.raw)
-    try:
-        yield key
-    finally:
-        key.wipe()
-
-
-def _say(session: Session, error: SealiftError) -> None:
-    """Tell the accelerator why nothing more comes, so that it need not guess."""
-    with suppress(SealiftError):
-        send_message(session, Failed(error.code, str(error)))
-
-
 def check_lease(
     signed: SignedLease,
     held: Mapping[str, HeldResource],
@@ -261,15 +249,11 @@ def check_lease(
     resource = held[lease.resource].resource
     if (lease.content, part_for(lease.purpose)) != (resource.content, resource.part):
         raise PolicyError("the lease is for another content", code="foreign-lease")
-    _check_rows(lease, resource)
-    return held[lease.resource]
-
-
-def _check_rows(lease: Lease, resource: Resource) -> None:
     rows, row_bytes = lease.shape
     if row_bytes != resource.row_bytes:
         raise PolicyError("the lease asks for rows that are not there", code="bad-rows")
     resource.require_cells(lease.first_row, rows)
+    return held[lease.resource]
 
 
 SERVED_NAME: Final = "served.db"  # beside the heads that the holder keeps
