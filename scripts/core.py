@@ -36,13 +36,16 @@ BY_NAME: Final = {
     "getattr", "attrgetter", "methodcaller", "__getattribute__", "import_module",
     "__import__",
 }  # fmt: skip
-STORES: Final = {"Vault": "opens a vault", "AuditLog": "opens or writes a log"}
-# What lies under vault and log; `database` is anybody's SQLite.
+STORES: Final = {
+    "Vault": "opens a vault",
+    "AuditLog": "opens or writes a log",
+    "DatabaseFile": "opens a vault",
+}
+# What lies under vault and log; all else in `database` is anybody's SQLite.
 STORE_MODULES: Final = {
-    "sealift.release.vault.vaultfile": "opens a vault",
     "sealift.release.vault.wrapping": "opens a vault",
     "sealift.release.vault.checkpoints": "opens a vault",
-    "sealift.release.log.logfile": "opens or writes a log",
+    "sealift.release.log.auditlog": "opens or writes a log",
 }
 
 

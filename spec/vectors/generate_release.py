@@ -12,9 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sealift.release.audit import LogEntry, TreeHead, sign_head
-from sealift.release.bundle import measure_bundle
-
 from sealift.attest.level import Level
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
@@ -32,7 +29,9 @@ from sealift.release.agreement import (
     Resource,
     TravelRule,
 )
+from sealift.release.agreement.code import measure_bundle
 from sealift.release.grant import ReleaseInfo, info_digest
+from sealift.release.log.entries import LogEntry, TreeHead, sign_head
 from sealift.release.receipt import instance_bound
 
 TARGET = Path(__file__).with_name("release.json")

@@ -28,7 +28,7 @@ from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.agreement.statements import sign_statement
 from sealift.release.broker import keyrelease as door
-from sealift.release.broker.keyrelease import Door
+from sealift.release.broker.keyrelease import KeyReleases
 from sealift.release.broker.messages import (
     BrokerAnswer,
     BrokerRequest,
@@ -290,7 +290,7 @@ def dropped(self: Broker, error: MalformedError, session: Any) -> None:
     """As it was before: the session ended, and nobody was told why."""
 
 
-def unlogged(self: Door, peer: Any, error: SealiftError) -> bool:
+def unlogged(self: KeyReleases, peer: Any, error: SealiftError) -> bool:
     return False
 
 
@@ -302,7 +302,7 @@ def escaping(self: BrokerSide, cls: Any, timeout_s: float | None = None) -> Any:
     ("where", "what", "mutant"),
     [
         (Broker, "_refuse_unread", dropped),
-        (Door, "refused", unlogged),
+        (KeyReleases, "refused", unlogged),
         (BrokerSide, "receive_message", escaping),
     ],
 )

@@ -194,7 +194,6 @@ READERS = {
     # test_bad_input_at_doors
     "release/broker/server": {"BrokerRequest"},
     "release/client/broker": {"BrokerAnswer"},
-    "release/client/shares": {"BrokerAnswer"},
     # above
     "feed/handover": {"Consent", "Proposal"},
     "travel/accelerator/load": {"Present", "Leaves", "PathTaken", "Cargo"},

@@ -17,15 +17,14 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.release.broker.checkpoints import CheckpointDesk, signed_bytes
+from sealift.release.broker.checkpoints import CheckpointKeeper
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.checkpoint import CheckpointMark, ShareRelease
-from sealift.release.client import shares
-from sealift.release.client.checkpoints import CheckpointLedger
-from sealift.release.client.shares import Shares
+from sealift.release.client import checkpoints as shares
+from sealift.release.client.checkpoints import CheckpointLedger, Shares
 from sealift.release.database import copy_database
+from sealift.release.log.auditlog import APPLICATION_ID as LOG
 from sealift.release.log.heads import HeadStore, ShownHeads
-from sealift.release.log.logfile import APPLICATION_ID as LOG
 from sealift.release.vault.vault import APPLICATION_ID as VAULT
 from tests.sim.checkpoint_world import JOB, CheckpointWorld
 
@@ -105,11 +104,11 @@ def test_mutant_that_keeps_old_shares_opens_it(
     def release(desk, key, fetch, status, asker):  # type: ignore[no-untyped-def]
         return honest(desk, key, fetch, replace(status, committed=old), asker)
 
-    honest = CheckpointDesk._release
-    monkeypatch.setattr(CheckpointDesk, "_release", release)
+    honest = CheckpointKeeper._release
+    monkeypatch.setattr(CheckpointKeeper, "_release", release)
     for owner, box in world.boxes.items():
         monkeypatch.setattr(
-            box.broker._desk._store,
+            box.broker._checkpoints._store,
             "fetch",
             lambda key, mark, owner=owner: kept[owner],
             raising=True,
@@ -244,7 +243,7 @@ def test_without_taking_over_two_would_write_one_history(
     first = recorded(world, 1)
     second = world.ledger()
     second.claim()
-    monkeypatch.setattr(CheckpointDesk, "_require_worker", lambda *args: None)
+    monkeypatch.setattr(CheckpointKeeper, "_require_worker", lambda *args: None)
     first.record(*world.seal())
     assert second._last == 1  # it knows nothing of the other's checkpoint 2
     with pytest.raises(PolicyError) as caught:
@@ -310,9 +309,10 @@ def try_planting(world: CheckpointWorld) -> RefusedError:
 
 
 def resigned(share: ShareRelease, sealed: bytes) -> ShareRelease:
+    from sealift.crypto.hash import sha256
     from sealift.crypto.kdf import Label
 
-    message = signed_bytes(sealed, share.info)
+    message = sealed + sha256(encode(share.info))
     stranger = SigningKey.generate()
     signature = stranger.sign(Label.CHECKPOINT_SHARE, message)
     return replace(share, sealed=sealed, signature=signature)

@@ -25,7 +25,7 @@ from sealift.events import Event
 from sealift.feed import terms
 from sealift.ids import Role
 from sealift.release.agreement.statements import save_statement, sign_statement
-from sealift.release.broker.keyrelease import Door
+from sealift.release.broker.keyrelease import KeyReleases
 from sealift.release.facts import Kind
 from sealift.release.log.auditlog import AuditLog
 from sealift.travel.holder import jobs as attendance
@@ -160,7 +160,7 @@ def test_what_refuses_is_the_decision_that_the_door_asks(
     # What hangs up on everybody once our part has ended; it looks at home, not at them.
     monkeypatch.setattr(OwnSide, "require_staying", lambda own: None)
     # What is asked once more when it was logged.
-    monkeypatch.setattr(Door, "require_still", lambda *_: None)
+    monkeypatch.setattr(KeyReleases, "require_still", lambda *_: None)
     assert outcome(kind, world) == OUT
     world.box.close()
 

@@ -23,8 +23,8 @@ from sealift.release.agreement.statements import (
     save_statement,
 )
 from sealift.release.agreement.successors import SignedLink
-from sealift.release.broker.statements import StatementDesk
-from sealift.release.client.statements import obey
+from sealift.release.broker.inforce import StatementsInForce
+from sealift.release.client.broker import obey
 from tests.sim.owners import NOW_S, now
 
 BOARD = Board(members=("ada", "bern", "cleo"), threshold=2, veto=("ada",))
@@ -159,7 +159,7 @@ def test_before_the_change_it_was_the_key_of_now(world: Rotated) -> None:
 
 def test_brokers_keep_none_of_a_former_key(world: Rotated, tmp_path: Path) -> None:
     verified = verify(world.signed())
-    desk = StatementDesk(verified, tmp_path, clock=now)
+    desk = StatementsInForce(verified, tmp_path, clock=now)
     stolen, own = (say(world, "leave", key) for key in (world.stolen, world.fresh))
     with pytest.raises(SealiftError) as refused:
         desk.admit(stolen)
@@ -177,7 +177,7 @@ def test_nothing_is_said_from_the_future(
     world: Rotated, tmp_path: Path, at_s: float
 ) -> None:
     """It could be replaced by nothing that its party says later."""
-    desk = StatementDesk(verify(world.signed()), tmp_path, clock=now)
+    desk = StatementsInForce(verify(world.signed()), tmp_path, clock=now)
     said = say(world, "leave", world.fresh, at_s)
     with pytest.raises(SealiftError) as refused:
         desk.admit(said)

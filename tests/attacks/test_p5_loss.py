@@ -15,8 +15,8 @@ import pytest
 from sealift.attest.tpm import verifier
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.attacks.stage import Office
-from sealift.release.broker.standing import HEARTBEAT_MISSING
-from sealift.release.client.lease import prove_lease
+from sealift.release.broker.messages import HEARTBEAT_MISSING
+from sealift.release.client.broker import prove_lease
 from sealift.release.log.verify import read_entries
 
 ACTS = {

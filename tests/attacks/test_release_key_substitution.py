@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sealift.codec import decode, encode
+from sealift.crypto.kdf import Label
 from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import IntegrityError, PolicyError, RefusedError, StaleError
@@ -21,7 +22,7 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release import grant
 from sealift.release.broker.messages import BrokerAnswer
 from sealift.release.client.broker import collect_release
-from sealift.release.grant import KeyRelease, seal_key
+from sealift.release.grant import KeyRelease, SealedKey, seal_grant
 from sealift.release.log.entries import sign_head
 from tests.sim.owners import AcceleratorSide, BrokerBox, make_broker, session_pair
 
@@ -66,8 +67,11 @@ def plant(session: AcceleratorSide, signer: SigningKey) -> None:
 
     def change(release: KeyRelease) -> KeyRelease:
         planted = SecretKey(PLANTED)
-        sealed = seal_key(planted, release.key.info, recipient=recipient, owner=signer)
-        return replace(release, key=sealed)
+        info = release.key.info
+        sealed, signature = seal_grant(
+            planted, info, recipient=recipient, signer=signer, label=Label.RELEASE
+        )
+        return replace(release, key=SealedKey(info, sealed, signature))
 
     intercept(session, change)
 

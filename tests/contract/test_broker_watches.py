@@ -108,9 +108,9 @@ def no_descriptors() -> Iterator[None]:
 def test_a_veto_after_a_flood_is_obeyed(running: Running) -> None:
     """The flood is over, a veto comes, and nobody asks for anything: leases end."""
     instance = SigningKey.generate().public_key
-    standings = running.broker.leases._standings
+    leases = running.broker.leases
     terms = KeyLease(lease_s=3600.0, heartbeat_s=3600.0)
-    standings.grant(instance, terms, time.monotonic(), "host")
+    leases.grant(instance, terms, time.monotonic(), "host")
     with running.serving():
         with no_descriptors():
             assert becomes(lambda: "watch.failing" in running.kinds())
@@ -118,8 +118,8 @@ def test_a_veto_after_a_flood_is_obeyed(running: Running) -> None:
         bern = running.consortium.identities["bern"]
         veto = sign_statement("veto", running.consortium.agreement, bern, NOW_S)
         save_statement(veto, running.beside)
-        assert becomes(lambda: not standings.open())
-    assert standings.standing(instance, time.monotonic()).rule == "agreement-vetoed"
+        assert becomes(lambda: not leases.open())
+    assert leases.status(instance, time.monotonic()).rule == "agreement-vetoed"
     assert running.kinds().count("watch.failing") == 1
 
 

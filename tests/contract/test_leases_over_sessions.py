@@ -27,9 +27,14 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.lab.worlds.memorytransport import memory_pair
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.broker.server import Broker
-from sealift.release.broker.standing import GRACE_S
-from sealift.release.client.broker import collect_release, request_head
-from sealift.release.client.lease import ask_standing, give_back_lease, prove_lease
+from sealift.release.client.broker import (
+    ask_lease,
+    collect_release,
+    give_back_lease,
+    prove_lease,
+    request_head,
+)
+from sealift.release.decision import GRACE_S
 from sealift.release.log.verify import read_entries
 from sealift.session.endpoint import Endpoint, PeerPolicy
 from sealift.session.session import Session, accept, connect
@@ -169,7 +174,7 @@ def revocations(folder: Path) -> list[tuple[str, int]]:
 
 def ask(line: Line, instance: PublicKey, wait_s: float) -> tuple[bool, str]:
     with line.holder() as session:
-        found = ask_standing(session, instance, wait_s=wait_s)
+        found = ask_lease(session, instance, wait_s=wait_s)
     return found.good, found.rule
 
 
@@ -225,12 +230,10 @@ def test_silence_pauses_and_who_speaks_again_goes_on(
     who = ours.instance.public_key
     with line.accelerator(host, ours) as session, line.holder() as asking:
         line.collect(session)
-        assert (
-            ask_standing(asking, who, wait_s=10.0).ends_s > 0
-        )  # no good word, not over
+        assert ask_lease(asking, who, wait_s=10.0).ends_s > 0  # no good word, not over
         assert not prove_lease(session).good  # it counts from the answer before
         assert prove_lease(session).good
-        assert ask_standing(asking, who).good
+        assert ask_lease(asking, who).good
         give_back_lease(session)
     assert revocations(tmp_path) == []
 
@@ -280,7 +283,7 @@ def test_who_gave_its_lease_back_is_given_no_rows(line: Line, host: Host) -> Non
     with line.accelerator(host, ours) as session, line.holder() as asking:
         line.collect(session)
         watch = LeaseWatch(
-            lambda wait_s: ask_standing(asking, who, wait_s=wait_s),
+            lambda wait_s: ask_lease(asking, who, wait_s=wait_s),
             TERMS,
             time.monotonic,
         )
@@ -303,11 +306,11 @@ def test_a_broker_started_again_asks_for_evidence_as_before(
     line.broker = start_broker(consortium, "ada", box.vault, box.log)
     assert line.broker.open_leases() == 0
     with line.accelerator(host, ours) as session, line.holder() as asking:
-        assert not ask_standing(asking, who).due_s
+        assert not ask_lease(asking, who).due_s
         prove_lease(session)
-        assert ask_standing(asking, who).due_s
+        assert ask_lease(asking, who).due_s
         time.sleep(BEAT_S + GRACE_S)
-        assert ask_standing(asking, who).rule == "heartbeat-missing"
+        assert ask_lease(asking, who).rule == "heartbeat-missing"
 
 
 def test_only_the_owners_holder_may_ask(line: Line, host: Host) -> None:
@@ -317,7 +320,7 @@ def test_only_the_owners_holder_may_ask(line: Line, host: Host) -> None:
             line.holder(other) as session,
             pytest.raises(PolicyError, match="not-the-owner"),
         ):
-            ask_standing(session, ours.instance.public_key)
+            ask_lease(session, ours.instance.public_key)
 
 
 def test_uses_are_debited_before_the_key_leaves(

@@ -36,8 +36,7 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement
-from sealift.release.client.broker import request_head
-from sealift.release.client.lease import prove_lease
+from sealift.release.client.broker import prove_lease, request_head
 from sealift.session.endpoint import Endpoint
 from tests.contract.test_leases_over_sessions import Line, ask, revocations
 from tests.sim.guest import BOUND, enrol, folder, now_s

@@ -13,7 +13,7 @@ import pytest
 from sealift.crypto.sign import PublicKey
 from sealift.errors import SealiftError
 from sealift.release.agreement import ReleaseRule
-from sealift.release.broker.standing import GRACE_S
+from sealift.release.decision import GRACE_S
 from sealift.release.log.verify import read_entries
 from tests.sim.live import LiveJob, live_job
 

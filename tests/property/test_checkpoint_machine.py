@@ -207,17 +207,17 @@ def test_a_crash_at_every_step_of_one_checkpoint(victim: Victim) -> None:
 
 def test_mutant_that_logs_last_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a broker that changes its vault first loses a checkpoint that counts."""
-    honest = checkpointdesk.CheckpointDesk._commit
+    honest = checkpointdesk.CheckpointKeeper._commit
 
     def vault_first(desk, key, mark, status, asker):  # type: ignore[no-untyped-def]
         if status.committed != mark:
             desk._store.commit(key)
         return desk._append("checkpoint", key, mark, asker)
 
-    monkeypatch.setattr(checkpointdesk.CheckpointDesk, "_commit", vault_first)
+    monkeypatch.setattr(checkpointdesk.CheckpointKeeper, "_commit", vault_first)
     with pytest.raises(SealiftError, match="does not know checkpoint"):
         test_a_crash_at_every_step_of_one_checkpoint("broker")
-    monkeypatch.setattr(checkpointdesk.CheckpointDesk, "_commit", honest)
+    monkeypatch.setattr(checkpointdesk.CheckpointKeeper, "_commit", honest)
 
 
 def test_mutant_that_asks_to_count_too_early_cannot_go_on() -> None:

@@ -28,11 +28,9 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import IntegrityError
 from sealift.ids import Digest
 from sealift.release.database import copy_database
-from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.auditlog import APPLICATION_ID, AuditLog, LogTree
 from sealift.release.log.entries import LogEntry, SignedTreeHead, verify_entry
 from sealift.release.log.heads import HeadStore
-from sealift.release.log.logfile import APPLICATION_ID
-from sealift.release.log.tree import LogTree
 from sealift.release.log.verify import verify_log
 
 AGREEMENT = Digest.of(b"agreement")

@@ -152,23 +152,22 @@ OPENS = {
     "by a renamed module": "from sealift.release.vault import vault as v\nv.Vault()\n",
     "by a text": "from sealift.release.vault import vault\ngetattr(vault, 'Vault')()\n",
     "below it, by a text": (
-        "import importlib\nimportlib.import_module('sealift.release.vault.vaultfile')\n"
+        "import importlib\nimportlib.import_module('sealift.release.vault.wrapping')\n"
     ),
-    "below it": "from sealift.release.vault.vaultfile import VaultFile\n",
+    "below it": "from sealift.release.vault.wrapping import wrap\n",
+    "its file": "from sealift.release.database import DatabaseFile\nDatabaseFile()\n",
 }
 
 
 @pytest.mark.parametrize("text", OPENS.values(), ids=OPENS)
 def test_whoever_opens_a_vault_is_found(tmp_path: Path, text: str) -> None:
-    code, said = run(
-        tree(tmp_path, **{"cli.main": text, "release.vault.vaultfile": ""})
-    )
+    code, said = run(tree(tmp_path, **{"cli.main": text, "release.vault.wrapping": ""}))
     assert (code, "cli/main.py" in said, "opens a vault" in said) == (1, True, True)
 
 
 WRITES = {
     "a call": "from sealift.release.log.auditlog import AuditLog\nAuditLog.create()\n",
-    "below it": "import sealift.release.log.logfile\n",
+    "below it": "import sealift.release.log.auditlog\n",
 }
 
 
@@ -188,7 +187,7 @@ def test_a_store_in_an_annotation_is_none_that_is_opened(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", WRITES.values(), ids=WRITES)
 def test_whoever_writes_a_log_is_found(tmp_path: Path, text: str) -> None:
-    code, said = run(tree(tmp_path, **{"cli.main": text, "release.log.logfile": ""}))
+    code, said = run(tree(tmp_path, **{"cli.main": text}))
     assert (code, "cli/main.py" in said, "writes a log" in said) == (1, True, True)
 
 

@@ -24,8 +24,7 @@ from sealift.errors import PeerError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium
 from sealift.release.checkpoint import CheckpointMark
-from sealift.release.client.checkpoints import CheckpointLedger
-from sealift.release.client.shares import Shares
+from sealift.release.client.checkpoints import CheckpointLedger, Shares
 from sealift.release.log import auditlog
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import CheckpointEntry

@@ -20,10 +20,10 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.signed import Equipment
 from sealift.release.broker import keyrelease as door
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.client.broker import collect_release
-from sealift.release.client.shares import Shares
+from sealift.release.client.checkpoints import Shares
 from sealift.release.facts import Kind
 from sealift.release.log.heads import HeadStore
 from sealift.release.log.verify import read_entries
@@ -80,7 +80,7 @@ class World:
         self.box: BrokerBox = make_broker(
             self.consortium, "ada", self.folder, statements=self.statements
         )
-        self.box.broker._door._clock = lambda: self.now_s
+        self.box.broker._releases._clock = lambda: self.now_s
         self.instance = SigningKey.generate().public_key
 
     def session(self) -> AcceleratorSide:
@@ -200,7 +200,7 @@ def holding(world: World, link: Any) -> Attendance:
         receipts=Receipts(world.folder),
         job=LEASE.job,
         clock=lambda: 0.0,
-        statements=StatementDesk(
+        statements=StatementsInForce(
             world.verified, world.statements, clock=lambda: world.now_s
         ),
     )

@@ -18,7 +18,7 @@ from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.broker.messages import BrokerRequest
 from sealift.release.broker.server import Broker
 from sealift.release.grant import ReleaseRequest
-from sealift.release.log.auditlog import Appended
+from sealift.release.log.entries import Logged
 from tests.sim.owners import BrokerSide, make_broker, session_pair
 
 
@@ -40,11 +40,11 @@ def main(mode: str, folder: Path) -> None:
 
 
 def _send_before_logging(broker: Broker, side: BrokerSide) -> None:
-    def append(*args: Any, **fields: Any) -> Appended:
+    def append(*args: Any, **fields: Any) -> Logged:
         side.send_message("the sealed key")
         raise AssertionError("not reached")
 
-    broker._door.append = append  # type: ignore[method-assign]
+    broker._releases.append = append  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import Consortium
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.broker.server import Broker
-from sealift.release.broker.statements import StatementDesk
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.vault.vault import Vault
 
@@ -193,7 +193,7 @@ def start_broker(
         vault=vault,
         log=log,
         clock=clock,
-        statements=StatementDesk(verified, statements, clock=clock),
+        statements=StatementsInForce(verified, statements, clock=clock),
     )
 
 

@@ -13,9 +13,9 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.signed import save_signed
 from sealift.release.client.broker import collect_release
 from sealift.release.database import copy_database
+from sealift.release.log.auditlog import APPLICATION_ID
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import HeadStore
-from sealift.release.log.logfile import APPLICATION_ID
 from sealift.release.receipt import (
     Receipt,
     ScrubbedPart,

@@ -19,8 +19,7 @@ from sealift.cli.terminal import (
 from sealift.codec import to_plain
 from sealift.errors import PolicyError, RefusedError, UsageError
 from sealift.release.agreement import Agreement
-from sealift.release.agreement.code import load_bundle
-from sealift.release.agreement.codereview import review_code
+from sealift.release.agreement.code import load_bundle, review_code
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.signed import (
     SignedAgreement,

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.release.broker.backup import LOG, Copy, back_up, restore, upgrade
+from sealift.release.broker.stores import LOG, Copy, back_up, restore, upgrade
 from sealift.release.log.heads import find_head
 from sealift.release.log.verify import read_head
 

@@ -44,7 +44,7 @@ from sealift.errors import (
 from sealift.events import emit
 from sealift.ids import Role
 from sealift.release.agreement.statements import ENDS
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.broker.stores import opened_vault
 from sealift.release.files import make_folder
 from sealift.release.log.heads import HeadStore
@@ -141,7 +141,7 @@ class _Holder:
         self._rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
         self._relay: RelayClient | None = None
         self._leaving = threading.Event()
-        self._statements = StatementDesk(
+        self._statements = StatementsInForce(
             setup.agreement, statements_folder(setup), clock=wall_clock
         )
         self.receipts = Receipts(args.receipts)
@@ -290,7 +290,7 @@ def make_attendance(
     setup: RoleSetup,
     relay: RelayClient,
     held: dict[str, HeldResource],
-    statements: StatementDesk,
+    statements: StatementsInForce,
     *,
     receipts: Receipts,
 ) -> Attendance:

@@ -24,7 +24,7 @@ from sealift.errors import PolicyError, UnavailableError, UsageError
 from sealift.ids import Role
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.decision import decide, require_home
 from sealift.release.equip import equip
 from sealift.release.facts import Ask, Kind, Owner, State
@@ -187,7 +187,7 @@ class FeedDoor:
         peer: VerifiedPeer,
         judged_after_s: float,
     ) -> None:
-        self._statements = StatementDesk(agreement, folder, clock=_wall_clock)
+        self._statements = StatementsInForce(agreement, folder, clock=_wall_clock)
         self._owner = Owner(identity.name, identity.public_key)
         self._peer = peer
         self._judged_after_s = judged_after_s

@@ -24,8 +24,8 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest, check_name
-from sealift.release.grant import check_challenge
-from sealift.release.log.entries import Inclusion, SignedTreeHead
+from sealift.release.grant import EXPIRY_S, check_challenge
+from sealift.release.log.entries import CheckpointEntry, Logged
 
 MAX_OWNERS: Final = 256
 
@@ -72,6 +72,20 @@ class Fetch:
 
     def __post_init__(self) -> None:
         check_challenge(self.challenge)
+
+    def grant_info(
+        self, agreement: Digest, job: str, owner: str, recipient: bytes
+    ) -> ShareInfo:
+        """What the answer to it is bound to, on both sides."""
+        return ShareInfo(
+            agreement=agreement,
+            job=job,
+            mark=self.mark,
+            owner=owner,
+            recipient=recipient,
+            challenge=self.challenge,
+            expiry_s=EXPIRY_S,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +139,6 @@ class CheckpointStatus:
         return self.committed.number if self.committed else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """An entry of the broker's log, and the head that covers it."""
-
-    entry: bytes
-    inclusion: Inclusion
-    head: SignedTreeHead
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareInfo:
     """What a released share is bound to (rule C9); like ``ReleaseInfo``."""
@@ -155,6 +160,13 @@ class ShareRelease:
     sealed: bytes
     signature: bytes
     logged: Logged
+
+
+def mark_of(entry: CheckpointEntry) -> CheckpointMark | None:
+    """The checkpoint that an entry is about."""
+    if entry.sealed is None:
+        return None
+    return CheckpointMark(entry.number, entry.sealed, entry.split)
 
 
 def deposit_of(mark: CheckpointMark, share: SecretKey) -> Deposit:

@@ -2,7 +2,9 @@
 
 A committed transaction is on the disk: write-ahead log with ``synchronous=FULL``, which
 syncs the log at every commit (a tenth of a rollback journal's time here). While a file is
-open, part of it lies in ``-wal`` beside it: a copy is made by ``copy_database``.
+open, part of it lies in ``-wal`` beside it: a copy is made by ``copy_database``. Whoever
+only reads need not wait for somebody else's sync (``DatabaseFile``), and changes that come
+while the disk is busy share the next one (``GroupCommit``).
 Source: sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous.
 """
 
@@ -11,10 +13,12 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from sealift.errors import (
     MalformedError,
@@ -260,3 +264,109 @@ def _not_ours(path: Path) -> MalformedError:
     return MalformedError(
         f"{path} is not a database of this kind, or it is damaged", code="bad-database"
     )
+
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+class _Waiting(Generic[C, R]):
+    """A change, and what became of it."""
+
+    __slots__ = ("change", "done", "error", "outcome")
+
+    def __init__(self, change: C) -> None:
+        self.change = change
+        self.done = False
+        self.error: BaseException | None = None
+        self.outcome: R | None = None
+
+
+class GroupCommit(Generic[C, R]):
+    """Brings changes to ``commit`` in the order in which they came.
+
+    Args:
+        commit: Makes all of them last, or raises and none of them does; gives an
+            outcome for each, in order. An outcome that is an exception is raised to the
+            one whose change it was.
+    """
+
+    def __init__(
+        self, commit: Callable[[Sequence[C]], Sequence[R | Exception]]
+    ) -> None:
+        self._commit = commit
+        self._queue: deque[_Waiting[C, R]] = deque()
+        self._committing = threading.Lock()
+
+    def run(self, change: C) -> R:
+        """Make a change last.
+
+        Raises:
+            Exception: what ``commit`` raised, or gave for this change.
+        """
+        mine: _Waiting[C, R] = _Waiting(change)
+        self._queue.append(mine)
+        with self._committing:
+            if not mine.done:
+                self._commit_all()
+        if mine.error is not None:
+            raise mine.error
+        assert mine.outcome is not None, "a commit gives an outcome for each change"
+        return mine.outcome
+
+    def _commit_all(self) -> None:
+        batch = [self._queue.popleft() for _ in range(len(self._queue))]
+        try:
+            outcomes = self._commit([each.change for each in batch])
+        except BaseException as error:
+            for each in batch:
+                each.error, each.done = error, True
+            return
+        for each, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                each.error = outcome
+            else:
+                each.outcome = outcome
+            each.done = True
+
+
+class DatabaseFile:
+    """Two connections to one file, each for one thread at a time.
+
+    Args:
+        connection: Writes; owned from here on.
+        path: The file.
+        application_id: Its kind.
+
+    Attributes:
+        connection: The one that writes, for whoever holds ``lock``.
+        lock: For that connection.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, application_id: int
+    ) -> None:
+        self.path = path
+        self.connection = connection
+        self.lock = threading.Lock()
+        self._read = open_database(path, application_id)
+        self._read_lock = threading.Lock()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of it is on the disk at its end, or none of it."""
+        with self.lock, transaction(self.connection, self.path):
+            yield self.connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """What was committed."""
+        with self._read_lock, database_errors(self.path):
+            yield self._read
+
+    def close(self) -> None:
+        """Close both, each once whoever uses it is done: SQLite ends the process else."""
+        with self._read_lock:
+            self._read.close()
+        with self.lock:
+            self.connection.close()

@@ -1,8 +1,8 @@
-"""A released key on the wire: sealed, signed, logged; and how its receiver checks it.
+"""A secret granted to one recipient: sealed by HPKE, signed; and a released key above all.
 
-HPKE in base mode hides and does not authenticate, so the owner signs enc || ciphertext
-|| H(info), and the receiver checks the opened key against the resource's commitment in
-the agreement as well (rule C9): nobody can plant a key.
+HPKE in base mode hides and does not authenticate, so whoever grants signs enc || ciphertext
+|| H(info). A released key is logged besides, and its receiver checks the opened key against
+the resource's commitment in the agreement as well (rule C9): nobody can plant a key.
 Source: spec/release.md section Release.
 """
 
@@ -12,30 +12,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from sealift.channel.record.commitment import key_commitment
-from sealift.codec import decode, encode
-from sealift.crypto import hpke
+from sealift.codec import encode
 from sealift.crypto.hash import sha256, verify_equal
-from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
+from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.sign import Signer
+from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,
     MalformedError,
-    PolicyError,
     RefusedError,
     StaleError,
 )
 from sealift.ids import Digest
 from sealift.release.agreement import Part, Party, Resource
-from sealift.release.log.entries import (
-    Inclusion,
-    LogEntry,
-    SignedTreeHead,
-    verify_entry,
-    verify_head,
-)
+from sealift.release.log.entries import Logged
 
 CHALLENGE_BYTES: Final = 32
 # Counted by the receiver from the moment it made the challenge; a release is made at
@@ -58,6 +50,20 @@ class ReleaseRequest:
 
     def __post_init__(self) -> None:
         check_challenge(self.challenge)
+
+    def grant_info(
+        self, agreement: Digest, owner: str, recipient: bytes
+    ) -> ReleaseInfo:
+        """What the answer to it is bound to, on both sides."""
+        return ReleaseInfo(
+            agreement=agreement,
+            resource=self.resource,
+            purpose=self.purpose,
+            owner=owner,
+            recipient=recipient,
+            challenge=self.challenge,
+            expiry_s=EXPIRY_S,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +94,10 @@ class SealedKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRelease:
-    """What crosses: the sealed key, and the log entry that was written before.
-
-    Attributes:
-        key: The sealed key.
-        entry: Canonical bytes of the log entry.
-        inclusion: Shows that the log holds the entry.
-        head: Covers it; shown to every holder.
-    """
+class KeyRelease(Logged):
+    """What crosses: the log entry that was written before, and the sealed key."""
 
     key: SealedKey
-    entry: bytes
-    inclusion: Inclusion
-    head: SignedTreeHead
 
 
 def check_challenge(challenge: bytes) -> None:
@@ -112,14 +108,37 @@ def check_challenge(challenge: bytes) -> None:
         )
 
 
-def seal_key(
-    data_key: SecretKey, info: ReleaseInfo, *, recipient: HpkePublicKey, owner: Signer
-) -> SealedKey:
-    """Seal a data key to the recipient's session key and sign it as its owner."""
-    raw = encode(info)
-    sealed = hpke.seal_key(data_key, raw, recipient)
-    signature = owner.sign(Label.RELEASE, _signed_bytes(sealed, raw))
-    return SealedKey(info, sealed, signature)
+def seal_grant(
+    secret: SecretKey,
+    info: object,
+    *,
+    recipient: HpkePublicKey,
+    signer: Signer,
+    label: Label,
+) -> tuple[bytes, bytes]:
+    """Seal a secret to its recipient and sign that: (sealed, signature).
+
+    Args:
+        secret: Stays as it is.
+        info: A record of the codec: what the grant is bound to (rule C9).
+        recipient: Who opens it.
+        signer: Who grants it.
+        label: Separates kinds of grants.
+    """
+    sealed = seal_key(secret, encode(info), recipient)
+    return sealed, signer.sign(label, _signed_bytes(sealed, info))
+
+
+def verify_grant(
+    info: object, sealed: bytes, signature: bytes, *, signer: PublicKey, label: Label
+) -> None:
+    """Demand that ``signer`` granted this; raises AuthenticationError."""
+    signer.verify(label, _signed_bytes(sealed, info), signature)
+
+
+def open_grant(info: object, sealed: bytes, private: HpkePrivateKey) -> SecretKey:
+    """What was granted, of a grant that was verified; raises AuthenticationError."""
+    return private.open(encode(info), sealed)
 
 
 def open_release(
@@ -142,6 +161,7 @@ def open_release(
     Raises:
         StaleError: ``release-foreign``: made for another request, session or agreement.
         RefusedError: ``release-unsigned``: the owner did not sign it.
+        PolicyError: ``other-log``: it stands in another owner's log.
         IntegrityError: ``release-unlogged`` or ``other-key``.
         AuthenticationError: if it does not open.
     """
@@ -151,39 +171,32 @@ def open_release(
             why="another agreement, resource, session or challenge",
             code="release-foreign",
         )
-    raw = encode(expected)
-    sealed, signature = release.key.sealed, release.key.signature
-    verify_owner(Label.RELEASE, _signed_bytes(sealed, raw), signature, owner)
-    _verify_logged(release, Digest.of(raw), owner)
-    data_key = private.open(raw, sealed)
+    sealed = release.key.sealed
+    verify_owner(Label.RELEASE, expected, sealed, release.key.signature, owner)
+    entry = release.verify(owner.sign, "the release")
+    if (entry.kind, entry.info) != ("release", info_digest(expected)):
+        raise IntegrityError(
+            "the log entry is about something else", code="release-unlogged"
+        )
+    data_key = open_grant(expected, sealed, private)
     _verify_commitment(data_key, resource)
     return data_key
 
 
-def verify_owner(label: Label, message: bytes, signature: bytes, owner: Party) -> None:
+def verify_owner(
+    label: Label, info: object, sealed: bytes, signature: bytes, owner: Party
+) -> None:
     """Demand that the owner signed what was released, a key or a share of one.
 
     Raises:
         RefusedError: ``release-unsigned``.
     """
     try:
-        owner.sign.verify(label, message, signature)
+        verify_grant(info, sealed, signature, signer=owner.sign, label=label)
     except AuthenticationError:
         raise RefusedError(
             f"what was released is not signed by {owner.name}", code="release-unsigned"
         ) from None
-
-
-def _verify_logged(release: KeyRelease, info: Digest, owner: Party) -> None:
-    head = verify_head(release.head)
-    if head.log != owner.sign:
-        raise PolicyError("the release is in another owner's log", code="other-log")
-    verify_entry(release.entry, release.inclusion, head)
-    entry = decode(LogEntry, release.entry)
-    if (entry.kind, entry.info) != ("release", info):
-        raise IntegrityError(
-            "the log entry is about something else", code="release-unlogged"
-        )
 
 
 def _verify_commitment(data_key: SecretKey, resource: Resource) -> None:
@@ -199,11 +212,11 @@ def _verify_commitment(data_key: SecretKey, resource: Resource) -> None:
         ) from None
 
 
-def info_digest(info: ReleaseInfo) -> Digest:
+def info_digest(info: object) -> Digest:
     """What the log says about a release."""
     return Digest.of(encode(info))
 
 
-def _signed_bytes(sealed: bytes, info: bytes) -> bytes:
+def _signed_bytes(sealed: bytes, info: object) -> bytes:
     # The hash has a fixed length and stands last, so the two parts cannot blur.
-    return sealed + sha256(info)
+    return sealed + sha256(encode(info))

@@ -4,25 +4,21 @@ A database comes back with its backup; what other owners saw does not. Of n owne
 must say which number they saw: any two such sets share more than f owners, so that one
 honest owner was in both (``2 q > n + f``, rule H6). An owner shows the entry of its own
 log in which its broker began to serve the agreement, under a signed head that others
-keep. Pure. Source: spec/release.md section Rollback.
+keep. A broker releases nothing until enough of them said that they serve this very
+agreement; an owner that went on to a successor serves that one, so it is not among them.
+Source: spec/release.md section Rollback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sealift.errors import IntegrityError, MalformedError, PolicyError, StaleError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Party
-from sealift.release.log.entries import (
-    Inclusion,
-    LogEntry,
-    SignedTreeHead,
-    read_entry,
-    verify_entry,
-    verify_head,
-)
+from sealift.release.log.entries import LogEntry, Logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +36,11 @@ class Sighting:
     digest: Digest
 
 
-def read_sighting(
-    entry: bytes,
-    inclusion: Inclusion,
-    head: SignedTreeHead,
-    *,
-    owner: Party,
-    agreement: Agreement,
-) -> Sighting:
+def read_sighting(served: Logged, *, owner: Party, agreement: Agreement) -> Sighting:
     """What an owner's log says about an agreement.
 
     Args:
-        entry: Of its log.
-        inclusion: Shows that the log holds it.
-        head: Of the log, as this side admitted it (``release/log/heads.py``).
+        served: The entry of its log with which serving began.
         owner: With the key that signs its log.
         agreement: Which agreement the entry must be about.
 
@@ -62,10 +49,9 @@ def read_sighting(
             another log.
         MalformedError: ``bad-answer``: the entry says something else.
     """
-    if head.log != owner.sign:
+    if served.head.log != owner.sign:
         raise IntegrityError(f"not the log of {owner.name}", code="not-the-owner")
-    verify_entry(entry, inclusion, verify_head(head))
-    said = read_entry(entry)
+    said = served.verify(owner.sign)
     if not isinstance(said, LogEntry) or said.kind != "agreement":
         raise MalformedError("the entry is about something else", code="bad-answer")
     if said.agreement != agreement.digest:
@@ -117,3 +103,72 @@ def _refuse_later(agreement: Agreement, sightings: Iterable[Sighting]) -> None:
                 why=f"{each.digest.short}, this one is {agreement.digest.short}",
                 code="agreement-forked",
             )
+
+
+class RollbackGate:
+    """Collects what owners saw. Threads may share it.
+
+    Args:
+        agreement: That is to be served.
+        own: This owner's sighting.
+    """
+
+    def __init__(self, agreement: Agreement, own: Sighting) -> None:
+        self._agreement = agreement
+        self._sightings = {own.owner: own}
+        self._lock = threading.Lock()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Owners that are still to be asked; empty once the gate is open."""
+        if self._is_open():
+            return ()
+        with self._lock:
+            said = set(self._sightings)
+        return tuple(name for name in self._agreement.holders if name not in said)
+
+    @property
+    def sightings(self) -> tuple[Sighting, ...]:
+        """What owners said so far."""
+        with self._lock:
+            return tuple(self._sightings.values())
+
+    def admit(self, sighting: Sighting) -> None:
+        """An owner said what it serves.
+
+        Raises:
+            StaleError: ``agreement-rolled-back`` or ``agreement-forked``.
+        """
+        with self._lock:
+            self._sightings[sighting.owner] = sighting
+        try:
+            self.require_open()
+        except PolicyError:
+            return  # too few so far
+
+    def require_open(self) -> None:
+        """Refuse to release before a quorum was heard.
+
+        Raises:
+            PolicyError: ``quorum-missing``.
+            StaleError: ``agreement-rolled-back`` or ``agreement-forked``.
+        """
+        require_latest(self._agreement, self.sightings)
+
+    def ask(self, see: Callable[[str], Sighting | None]) -> None:
+        """Ask whoever is missing, once each.
+
+        Args:
+            see: Asks one owner's broker; None if it does not answer.
+        """
+        for owner in self.missing:
+            sighting = see(owner)
+            if sighting is not None:
+                self.admit(sighting)
+
+    def _is_open(self) -> bool:
+        try:
+            self.require_open()
+        except PolicyError:
+            return False
+        return True

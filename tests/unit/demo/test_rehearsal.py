@@ -16,7 +16,7 @@ from sealift.lab.demo.words import rehearses, say_banner, say_loudly
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.folder import OWNERS
 from sealift.release.agreement.signed import load_verified
-from sealift.release.broker.standing import HEARTBEAT_MISSING
+from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import read_job
 from tests.unit.demo.test_report import outcome

@@ -16,9 +16,9 @@ from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.keys import TOKEN
 from sealift.errors import SealiftError
 from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.release.broker import backup
-from sealift.release.broker.backup import back_up, check_copy, restore, upgrade
+from sealift.release.broker import stores as backup
 from sealift.release.broker.messages import BrokerRequest
+from sealift.release.broker.stores import back_up, check_copy, restore, upgrade
 from sealift.release.grant import ReleaseRequest
 from sealift.release.vault.vault import FORM, Vault
 from tests.sim.mutants import without

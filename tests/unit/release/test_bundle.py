@@ -14,8 +14,8 @@ from sealift.release.agreement.code import (
     load_bundle,
     measure_bundle,
     read_bundle,
+    review_code,
 )
-from sealift.release.agreement.codereview import review_code
 from sealift.release.visible import visible
 
 

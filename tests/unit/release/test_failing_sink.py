@@ -57,10 +57,10 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 def test_who_falls_silent(box: Box) -> None:
     """The thread that watches leases goes on, too."""
-    standings = box.broker.leases._standings
+    leases = box.broker.leases
     for lease_s in (1.0, 2.0):
         terms = KeyLease(lease_s=lease_s, heartbeat_s=1.0)
-        standings.grant(SigningKey.generate().public_key, terms, box.now_s, "host")
+        leases.grant(SigningKey.generate().public_key, terms, box.now_s, "host")
     with watching(box.broker.leases.look):
         for count, at_s in ((1, 1.9), (2, 9.0)):
             box.now_s = at_s

@@ -12,7 +12,7 @@ import pytest
 from sealift.crypto.identity import create_identity
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.release.groupcommit import GroupCommit
+from sealift.release.database import GroupCommit
 from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import LogEntry, verify_entry, verify_head
 from sealift.release.log.verify import verify_log

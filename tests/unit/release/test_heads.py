@@ -11,9 +11,9 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import MalformedError, PolicyError, UnavailableError
 from sealift.ids import Digest
+from sealift.release.log.auditlog import LogTree
 from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
 from sealift.release.log.heads import HeadStore, find_head
-from sealift.release.log.tree import LogTree
 
 KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 

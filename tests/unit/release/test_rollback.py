@@ -15,7 +15,7 @@ from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board, RollbackRule
 from sealift.release.log.auditlog import AuditLog
-from sealift.release.log.entries import Inclusion, LogEntry
+from sealift.release.log.entries import Inclusion, LogEntry, Logged
 from sealift.release.rollback import (
     Sighting,
     read_sighting,
@@ -99,27 +99,22 @@ def logged(folder: Path, name: str, agreement: Agreement, kind: str = "agreement
 
 def test_a_sighting_from_a_log(tmp_path: Path) -> None:
     found = logged(tmp_path, "ada", SECOND)
-    seen = read_sighting(
-        found.entry, found.inclusion, found.head, owner=ADA, agreement=SECOND
-    )
+    seen = read_sighting(found, owner=ADA, agreement=SECOND)
     assert seen == saw("ada", SECOND)
 
 
 def test_a_sighting_that_the_log_does_not_show(tmp_path: Path) -> None:
     found = logged(tmp_path, "ada", SECOND)
     with pytest.raises(IntegrityError) as caught:
-        read_sighting(
-            found.entry, found.inclusion, found.head, owner=BERN, agreement=SECOND
-        )
+        read_sighting(found, owner=BERN, agreement=SECOND)
     assert caught.value.code == "not-the-owner"
     with pytest.raises(MalformedError):
         read_sighting(
-            found.entry, found.inclusion, found.head,
-            owner=ADA, agreement=FIRST.agreement,
+            found, owner=ADA, agreement=FIRST.agreement,
         )  # fmt: skip
     with pytest.raises(IntegrityError) as caught:
         read_sighting(
-            found.entry.replace(b"1", b"2", 1), Inclusion(0, ()), found.head,
+            Logged(found.entry.replace(b"1", b"2", 1), Inclusion(0, ()), found.head),
             owner=ADA, agreement=SECOND,
         )  # fmt: skip
     assert caught.value.code == "entry-not-in-log"
@@ -128,6 +123,4 @@ def test_a_sighting_that_the_log_does_not_show(tmp_path: Path) -> None:
 def test_an_entry_about_something_else(tmp_path: Path) -> None:
     found = logged(tmp_path, "ada", SECOND, kind="refusal")
     with pytest.raises(MalformedError):
-        read_sighting(
-            found.entry, found.inclusion, found.head, owner=ADA, agreement=SECOND
-        )
+        read_sighting(found, owner=ADA, agreement=SECOND)

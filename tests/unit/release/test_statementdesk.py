@@ -19,10 +19,10 @@ from sealift.release.agreement.statements import (
     save_statement,
     sign_statement,
 )
-from sealift.release.broker import statements as statementdesk
+from sealift.release.broker import inforce as statementdesk
+from sealift.release.broker.inforce import MAX_RIVALS, StatementsInForce
 from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
-from sealift.release.broker.statements import MAX_RIVALS, StatementDesk
-from sealift.release.client.statements import obey
+from sealift.release.client.broker import obey
 from tests.sim.owners import (
     NOW_S,
     BrokerSide,
@@ -46,7 +46,7 @@ def say(
     return sign_statement(kind, consortium.agreement, consortium.identities[name], at_s)
 
 
-def code_of(desk: StatementDesk) -> str:
+def code_of(desk: StatementsInForce) -> str:
     try:
         desk.verified()
     except SealiftError as error:
@@ -57,7 +57,7 @@ def code_of(desk: StatementDesk) -> str:
 def test_a_file_put_beside_the_agreement(
     consortium: Consortium, tmp_path: Path
 ) -> None:
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     assert (code_of(desk), desk.known()) == ("", ())
     said = say(consortium, "veto", "bern")
     path = save_statement(said, tmp_path)
@@ -68,7 +68,7 @@ def test_a_file_put_beside_the_agreement(
 
 def test_a_file_that_nobody_signed(consortium: Consortium, tmp_path: Path) -> None:
     """Refused, like one that lies there at the start; and over when it is gone."""
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     said = say(consortium, "veto", "bern")
     path = save_statement(replace(said, signature=bytes(64)), tmp_path)
     assert code_of(desk) == "statement-altered"
@@ -79,7 +79,7 @@ def test_a_file_that_nobody_signed(consortium: Consortium, tmp_path: Path) -> No
 def test_on_the_disk_before_it_counts(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     said = say(consortium, "leave", "ada")
 
     def full(*args: object) -> None:
@@ -92,17 +92,19 @@ def test_on_the_disk_before_it_counts(
     assert desk.known() == ()
     desk.admit(said)
     assert (tmp_path / said.file_name).exists()
-    again = StatementDesk(consortium.verified(), tmp_path, clock=now)  # after a restart
+    again = StatementsInForce(
+        consortium.verified(), tmp_path, clock=now
+    )  # after a restart
     assert again.verified().backing.left == {"ada"}
 
 
 def test_an_older_word_changes_nothing(consortium: Consortium, tmp_path: Path) -> None:
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     later = say(consortium, "leave", "ada", NOW_S + 5)
     desk.admit(later)
     desk.admit(say(consortium, "leave", "ada", NOW_S))
     assert desk.known() == (later,)
-    again = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    again = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     assert again.known() == (later,)
 
 
@@ -112,7 +114,7 @@ def test_an_older_word_changes_nothing(consortium: Consortium, tmp_path: Path) -
 def test_a_message_about_something_else(
     consortium: Consortium, changes: dict[str, object]
 ) -> None:
-    desk = StatementDesk(consortium.verified(), clock=now)
+    desk = StatementsInForce(consortium.verified(), clock=now)
     said = say(consortium, "veto", "ada")
     if "digest" in changes:
         changes = {"digest": consortium.agreement.code.digest}
@@ -181,13 +183,13 @@ def test_a_veto_of_a_rival_takes_nothing_back(
     consortium: Consortium, tmp_path: Path
 ) -> None:
     """For ever: also after another veto of the same number, and a restart."""
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     first = say(consortium, "veto", "bern")
     save_statement(first, tmp_path)
     assert code_of(desk) == "agreement-vetoed"
     later = rival(consortium, "bern", first.statement.number, 1, int(NOW_S) + 9)
     save_statement(later, tmp_path)
-    for each in (desk, StatementDesk(consortium.verified(), tmp_path, clock=now)):
+    for each in (desk, StatementsInForce(consortium.verified(), tmp_path, clock=now)):
         assert code_of(each) == "agreement-vetoed"
         assert set(each.known()) == {first, later}
     save_statement(first, tmp_path)
@@ -196,7 +198,7 @@ def test_a_veto_of_a_rival_takes_nothing_back(
 
 def test_vetoes_of_successors(consortium: Consortium, tmp_path: Path) -> None:
     """All are kept, but no party fills the place of the others' words."""
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     number = consortium.agreement.number + 1
     vetoes = [rival(consortium, "bern", number, i, int(NOW_S) + i) for i in range(20)]
     for each in vetoes[:2]:
@@ -209,7 +211,7 @@ def test_vetoes_of_successors(consortium: Consortium, tmp_path: Path) -> None:
     desk.admit(say(consortium, "leave", "ada"))
     assert len(desk.known()) == MAX_RIVALS + 1
     assert (
-        StatementDesk(consortium.verified(), tmp_path, clock=now).known()
+        StatementsInForce(consortium.verified(), tmp_path, clock=now).known()
         == desk.known()
     )
 
@@ -218,7 +220,7 @@ def test_a_file_that_cannot_be_read_just_now(
     consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused until it can be, and not for longer."""
-    desk = StatementDesk(consortium.verified(), tmp_path, clock=now)
+    desk = StatementsInForce(consortium.verified(), tmp_path, clock=now)
     save_statement(say(consortium, "leave", "ada"), tmp_path)
 
     def exhausted(*args: object) -> NoReturn:

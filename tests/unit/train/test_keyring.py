@@ -83,7 +83,7 @@ def collected(
         return SecretKey.generate(), None
 
     monkeypatch.setattr(keyring_module, "meet_broker", lambda *_p, **_n: Control())
-    monkeypatch.setattr(keyring_module, "hear_statements", lambda _s, known: known)
+    monkeypatch.setattr(keyring_module, "request_statements", lambda _s, known: known)
     monkeypatch.setattr(keyring_module, "collect_release", release)
     monkeypatch.setattr(keyring_module, "request_head", lambda _s: None)
     monkeypatch.setattr(keyring_module, "PAUSE_S", 0.0)

@@ -12,7 +12,7 @@ from sealift.cli.join import require_kept
 from sealift.errors import IntegrityError, JobError, PolicyError
 from sealift.ids import Digest, Role, VisitId
 from sealift.lab.worlds.consortium import Consortium, make_consortium
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.files import write_whole
 from sealift.release.log.entries import SignedTreeHead, TreeHead, sign_head
 from sealift.release.log.heads import HeadStore
@@ -43,7 +43,7 @@ def attendance(consortium: Consortium, folder: Path, owner: str = "ada") -> Atte
         receipts=Receipts(folder),
         job="digits",
         clock=lambda: 0.0,
-        statements=StatementDesk(verified, folder, clock=now),
+        statements=StatementsInForce(verified, folder, clock=now),
     )
 
 

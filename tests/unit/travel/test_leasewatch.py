@@ -12,14 +12,14 @@ import pytest
 from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, PeerError, SealiftError, StaleError
 from sealift.release.agreement import KeyLease
-from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing
+from sealift.release.broker.messages import HEARTBEAT_MISSING, LeaseStatus
 from sealift.travel.holder.standing import MARGIN_S, LeaseWatch
 
 WHO = SigningKey.generate().public_key
-GOOD = Standing(instance=WHO, good=True, due_s=9.0, ends_s=9.0)
-UNLEASED = Standing(instance=WHO, good=True)
-SILENT = Standing(instance=WHO, good=False, rule=HEARTBEAT_MISSING, ends_s=5.0)
-BAD = Standing(instance=WHO, good=False, rule="ima-not-allowed")
+GOOD = LeaseStatus(instance=WHO, good=True, due_s=9.0, ends_s=9.0)
+UNLEASED = LeaseStatus(instance=WHO, good=True)
+SILENT = LeaseStatus(instance=WHO, good=False, rule=HEARTBEAT_MISSING, ends_s=5.0)
+BAD = LeaseStatus(instance=WHO, good=False, rule="ima-not-allowed")
 BEAT_S = 0.2
 LEASE = KeyLease(lease_s=2 * BEAT_S, heartbeat_s=BEAT_S)
 LONG = KeyLease(lease_s=60.0, heartbeat_s=BEAT_S)
@@ -28,24 +28,24 @@ LONG = KeyLease(lease_s=60.0, heartbeat_s=BEAT_S)
 class OwnBroker:
     """Answers as it is told."""
 
-    def __init__(self, say: Standing | SealiftError) -> None:
+    def __init__(self, say: LeaseStatus | SealiftError) -> None:
         self.say = say
         self.changed = threading.Event()
 
-    def __call__(self, wait_s: float) -> Standing:
+    def __call__(self, wait_s: float) -> LeaseStatus:
         self.changed.wait(wait_s)
         if isinstance(self.say, SealiftError):
             raise self.say
         return self.say
 
-    def change(self, say: Standing | SealiftError) -> None:
+    def change(self, say: LeaseStatus | SealiftError) -> None:
         self.say = say
         self.changed.set()
 
 
 @contextmanager
 def watching(
-    broker: Callable[[float], Standing], lease: KeyLease = LEASE
+    broker: Callable[[float], LeaseStatus], lease: KeyLease = LEASE
 ) -> Iterator[LeaseWatch]:
     made = LeaseWatch(broker, lease, time.monotonic)
     made.start()
@@ -77,7 +77,7 @@ def test_a_revoked_instance_is_not_begun_with() -> None:
 @pytest.mark.parametrize(
     "word", [BAD, UNLEASED, SILENT, PeerError("gone"), AuthenticationError()]
 )
-def test_bad_news_and_silence_end_the_flow(word: Standing | SealiftError) -> None:
+def test_bad_news_and_silence_end_the_flow(word: LeaseStatus | SealiftError) -> None:
     broker, stopped = OwnBroker(GOOD), threading.Event()
     with watching(broker) as lease, lease.visit(stopped.set) as require:
         broker.change(word)
@@ -87,7 +87,7 @@ def test_bad_news_and_silence_end_the_flow(word: Standing | SealiftError) -> Non
 
 
 @pytest.mark.parametrize("word", [UNLEASED, SILENT, PeerError("gone")])
-def test_the_next_frame_waits_for_a_good_word(word: Standing | SealiftError) -> None:
+def test_the_next_frame_waits_for_a_good_word(word: LeaseStatus | SealiftError) -> None:
     """Silence pauses: within its lease the instance goes on where it stood."""
     broker, stopped = OwnBroker(GOOD), threading.Event()
     sent = threading.Event()
@@ -116,7 +116,7 @@ def test_a_lease_that_comes_in_time_is_waited_for() -> None:
     """The broker was started again, and the instance proves itself anew."""
     words = [UNLEASED, UNLEASED, GOOD]
 
-    def ask(wait_s: float) -> Standing:
+    def ask(wait_s: float) -> LeaseStatus:
         time.sleep(wait_s)
         return words.pop(0) if len(words) > 1 else GOOD
 
@@ -127,7 +127,7 @@ def test_a_lease_that_comes_in_time_is_waited_for() -> None:
 def test_a_good_word_that_was_held_back_is_an_old_one() -> None:
     """The relay keeps an answer for longer than a heartbeat, and then lets it through."""
 
-    def ask(wait_s: float) -> Standing:
+    def ask(wait_s: float) -> LeaseStatus:
         time.sleep(LEASE.lease_s + MARGIN_S + 0.1)
         return GOOD
 

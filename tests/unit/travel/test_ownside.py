@@ -16,7 +16,7 @@ from sealift.release.agreement.statements import (
     save_statement,
     sign_statement,
 )
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.session.session import Session
 from sealift.travel.holder.standing import OwnSide
 from tests.sim.owners import NOW_S, now
@@ -42,7 +42,7 @@ class Home:
         self.own = OwnSide(
             "ada",
             verified,
-            StatementDesk(verified, folder, clock=now),
+            StatementsInForce(verified, folder, clock=now),
             meet_broker=self._nobody,
             clock=lambda: 100.0,
             sink=self.events.append,

@@ -38,7 +38,13 @@ from sealift.release.agreement.statements import require_timely, sign_statement
 from sealift.release.broker.stores import keep_keys, opened_broker
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
-from sealift.release.grant import KeyRelease, ReleaseInfo, open_release, seal_key
+from sealift.release.grant import (
+    KeyRelease,
+    ReleaseInfo,
+    SealedKey,
+    open_release,
+    seal_grant,
+)
 from sealift.release.log.entries import Inclusion, TreeHead, sign_head
 from sealift.release.log.heads import HeadStore
 from sealift.release.receipt import SignedReceipt, instance_bound, verify_receipt
@@ -259,11 +265,16 @@ def plants_a_key(stage: Stage) -> str:
         challenge=secrets.token_bytes(32),
         expiry_s=60,
     )
-    sealed = seal_key(
-        SecretKey.generate(), info, recipient=private.public, owner=stranger
+    sealed, signature = seal_grant(
+        SecretKey.generate(),
+        info,
+        recipient=private.public,
+        signer=stranger,
+        label=Label.RELEASE,
     )
     head = TreeHead(stranger.public_key, 1, Digest.of(b""), int(now_s()))
-    release = KeyRelease(sealed, b"", Inclusion(0, ()), sign_head(head, stranger))
+    shown = b"", Inclusion(0, ()), sign_head(head, stranger)
+    release = KeyRelease(*shown, SealedKey(info, sealed, signature))
     return refusal(
         lambda: open_release(
             release,

@@ -32,8 +32,7 @@ from sealift.lab.worlds.consortium import ONE_HOLDER, make_consortium, make_reso
 from sealift.lab.worlds.softwarehost import SoftwareHost, software_host
 from sealift.release.agreement import KeyLease, References, ReleaseRule
 from sealift.release.agreement.signed import SignedAgreement, verify
-from sealift.release.client.broker import collect_release
-from sealift.release.client.lease import ask_standing, prove_lease
+from sealift.release.client.broker import ask_lease, collect_release, prove_lease
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.session.relay.envelope import Registry
@@ -136,7 +135,7 @@ class BrokerEnd(End):
             connect(link.open(BROKER), endpoint, policy) as session,
             closing(
                 LeaseWatch(
-                    lambda wait_s: ask_standing(session, key, wait_s=wait_s),
+                    lambda wait_s: ask_lease(session, key, wait_s=wait_s),
                     KeyLease(lease_s=HEARTBEAT_S, heartbeat_s=HEARTBEAT_S),
                     time.monotonic,
                 )

@@ -28,7 +28,7 @@ from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.lab.worlds.folder import OWNERS, World
-from sealift.release.broker.standing import HEARTBEAT_MISSING
+from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
 from sealift.release.log.verify import read_entries
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses

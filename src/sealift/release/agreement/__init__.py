@@ -1,16 +1,5 @@
 """The agreement: parties, code, levels, resources with their owners' rules, outputs."""
 
-from sealift.release.agreement.parties import (
-    Board,
-    Party,
-    PartyRole,
-    RollbackRule,
-)
-from sealift.release.agreement.references import (
-    CodeBundle,
-    References,
-    bundle_digest,
-)
 from sealift.release.agreement.resources import (
     MAX_DIGITS,
     ROWS_LEASE,
@@ -23,6 +12,15 @@ from sealift.release.agreement.resources import (
     Resource,
     TravelRule,
     part_for,
+)
+from sealift.release.agreement.terms import (
+    Board,
+    CodeBundle,
+    Party,
+    PartyRole,
+    References,
+    RollbackRule,
+    bundle_digest,
 )
 from sealift.release.agreement.whole import VERSION, About, Agreement
 

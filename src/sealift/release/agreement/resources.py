@@ -12,7 +12,7 @@ from sealift.attest.level import Level
 from sealift.codec import MAX_INTEGER
 from sealift.errors import PolicyError
 from sealift.ids import Digest, check_name
-from sealift.release.agreement.consistency import (
+from sealift.release.agreement.terms import (
     inconsistent,
     require_distinct,
     require_now,

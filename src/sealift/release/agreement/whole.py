@@ -21,16 +21,19 @@ from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError
 from sealift.ids import Digest, check_name
-from sealift.release.agreement.consistency import (
+from sealift.release.agreement.resources import OutputRule, Part, Resource, TravelRule
+from sealift.release.agreement.terms import (
+    Board,
+    CodeBundle,
+    Party,
+    PartyRole,
+    References,
     inconsistent,
     require_distinct,
     require_now,
     require_window,
     require_within,
 )
-from sealift.release.agreement.parties import Board, Party, PartyRole
-from sealift.release.agreement.references import CodeBundle, References
-from sealift.release.agreement.resources import OutputRule, Part, Resource, TravelRule
 
 MAX_PARTIES: Final = 64
 VERSION: Final = 2

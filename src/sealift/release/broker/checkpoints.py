@@ -13,38 +13,39 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sealift.codec import encode
-from sealift.crypto.hash import sha256
-from sealift.crypto.hpke import seal_key
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PolicyError, SealiftError, StaleError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.broker.keyrelease import Door
-from sealift.release.broker.leases import SessionVisit
+from sealift.release.broker.keyrelease import KeyReleases
+from sealift.release.broker.leases import Asker
 from sealift.release.checkpoint import (
     CheckpointMark,
     CheckpointRequest,
     CheckpointStatus,
     Deposit,
     Fetch,
-    Logged,
-    ShareInfo,
     ShareRelease,
+    mark_of,
     rolled_back,
 )
 from sealift.release.facts import Ask, Kind
-from sealift.release.grant import EXPIRY_S
+from sealift.release.grant import info_digest, seal_grant
 from sealift.release.log.auditlog import AuditLog
-from sealift.release.log.entries import CheckpointEntry, CheckpointKind, read_entry
+from sealift.release.log.entries import (
+    CheckpointEntry,
+    CheckpointKind,
+    Logged,
+    read_entry,
+)
 from sealift.release.vault.checkpoints import CheckpointStore, JobKey
 
 Answered = CheckpointStatus | Logged | ShareRelease
 
 
-class CheckpointDesk:
+class CheckpointKeeper:
     """Keeps one owner's shares under one agreement.
 
     Args:
@@ -52,7 +53,7 @@ class CheckpointDesk:
         identity: The owner's; signs.
         store: The shares in its vault.
         log: Its audit log.
-        door: Asks whether anything may leave.
+        releases: Asks whether anything may leave.
         clock: Seconds since 1970, for people who read the log.
     """
 
@@ -63,7 +64,7 @@ class CheckpointDesk:
         *,
         store: CheckpointStore,
         log: AuditLog,
-        door: Door,
+        releases: KeyReleases,
         clock: Callable[[], float],
     ) -> None:
         self._verified = verified
@@ -71,11 +72,11 @@ class CheckpointDesk:
         self._store = store
         self._log = log
         self._clock = clock
-        self._door = door
+        self._releases = releases
         self._lock = threading.Lock()
         self._logged = last_logged(log.entries(), verified.digest)
 
-    def answer(self, request: CheckpointRequest, asker: SessionVisit) -> Answered:
+    def answer(self, request: CheckpointRequest, asker: Asker) -> Answered:
         """Answer one request, or log why not.
 
         Raises:
@@ -90,10 +91,10 @@ class CheckpointDesk:
                 self._refuse(request, asker, error)
                 raise
 
-    def _answer(self, request: CheckpointRequest, asker: SessionVisit) -> Answered:
+    def _answer(self, request: CheckpointRequest, asker: Asker) -> Answered:
         asked = Ask(kind=Kind.CHECKPOINT_SHARE, peer=asker.peer)
         challenge = request.fetch.challenge if request.fetch else None
-        self._door.require(asked, asker, challenge)
+        self._releases.require(asked, asker, challenge)
         key = JobKey(self._verified.digest, request.job)
         status = self._settle(key)
         if request.claim:
@@ -129,14 +130,14 @@ class CheckpointDesk:
             self._store.finish(key)
         return self._store.status(key)
 
-    def _claim(self, key: JobKey, asker: SessionVisit) -> CheckpointStatus:
+    def _claim(self, key: JobKey, asker: Asker) -> CheckpointStatus:
         instance = asker.peer.instance
         if self._store.was_superseded(key, instance):
             raise _superseded()
         self._store.claim(key, instance)
         return self._store.status(key)
 
-    def _require_worker(self, key: JobKey, asker: SessionVisit) -> None:
+    def _require_worker(self, key: JobKey, asker: Asker) -> None:
         if self._store.worker(key) != asker.peer.instance:
             raise _superseded()
 
@@ -155,7 +156,7 @@ class CheckpointDesk:
         key: JobKey,
         mark: CheckpointMark,
         status: CheckpointStatus,
-        asker: SessionVisit,
+        asker: Asker,
     ) -> Logged:
         """Log, then let it count. A repeated commit is logged again, and harmless."""
         counts_on = None if status.finished else status.committed
@@ -167,34 +168,28 @@ class CheckpointDesk:
         return logged
 
     def _release(
-        self, key: JobKey, fetch: Fetch, status: CheckpointStatus, asker: SessionVisit
+        self, key: JobKey, fetch: Fetch, status: CheckpointStatus, asker: Asker
     ) -> ShareRelease:
         """Seal, log and sync, in this order; what is returned may leave."""
         if fetch.mark != status.committed:
             raise _wrong_number(fetch.mark, f"{status.last} counts")
-        info = ShareInfo(
-            agreement=key.agreement,
-            job=key.job,
-            mark=fetch.mark,
-            owner=self._identity.name,
-            recipient=asker.th2,
-            challenge=fetch.challenge,
-            expiry_s=EXPIRY_S,
-        )
+        info = fetch.grant_info(key.agreement, key.job, self._identity.name, asker.th2)
         share = self._store.fetch(key, fetch.mark)
-        sealed = seal_key(share, encode(info), asker.peer.hpke)
-        share.wipe()
-        signature = self._identity.sign(
-            Label.CHECKPOINT_SHARE, signed_bytes(sealed, info)
+        sealed, signature = seal_grant(
+            share,
+            info,
+            recipient=asker.peer.hpke,
+            signer=self._identity,
+            label=Label.CHECKPOINT_SHARE,
         )
-        digest = Digest.of(encode(info))
-        logged = self._append("checkpoint-release", key, fetch.mark, asker, info=digest)
-        self._door.require_still(asker.peer)
+        share.wipe()
+        logged = self._append(
+            "checkpoint-release", key, fetch.mark, asker, info=info_digest(info)
+        )
+        self._releases.require_still(asker.peer)
         return ShareRelease(info, sealed, signature, logged)
 
-    def _finish(
-        self, key: JobKey, status: CheckpointStatus, asker: SessionVisit
-    ) -> Logged:
+    def _finish(self, key: JobKey, status: CheckpointStatus, asker: Asker) -> Logged:
         logged = self._append("checkpoint-finish", key, status.committed, asker)
         self._store.finish(key)
         return logged
@@ -209,10 +204,10 @@ class CheckpointDesk:
             )
 
     def _refuse(
-        self, request: CheckpointRequest, asker: SessionVisit, error: SealiftError
+        self, request: CheckpointRequest, asker: Asker, error: SealiftError
     ) -> None:
         key = JobKey(self._verified.digest, request.job)
-        if self._door.refused(asker.peer, error):
+        if self._releases.refused(asker.peer, error):
             self._append(
                 "checkpoint-refusal", key, request.mark, asker, rule=error.code
             )
@@ -222,10 +217,9 @@ class CheckpointDesk:
         kind: CheckpointKind,
         key: JobKey,
         mark: CheckpointMark | None,
-        asker: SessionVisit,
+        asker: Asker,
         **fields: Any,
     ) -> Logged:
-        peer, result = asker.peer, asker.peer.result
         entry = CheckpointEntry(
             kind=kind,
             at_s=int(self._clock()),
@@ -234,18 +228,13 @@ class CheckpointDesk:
             number=mark.number if mark else 0,
             sealed=mark.sealed if mark else None,
             split=mark.split if mark else (),
-            role=peer.role.value,
-            peer=peer.name,
-            instance=peer.instance,
-            session=asker.th2,
-            level=result.standing if result else "",
-            evidence=result.evidence if result else None,
+            **asker.logged(),
             **fields,
         )
-        appended = self._log.append(entry)
+        logged = self._log.append(entry)
         if kind in _DECIDING:
             self._logged[key.job] = entry
-        return Logged(appended.entry, appended.inclusion, appended.head)
+        return logged
 
 
 _DECIDING = ("checkpoint", "checkpoint-finish")
@@ -263,18 +252,6 @@ def last_logged(raws: Iterable[bytes], agreement: Digest) -> dict[str, Checkpoin
         if entry.agreement == agreement:
             last[entry.job] = entry
     return last
-
-
-def mark_of(entry: CheckpointEntry) -> CheckpointMark | None:
-    """The checkpoint that an entry is about."""
-    if entry.sealed is None:
-        return None
-    return CheckpointMark(entry.number, entry.sealed, entry.split)
-
-
-def signed_bytes(sealed: bytes, info: ShareInfo) -> bytes:
-    """What an owner signs of a released share; see ``release/grant.py``."""
-    return sealed + sha256(encode(info))
 
 
 def _superseded() -> PolicyError:

@@ -43,7 +43,7 @@ class RecordEnrolment(Protocol):
         ...
 
 
-class EnrolDesk:
+class Enroller:
     """Enrols hosts for one owner under one agreement.
 
     Args:

@@ -1,7 +1,7 @@
 """The way out of one owner's broker: ask the decision, seal, count, log and sync; then go.
 
-Keys leave by ``Door.release``, shares of checkpoints by ``release/broker/checkpoints.py``;
-both ask ``Door.require``, which gathers what this broker knows at the moment and has
+Keys leave by ``KeyReleases.release``, shares of checkpoints by ``release/broker/checkpoints.py``;
+both ask ``KeyReleases.require``, which gathers what this broker knows at the moment and has
 ``release/decision.py`` decide. If the entry cannot be written, nothing leaves (rule H6).
 Source: spec/release.md sections Decision and Key release.
 """
@@ -14,27 +14,25 @@ from typing import Final
 
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.identity import Identity
+from sealift.crypto.kdf import Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.events import Sink, emit
-from sealift.ids import Digest
 from sealift.release.agreement import Resource
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.broker.leases import LeaseDesk, SessionVisit
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
+from sealift.release.broker.leases import Asker, KeyLeases
 from sealift.release.decision import decide, require_in_force
 from sealift.release.facts import Ask, Kind, Owner, State
 from sealift.release.grant import (
-    EXPIRY_S,
     KeyRelease,
-    ReleaseInfo,
     ReleaseRequest,
     SealedKey,
     info_digest,
-    seal_key,
+    seal_grant,
 )
-from sealift.release.log.auditlog import Appended, AuditLog
-from sealift.release.log.entries import LogEntry
-from sealift.release.rollbackgate import RollbackGate
+from sealift.release.log.auditlog import AuditLog
+from sealift.release.log.entries import LogEntry, Logged
+from sealift.release.rollback import RollbackGate
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 
@@ -43,7 +41,7 @@ from sealift.session.endpoint import VerifiedPeer
 MAX_UNPROVEN: Final = 1000
 
 
-class Door:
+class KeyReleases:
     """Lets out what one owner's broker keeps. Threads may share it.
 
     Args:
@@ -66,9 +64,9 @@ class Door:
         vault: Vault,
         log: AuditLog,
         *,
-        statements: StatementDesk,
+        statements: StatementsInForce,
         gate: RollbackGate,
-        leases: LeaseDesk,
+        leases: KeyLeases,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         sink: Sink,
@@ -89,7 +87,7 @@ class Door:
         self._challenges: set[bytes] = set()
         self._unproven = 0
 
-    def release(self, request: ReleaseRequest, visit: SessionVisit) -> KeyRelease:
+    def release(self, request: ReleaseRequest, asker: Asker) -> KeyRelease:
         """The key that is asked for, sealed to the session; it may leave.
 
         Raises:
@@ -97,33 +95,38 @@ class Door:
                 too many without evidence were.
             UnavailableError: if the entry cannot be written: then nothing leaves.
         """
-        peer = visit.peer
+        peer = asker.peer
         kind = Kind.MODEL_KEY if request.purpose == "model" else Kind.DATA_KEY
         asked = Ask(
             kind=kind, peer=peer, resource=request.resource, purpose=request.purpose
         )
         try:
-            self.require(asked, visit, request.challenge)
+            self.require(asked, asker, request.challenge)
             resource = self._verified.resource(request.resource)
-            sealed = self._seal(request, visit)
-            use = self._debit(resource, peer)
-            self._leases.grant(peer, resource, visit.judged_after_s)
+            sealed = self._seal(request, asker)
+            use = self._ledger.debit(  # counted before it leaves, and who gets it
+                self._verified.agreement.name,
+                resource.name,
+                resource.rule.max_uses,
+                peer.instance,
+            )
+            self._lease(peer, resource, asker.judged_after_s)
             info = info_digest(sealed.info)
-            logged = self._append_asked(request, visit, info=info, use=use)
+            logged = self._append_asked("release", request, asker, info=info, use=use)
             self.require_still(peer)
         except SealiftError as error:
             if self.refused(peer, error):
-                self._append_asked(request, visit, rule=error.code)
+                self._append_asked("refusal", request, asker, rule=error.code)
             raise
         self.tell("release.granted", resource=resource.name, peer=peer.name)
-        return KeyRelease(sealed, logged.entry, logged.inclusion, logged.head)
+        return KeyRelease(logged.entry, logged.inclusion, logged.head, sealed)
 
-    def require(self, asked: Ask, visit: SessionVisit, challenge: bytes | None) -> None:
+    def require(self, asked: Ask, asker: Asker, challenge: bytes | None) -> None:
         """Return if it may leave now; the challenge is spent then.
 
         Args:
             asked: By the peer of the session.
-            visit: The session.
+            asker: Its session.
             challenge: Of the answer; None where nothing leaves by it.
 
         Raises:
@@ -131,7 +134,7 @@ class Door:
         """
         fresh = challenge is None or self._spend(challenge)
         try:
-            decide(asked, self._state(asked, visit, fresh=fresh))
+            decide(asked, self._state(asked, asker, fresh=fresh))
         except SealiftError:
             if fresh and challenge is not None:
                 with self._lock:  # it let nothing go, and its asker may ask again
@@ -146,8 +149,6 @@ class Door:
             StaleError: ``agreement-superseded``.
         """
         verified, ended = self._statements.judged()
-        line = verified.agreement.name
-        in_force = self._vault.in_force(line)
         require_in_force(
             State(
                 owner=self._owner,
@@ -155,7 +156,7 @@ class Door:
                 at_s=self._clock(),
                 ended=ended,
                 revoked="",
-                in_force=in_force,
+                in_force=self._vault.in_force(verified.agreement.name),
             )
         )
 
@@ -166,7 +167,7 @@ class Door:
             PolicyError, StaleError: see ``require_in_force``, or ``lease-revoked``.
         """
         self.require_in_force()
-        self._leases.admit(peer)
+        self._leases.require_good(peer.instance)
 
     def refused(self, peer: VerifiedPeer, error: SealiftError) -> bool:
         """Tell of a refusal; whether it is to be logged."""
@@ -179,7 +180,7 @@ class Door:
             self._unproven += result is None
             return result is not None or self._unproven <= MAX_UNPROVEN
 
-    def append(self, kind: str, **fields: object) -> Appended:
+    def append(self, kind: str, **fields: object) -> Logged:
         """Write an entry into the log and sync it."""
         entry = LogEntry(
             kind=kind,  # type: ignore[arg-type]
@@ -193,12 +194,12 @@ class Door:
         """Emit an event of this owner's broker."""
         emit(self._sink, kind, owner=self._owner.name, **fields)
 
-    def _state(self, asked: Ask, visit: SessionVisit, *, fresh: bool) -> State:
+    def _state(self, asked: Ask, asker: Asker, *, fresh: bool) -> State:
         verified, ended = self._statements.judged()
-        line, ledger, instance = (
+        line, instance, ledger = (
             verified.agreement.name,
-            self._ledger,
             asked.peer.instance,
+            self._ledger,
         )
         share = asked.kind is Kind.CHECKPOINT_SHARE
         own = verified.agreement.resources_of(self._owner.name)
@@ -211,7 +212,7 @@ class Door:
             in_force=self._vault.in_force(line),
             sightings=self._gate.sightings,
             host=self._leases.host(instance),
-            evidence_age_s=self._monotonic() - visit.judged_after_s,
+            evidence_age_s=self._monotonic() - asker.judged_after_s,
             uses={
                 each.name: ledger.uses(line, each.name)
                 for each in own
@@ -227,53 +228,39 @@ class Door:
             self._challenges.add(challenge)
         return fresh
 
-    def _seal(self, request: ReleaseRequest, visit: SessionVisit) -> SealedKey:
-        info = ReleaseInfo(
-            agreement=self._verified.digest,
-            resource=request.resource,
-            purpose=request.purpose,
-            owner=self._owner.name,
-            recipient=visit.th2,
-            challenge=request.challenge,
-            expiry_s=EXPIRY_S,
-        )
+    def _seal(self, request: ReleaseRequest, asker: Asker) -> SealedKey:
+        info = request.grant_info(self._verified.digest, self._owner.name, asker.th2)
         data_key = self._vault.fetch(request.resource)
         try:
-            return seal_key(
-                data_key, info, recipient=visit.peer.hpke, owner=self._identity
+            sealed, signature = seal_grant(
+                data_key,
+                info,
+                recipient=asker.peer.hpke,
+                signer=self._identity,
+                label=Label.RELEASE,
             )
         finally:
             data_key.wipe()
+        return SealedKey(info, sealed, signature)
 
-    def _debit(self, resource: Resource, peer: VerifiedPeer) -> int:
-        """One more use of the key, counted before it leaves, and who gets it."""
-        line, limit = self._verified.agreement.name, resource.rule.max_uses
-        return self._ledger.debit(line, resource.name, limit, peer.instance)
+    def _lease(
+        self, peer: VerifiedPeer, resource: Resource, proven_at_s: float
+    ) -> None:
+        if resource.lease is not None:
+            assert peer.result is not None, "leases are for who showed evidence"
+            attester = peer.result.claims.attester
+            self._leases.grant(peer.instance, resource.lease, proven_at_s, attester)
 
     def _append_asked(
-        self,
-        request: ReleaseRequest,
-        visit: SessionVisit,
-        *,
-        rule: str = "",
-        info: Digest | None = None,
-        use: int = 0,
-    ) -> Appended:
-        peer, result = visit.peer, visit.peer.result
+        self, kind: str, request: ReleaseRequest, asker: Asker, **fields: object
+    ) -> Logged:
         return self.append(
-            "refusal" if rule else "release",
+            kind,
             resource=request.resource[:63],
             purpose=request.purpose,
-            role=peer.role.value,
-            peer=peer.name,
-            instance=peer.instance,
-            session=visit.th2,
-            level=result.standing if result else "",
-            evidence=result.evidence if result else None,
-            rule=rule,
-            info=info,
-            use=use,
             epoch=self._ledger.epoch(),
+            **asker.logged(),
+            **fields,
         )
 
 

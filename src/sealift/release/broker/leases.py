@@ -1,27 +1,36 @@
-"""A broker's work on leases: who may go on, who fell silent, who failed.
+"""Leases of released keys: who proved itself lately, who fell silent, who failed.
+
+A released key with a lease is worth something only while its accelerator keeps proving
+itself: each renewal of the session carries fresh evidence, judged in full, and counts
+from the moment it was judged, by this side's monotonic clock (rule H5). Whoever falls
+silent for longer than its heartbeat is given nothing until it proves itself again; for
+longer than its lease, or fails, and it is revoked for good: an instance key is made at a
+process's start, so a clean start is another instance.
 
 Revoking is logged and remembered before anybody is told. What was delivered before is
-not recalled (rule H5): from here on the instance gets nothing more, and the owner's
-holder, which asks for its standing, stops giving it rows.
+not recalled: from here on the instance gets nothing more, and the owner's holder, which
+asks for its status, stops giving it rows.
 Source: spec/release.md section Leases.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
 
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError, SealiftError
 from sealift.release.agreement import KeyLease, Resource
-from sealift.release.broker.messages import LeaseRequest
-from sealift.release.broker.standing import (
+from sealift.release.broker.messages import (
     HEARTBEAT_MISSING,
-    Standing,
-    Standings,
+    LeaseRequest,
+    LeaseStatus,
 )
-from sealift.release.facts import Owner
+from sealift.release.decision import GRACE_S, require_good, require_same_host
+from sealift.release.vault.ledger import Ledger
 from sealift.session.endpoint import VerifiedPeer
 
 if TYPE_CHECKING:
@@ -30,106 +39,126 @@ if TYPE_CHECKING:
 WATCH_S: Final = 0.25
 
 Clock = Callable[[], float]
+# (instance, rule, key epoch that begins): logs a revocation and syncs the log.
+RecordRevocation = Callable[[PublicKey, str, int], None]
 
 
-class RecordRevocation(Protocol):
-    """Writes a revocation into the log and syncs it."""
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    terms: KeyLease
+    proven_at_s: float
 
-    def __call__(self, instance: PublicKey, rule: str, epoch: int) -> None:
-        """Raises UnavailableError if the log cannot be written."""
-        ...
+    @property
+    def due_at_s(self) -> float:
+        return self.proven_at_s + self.terms.heartbeat_s + GRACE_S
+
+    @property
+    def ends_at_s(self) -> float:
+        return self.proven_at_s + self.terms.lease_s + GRACE_S
 
 
-class LeaseDesk:
-    """The leases of one owner's broker.
+class KeyLeases:
+    """The leases of one owner's broker, open and revoked. Threads may share it.
 
     Args:
-        owner: For whom it works.
-        standings: Who stands how.
+        ledger: Remembers revocations.
+        owner: The key of whom it works for; only its holder may ask about others.
         terms: The shortest of the owner's resources; None if none has a lease.
-        record: Logs a revocation.
+        record: Logs a revocation; until it has returned nobody is told, nor granted.
         monotonic: Seconds that never go back (rule H5).
     """
 
     def __init__(
         self,
-        owner: Owner,
-        standings: Standings,
+        ledger: Ledger,
+        owner: PublicKey,
         *,
         terms: KeyLease | None,
         record: RecordRevocation,
         monotonic: Clock,
     ) -> None:
+        self._ledger = ledger
         self._owner = owner
-        self._standings = standings
         self._terms = terms
         self._record = record
         self._monotonic = monotonic
+        self._leases: dict[PublicKey, _Lease] = {}
+        self._hosts: dict[PublicKey, str] = {}  # also of leases that were given back
         self._changed = threading.Condition()
 
-    def admit(self, peer: VerifiedPeer) -> None:
-        """Refuse an instance that was revoked; raises ``lease-revoked``."""
-        self._standings.require_good(peer.instance)
+    def require_good(self, instance: PublicKey) -> None:
+        """Refuse an instance that was revoked: ``lease-revoked``, or one of ``ENDS``."""
+        with self._changed:
+            require_good(self._ledger.revoked(instance))
 
     def host(self, instance: PublicKey) -> str:
         """What made the evidence that its first lease began with; empty without one."""
-        return self._standings.host(instance)
+        with self._changed:
+            return self._hosts.get(instance, "")
 
-    def grant(self, peer: VerifiedPeer, resource: Resource, proven_at_s: float) -> None:
-        """A key goes to a peer whose evidence was judged after ``proven_at_s``."""
-        if resource.lease is not None:
-            self._standings.grant(
-                peer.instance, resource.lease, proven_at_s, _attester(peer)
-            )
-
-    def answer(self, request: LeaseRequest, visit: SessionVisit) -> Standing:
-        """Answer one request.
+    def grant(
+        self, instance: PublicKey, terms: KeyLease, proven_at_s: float, attester: str
+    ) -> None:
+        """A key with a lease goes to an instance; the shortest terms count.
 
         Raises:
-            StaleError: ``lease-revoked``, or ``not-renewed``.
-            PolicyError: if somebody else's lease is asked about.
+            StaleError: ``lease-revoked``.
+            PolicyError: ``attester-differs``.
         """
-        peer = visit.peer
-        if request.action == "ask":
-            assert request.instance is not None
-            self._require_own(peer)
-            return self._wait(request.instance, request.wait_s)
-        if peer.result is None:
-            raise PolicyError(
-                "a lease is about a peer that showed evidence", code="evidence-missing"
-            )
-        if request.action == "prove":
-            self._prove(peer, visit.renewed())
-        else:
-            self._standings.give_back(peer.instance)
-        return self._standings.standing(peer.instance, self._monotonic())
+        with self._changed:
+            self._require_same(instance, attester)
+            known = self._leases.get(instance)
+            terms = _shorter(terms, known.terms) if known else terms
+            self._leases[instance] = _Lease(terms, proven_at_s)
 
-    def fail(self, peer: VerifiedPeer, error: SealiftError) -> None:
-        """A peer's renewal was refused: its lease ends, if it has one."""
-        standing = self._standings.standing(peer.instance, self._monotonic())
-        if standing.due_s or standing.rule == HEARTBEAT_MISSING:
-            self.revoke(peer.instance, error.code)
+    def prove(
+        self, instance: PublicKey, terms: KeyLease, proven_at_s: float, attester: str
+    ) -> None:
+        """Fresh evidence of an instance was judged and accepted.
+
+        Args:
+            instance: Whose.
+            terms: Of a lease that is not known here: open leases are in memory, so a
+                broker that was started again opens them anew.
+            proven_at_s: A time before which the evidence was not judged.
+            attester: What made it (``Claims.attester``): that of the lease so far.
+
+        Raises:
+            StaleError: ``lease-revoked``.
+            PolicyError: ``attester-differs``.
+        """
+        with self._changed:
+            self._require_same(instance, attester)
+            lease = self._leases.get(instance, _Lease(terms, proven_at_s))
+            newer = max(lease.proven_at_s, proven_at_s)
+            self._leases[instance] = replace(lease, proven_at_s=newer)
+
+    def give_back(self, instance: PublicKey) -> None:
+        """The instance needs its keys no more, and said so."""
+        with self._changed:
+            self._leases.pop(instance, None)
 
     def revoke(self, instance: PublicKey, rule: str) -> None:
         """End a lease for good, and log it."""
-
-        def record(epoch: int) -> None:
-            self._record(instance, rule, epoch)
-
-        try:
-            self._standings.revoke(instance, rule, record)
-        finally:
-            with self._changed:
+        with self._changed:
+            try:
+                epoch = self._ledger.revoke(instance, rule)
+                self._record(instance, rule, epoch)
+                # Last: what was not logged is tried again.
+                self._leases.pop(instance, None)
+            finally:
                 self._changed.notify_all()
 
     def revoke_open(self, rule: str) -> None:
         """End every lease that is open: what keys are released by has ended."""
-        for instance in self._standings.open():
+        for instance in self.open():
             self.revoke(instance, rule)
 
-    def open_leases(self) -> int:
-        """How many are open now."""
-        return len(self._standings)
+    def fail(self, peer: VerifiedPeer, error: SealiftError) -> None:
+        """A peer's renewal was refused: its lease ends, if it has one."""
+        status = self.status(peer.instance, self._monotonic())
+        if status.due_s or status.rule == HEARTBEAT_MISSING:
+            self.revoke(peer.instance, error.code)
 
     def look(self) -> float:
         """Revoke whoever is silent for too long; seconds until the next look.
@@ -137,42 +166,105 @@ class LeaseDesk:
         Raises:
             UnavailableError: a full disk, say: whoever is overdue stays so.
         """
-        for instance in self._standings.overdue(self._monotonic()):
+        for instance in self.overdue(self._monotonic()):
             self.revoke(instance, HEARTBEAT_MISSING)
-        ends_s = self._standings.next_end_s(self._monotonic())
+        ends_s = self.next_end_s(self._monotonic())
         return WATCH_S if ends_s is None else max(0.001, min(ends_s, WATCH_S))
 
-    def _prove(self, peer: VerifiedPeer, proven_at_s: float) -> None:
-        if self._terms is not None:
-            self._standings.prove(
-                peer.instance, self._terms, proven_at_s, _attester(peer)
+    def status(self, instance: PublicKey, now_s: float) -> LeaseStatus:
+        """Where an instance stands at ``now_s``."""
+        with self._changed:
+            rule = self._ledger.revoked(instance)
+            lease = self._leases.get(instance)
+        if rule or lease is None:
+            return LeaseStatus(instance=instance, good=not rule, rule=rule)
+        due_s = max(0.0, lease.due_at_s - now_s)
+        return LeaseStatus(
+            instance=instance,
+            good=due_s > 0,
+            rule="" if due_s else HEARTBEAT_MISSING,
+            due_s=due_s,
+            ends_s=max(0.0, lease.ends_at_s - now_s),
+        )
+
+    def open(self) -> tuple[PublicKey, ...]:
+        """Instances that hold keys under a lease."""
+        with self._changed:
+            return tuple(self._leases)
+
+    def overdue(self, now_s: float) -> tuple[PublicKey, ...]:
+        """Instances that were silent for a whole lease."""
+        with self._changed:
+            return tuple(
+                instance
+                for instance, lease in self._leases.items()
+                if now_s >= lease.ends_at_s
             )
 
-    def _wait(self, instance: PublicKey, wait_s: float) -> Standing:
+    def next_end_s(self, now_s: float) -> float | None:
+        """Seconds until the next lease ends, or None while none is open."""
+        with self._changed:
+            due = [lease.ends_at_s for lease in self._leases.values()]
+        return max(0.0, min(due) - now_s) if due else None
+
+    def answer(self, request: LeaseRequest, asker: Asker) -> LeaseStatus:
+        """Answer one request.
+
+        Raises:
+            StaleError: ``lease-revoked``, or ``not-renewed``.
+            PolicyError: if somebody else's lease is asked about.
+        """
+        peer = asker.peer
+        if request.action == "ask":
+            assert request.instance is not None
+            if peer.identity != self._owner:
+                raise PolicyError(
+                    "only the owner's own holder may ask where an instance stands",
+                    code="not-the-owner",
+                )
+            return self._wait(request.instance, request.wait_s)
+        if peer.result is None:
+            raise PolicyError(
+                "a lease is about a peer that showed evidence", code="evidence-missing"
+            )
+        if request.action == "give-back":
+            self.give_back(peer.instance)
+        else:
+            proven_at_s = asker.renewed()
+            if self._terms is not None:
+                attester = peer.result.claims.attester
+                self.prove(peer.instance, self._terms, proven_at_s, attester)
+        return self.status(peer.instance, self._monotonic())
+
+    def _wait(self, instance: PublicKey, wait_s: float) -> LeaseStatus:
         deadline = self._monotonic() + wait_s
         with self._changed:
             while True:
                 now_s = self._monotonic()
-                found = self._standings.standing(instance, now_s)
+                found = self.status(instance, now_s)
                 if not found.good or now_s >= deadline:
                     return found
                 self._changed.wait(min(deadline - now_s, WATCH_S))
 
-    def _require_own(self, peer: VerifiedPeer) -> None:
-        if peer.identity != self._owner.key:
-            raise PolicyError(
-                "only the owner's own holder may ask where an instance stands",
-                code="not-the-owner",
-            )
+    def _require_same(self, instance: PublicKey, attester: str) -> None:
+        self.require_good(instance)
+        require_same_host(self._hosts.setdefault(instance, attester), attester)
 
 
-def _attester(peer: VerifiedPeer) -> str:
-    assert peer.result is not None, "leases are for who showed evidence"
-    return peer.result.claims.attester
+def _shorter(one: KeyLease, other: KeyLease) -> KeyLease:
+    return KeyLease(
+        min(one.lease_s, other.lease_s), min(one.heartbeat_s, other.heartbeat_s)
+    )
 
 
-class SessionVisit:
-    """One session at the desk: since when its peer's evidence is known to be good.
+def shortest_lease(resources: Iterable[Resource]) -> KeyLease | None:
+    """The shortest terms that these resources' keys are released under, if any are."""
+    terms = [resource.lease for resource in resources if resource.lease is not None]
+    return reduce(_shorter, terms) if terms else None
+
+
+class Asker:
+    """Who asks in one session, and since when its evidence is known to be good.
 
     Evidence is judged somewhere between two requests. The earlier of the two times is
     taken, so a lease is never thought fresher than it is.
@@ -208,6 +300,18 @@ class SessionVisit:
         if self._session.th2 != self._th2:
             self._th2, self._judged_after_s = self._session.th2, self._last_answer_s
         return self._judged_after_s
+
+    def logged(self) -> dict[str, Any]:
+        """What an entry of the log says about it."""
+        peer, result = self.peer, self.peer.result
+        return {
+            "role": peer.role.value,
+            "peer": peer.name,
+            "instance": peer.instance,
+            "session": self.th2,
+            "level": result.standing if result else "",
+            "evidence": result.evidence if result else None,
+        }
 
     def renewed(self) -> float:
         """``judged_after_s`` of a renewal that was not counted yet.

@@ -10,17 +10,16 @@ from sealift.crypto.sign import PublicKey
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import MalformedError
 from sealift.release.agreement.statements import SignedStatement
-from sealift.release.broker.standing import Standing
 from sealift.release.checkpoint import (
     CheckpointRequest,
     CheckpointStatus,
-    Logged,
     ShareRelease,
 )
 from sealift.release.grant import KeyRelease, ReleaseRequest
-from sealift.release.log.entries import Inclusion, SignedTreeHead
+from sealift.release.log.entries import Logged, SignedTreeHead
 
 MAX_WAIT_S: Final = 60.0
+HEARTBEAT_MISSING: Final = "heartbeat-missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,24 @@ class LeaseRequest:
             raise MalformedError("too long a wait", field="wait_s")
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Shows that an owner's log holds the entry of an agreement that it serves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatus:
+    """Where one instance stands.
 
-    entry: bytes
-    inclusion: Inclusion
-    head: SignedTreeHead
+    Attributes:
+        instance: Its key.
+        good: Whether it may go on, as far as this broker knows.
+        rule: Why not, or empty.
+        due_s: Seconds until it must have proven itself again; 0 without a lease: then
+            nobody looks after it, and who gives rows under a lease stops.
+        ends_s: Seconds until its lease ends for good; 0 once it has.
+    """
+
+    instance: PublicKey
+    good: bool
+    rule: str = ""
+    due_s: float = 0.0
+    ends_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +157,8 @@ class BrokerAnswer:
     status: CheckpointStatus | None = None
     logged: Logged | None = None
     share: ShareRelease | None = None
-    standing: Standing | None = None
+    standing: LeaseStatus | None = None
     credential: Credential | None = None
     enrolment: SignedEnrolment | None = None
-    served: Served | None = None
+    served: Logged | None = None
     statements: tuple[SignedStatement, ...] | None = None

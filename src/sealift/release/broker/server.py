@@ -29,31 +29,26 @@ from sealift.events import Sink, discard, unfailing
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import ENDS
-from sealift.release.broker.checkpoints import CheckpointDesk
-from sealift.release.broker.enrolment import EnrolDesk
-from sealift.release.broker.keyrelease import Door, bring_into_force
-from sealift.release.broker.leases import LeaseDesk, SessionVisit
+from sealift.release.broker.checkpoints import CheckpointKeeper
+from sealift.release.broker.enrolment import Enroller
+from sealift.release.broker.inforce import StatementsInForce
+from sealift.release.broker.keyrelease import KeyReleases, bring_into_force
+from sealift.release.broker.leases import Asker, KeyLeases, shortest_lease
 from sealift.release.broker.messages import (
     BrokerAnswer,
     BrokerRequest,
     EnrolRequest,
     Refusal,
-    Served,
 )
-from sealift.release.broker.standing import Standings, shortest_lease
-from sealift.release.broker.statements import StatementDesk
 from sealift.release.checkpoint import (
     CheckpointRequest,
     CheckpointStatus,
-    Logged,
 )
 from sealift.release.decision import require_reader, require_same_agreement
-from sealift.release.facts import Owner
 from sealift.release.files import is_about_peer
 from sealift.release.log.auditlog import AuditLog
-from sealift.release.log.entries import SignedTreeHead
-from sealift.release.rollback import Sighting
-from sealift.release.rollbackgate import RollbackGate
+from sealift.release.log.entries import Logged, SignedTreeHead
+from sealift.release.rollback import RollbackGate, Sighting
 from sealift.release.vault.vault import Vault
 from sealift.session.endpoint import VerifiedPeer
 
@@ -97,7 +92,7 @@ class Broker:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
         sink: Sink = discard,
-        statements: StatementDesk | None = None,
+        statements: StatementsInForce | None = None,
     ) -> None:
         self._verified = verified
         self._log = log
@@ -105,18 +100,18 @@ class Broker:
         bring_into_force(verified, identity, vault)
         own = Sighting(identity.name, verified.agreement.number, verified.digest)
         self.gate = RollbackGate(verified.agreement, own)
-        self.statements = statements or StatementDesk(verified, clock=clock)
-        self.leases = LeaseDesk(
-            Owner(identity.name, identity.public_key),
-            Standings(vault.ledger),
+        self.statements = statements or StatementsInForce(verified, clock=clock)
+        self.leases = KeyLeases(
+            vault.ledger,
+            identity.public_key,
             terms=shortest_lease(verified.agreement.resources_of(identity.name)),
             record=self._record_revocation,
             monotonic=monotonic,
         )
-        self._enrolling = EnrolDesk(
+        self._enroller = Enroller(
             verified, identity, record=self._record_enrolment, clock=clock
         )
-        self._door = Door(
+        self._releases = KeyReleases(
             verified,
             identity,
             vault,
@@ -128,15 +123,15 @@ class Broker:
             monotonic=monotonic,
             sink=unfailing(sink),
         )
-        self._desk = CheckpointDesk(
+        self._checkpoints = CheckpointKeeper(
             verified,
             identity,
             store=vault.checkpoints,
             log=log,
-            door=self._door,
+            releases=self._releases,
             clock=clock,
         )
-        self._served = self._door.append("agreement")
+        self._served = self._releases.append("agreement")
 
     def serve(
         self,
@@ -146,7 +141,7 @@ class Broker:
         accepted_at_s: float = 0.0,
     ) -> None:
         """Answer one session until its peer closes it or falls silent."""
-        visit = SessionVisit(session, self._monotonic, accepted_at_s)
+        asker = Asker(session, self._monotonic, accepted_at_s)
         asked = 0
         while asked < MAX_REQUESTS_PER_SESSION:
             try:
@@ -162,23 +157,25 @@ class Broker:
                 self._refuse_unread(error, session)
                 raise
             asked += request.lease is None
-            answer = self.answer(request, session, visit)
-            visit.answered()
+            answer = self.answer(request, session, asker)
+            asker.answered()
             session.send_message(answer)
 
     def answer(
         self,
         request: BrokerRequest,
         session: Session,
-        visit: SessionVisit,
+        asker: Asker,
     ) -> BrokerAnswer:
         """Answer one request; a refusal is an answer too."""
         try:
-            return self._answer(request, session, visit)
+            return self._answer(request, session, asker)
         except SealiftError as error:
             if is_about_peer(error):
                 return BrokerAnswer(refusal=Refusal(error.code, str(error)))
-            self._door.tell("broker.failed", rule=error.code, peer=session.peer.name)
+            self._releases.tell(
+                "broker.failed", rule=error.code, peer=session.peer.name
+            )
             line = "the broker cannot answer now; its own output says why"
             return BrokerAnswer(refusal=Refusal(error.code, line))
 
@@ -191,8 +188,8 @@ class Broker:
         """
         if not isinstance(error, (RefusedError, MalformedError)):
             return
-        self._door.tell("release.refused", rule=error.code, peer=name)
-        if self._door.may_log(None):
+        self._releases.tell("release.refused", rule=error.code, peer=name)
+        if self._releases.may_log(None):
             self._record_refused(error, role=role, peer=name[:63])
 
     def obey_statements(self) -> None:
@@ -202,7 +199,7 @@ class Broker:
             SealiftError: why nothing is released now, though leases go on.
         """
         try:
-            self._door.require_in_force()
+            self._releases.require_in_force()
         except SealiftError as error:
             if error.code not in ENDS:
                 raise
@@ -215,12 +212,12 @@ class Broker:
             StaleError: ``agreement-superseded``.
             UnavailableError: if vault or log cannot be read.
         """
-        self._door.require_in_force()
+        self._releases.require_in_force()
         self._log.head()
 
     def open_leases(self) -> int:
         """How many instances hold keys under a lease now."""
-        return self.leases.open_leases()
+        return len(self.leases.open())
 
     @property
     def verified(self) -> VerifiedAgreement:
@@ -232,18 +229,18 @@ class Broker:
         return self._log.head()
 
     def _answer(
-        self, request: BrokerRequest, session: Session, visit: SessionVisit
+        self, request: BrokerRequest, session: Session, asker: Asker
     ) -> BrokerAnswer:
         if request.release is not None:
-            return BrokerAnswer(release=self._door.release(request.release, visit))
+            return BrokerAnswer(release=self._releases.release(request.release, asker))
         if request.checkpoint is not None:
-            return self._answer_checkpoint(request.checkpoint, visit)
-        self.leases.admit(session.peer)
+            return self._answer_checkpoint(request.checkpoint, asker)
+        self.leases.require_good(session.peer.instance)
         require_same_agreement(session.peer, self._verified)
         if request.enrol is not None:
             return self._enrol(request.enrol, session)
         if request.lease is not None:
-            return BrokerAnswer(standing=self.leases.answer(request.lease, visit))
+            return BrokerAnswer(standing=self.leases.answer(request.lease, asker))
         require_reader(session.peer, self._verified)
         if request.statement is not None:
             self.statements.admit(request.statement)
@@ -252,10 +249,8 @@ class Broker:
         if request.statements or request.statement is not None:
             return BrokerAnswer(statements=self.statements.known())
         if request.sighting:
-            self._door.require_in_force()  # or we would say that it is the last one here
-            served = self._served
-            answer = Served(served.entry, served.inclusion, served.head)
-            return BrokerAnswer(served=answer)
+            self._releases.require_in_force()  # or we would say that it is the last one here
+            return BrokerAnswer(served=self._served)
         if request.consistency is not None:
             wanted = request.consistency
             return BrokerAnswer(
@@ -265,19 +260,19 @@ class Broker:
 
     def _enrol(self, request: EnrolRequest, session: Session) -> BrokerAnswer:
         if request.begin is not None:
-            credential = self._enrolling.begin(request.begin, session.th2)
+            credential = self._enroller.begin(request.begin, session.th2)
             return BrokerAnswer(credential=credential)
         assert request.answer is not None
-        signed = self._enrolling.finish(request.answer, session.peer, session.th2)
+        signed = self._enroller.finish(request.answer, session.peer, session.th2)
         return BrokerAnswer(enrolment=signed)
 
     def _answer_checkpoint(
-        self, request: CheckpointRequest, visit: SessionVisit
+        self, request: CheckpointRequest, asker: Asker
     ) -> BrokerAnswer:
-        answered = self._desk.answer(request, visit)
+        answered = self._checkpoints.answer(request, asker)
         if request.commit is not None:
             number = str(request.commit.number)
-            self._door.tell("checkpoint.committed", job=request.job, number=number)
+            self._releases.tell("checkpoint.committed", job=request.job, number=number)
         if isinstance(answered, CheckpointStatus):
             return BrokerAnswer(status=answered)
         if isinstance(answered, Logged):
@@ -287,7 +282,7 @@ class Broker:
     def _refuse_unread(self, error: MalformedError, session: Session) -> None:
         """What is no question may have been one about a key; its session is over."""
         peer = session.peer
-        if self._door.refused(peer, error):
+        if self._releases.refused(peer, error):
             self._record_refused(
                 error,
                 role=peer.role.value,
@@ -301,17 +296,19 @@ class Broker:
 
     def _record_refused(self, error: SealiftError, **peer: object) -> None:
         try:
-            self._door.append("refusal", rule=error.code, **peer)
+            self._releases.append("refusal", rule=error.code, **peer)
         except UnavailableError as failure:
-            self._door.tell("broker.failed", rule=failure.code, peer=str(peer["peer"]))
+            self._releases.tell(
+                "broker.failed", rule=failure.code, peer=str(peer["peer"])
+            )
 
     def _record_revocation(self, instance: PublicKey, rule: str, epoch: int) -> None:
-        self._door.tell("lease.revoked", rule=rule, peer=instance.to_text())
-        self._door.append("revocation", instance=instance, rule=rule, epoch=epoch)
+        self._releases.tell("lease.revoked", rule=rule, peer=instance.to_text())
+        self._releases.append("revocation", instance=instance, rule=rule, epoch=epoch)
 
     def _record_enrolment(self, peer: VerifiedPeer, enrolment: Enrolment) -> None:
-        self._door.tell("host.enrolled", peer=peer.name)
-        self._door.append(
+        self._releases.tell("host.enrolled", peer=peer.name)
+        self._releases.append(
             "enrolment",
             role=peer.role.value,
             peer=peer.name,

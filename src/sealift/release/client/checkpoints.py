@@ -1,4 +1,8 @@
-"""All owners' brokers together, as an accelerator uses them for one job's checkpoints.
+"""The accelerator's side of checkpoints: one owner's broker, and all of them together.
+
+As with keys (``release/client/broker.py``), nothing that comes is believed: what counts
+must stand in the owner's log, and a share must be sealed to this session and signed by
+the owner.
 
 Two phases: every broker holds its share before any is asked to let the checkpoint count.
 So whenever one of them did, all shares exist; and as long as none did, all shares of the
@@ -7,22 +11,184 @@ checkpoint before exist. A crash between any two steps leaves one of these two c
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from typing import Final
 
+from sealift.crypto.kdf import Label
 from sealift.crypto.keys import SecretKey
-from sealift.errors import PeerError, PolicyError, SealiftError, UsageError
+from sealift.errors import (
+    IntegrityError,
+    MalformedError,
+    PeerError,
+    PolicyError,
+    SealiftError,
+    StaleError,
+    UsageError,
+)
 from sealift.ids import Digest
+from sealift.release.agreement.signed import VerifiedAgreement
+from sealift.release.broker.messages import BrokerAnswer, BrokerRequest
 from sealift.release.checkpoint import (
     CheckpointMark,
+    CheckpointRequest,
     CheckpointStatus,
+    Fetch,
+    deposit_of,
     find_latest,
     join_key,
     last_number,
+    mark_of,
     split_key,
 )
-from sealift.release.client.shares import FINAL_RULES, Shares
-from sealift.release.log.entries import SignedTreeHead
+from sealift.release.client.broker import (
+    RELEASE_TIMEOUT_S,
+    BrokerRefusedError,
+    ask_broker,
+    require_answer,
+    require_owners_broker,
+)
+from sealift.release.grant import (
+    CHALLENGE_BYTES,
+    EXPIRY_S,
+    info_digest,
+    open_grant,
+    verify_owner,
+)
+from sealift.release.log.entries import (
+    CheckpointEntry,
+    CheckpointKind,
+    Logged,
+    SignedTreeHead,
+)
+from sealift.session.session import Session
+
+SUPERSEDED: Final = "instance-superseded"
+# Refusals that end a run; after any other one training goes on without the checkpoint.
+FINAL_RULES: Final = frozenset(
+    {SUPERSEDED, "checkpoint-number", "checkpoint-rolled-back", "agreement-superseded"}
+)
+
+
+class Shares:
+    """One owner's broker, asked about one job's checkpoints.
+
+    Args:
+        session: With that broker.
+        verified: The agreement.
+        owner: Whose broker it is.
+        job: Name of the job.
+        clock: Monotonic seconds.
+
+    Every method raises ``PolicyError`` with the broker's rule if that is one of
+    ``FINAL_RULES`` and ``release-refused`` otherwise, and ``PeerError`` without answer.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        verified: VerifiedAgreement,
+        owner: str,
+        *,
+        job: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._agreement = verified.digest
+        self._job = job
+        self._clock = clock
+        party = verified.party(owner)
+        self._owner = require_owners_broker(session, party, verified)
+
+    def claim(self) -> CheckpointStatus:
+        """Take the job over from any instance before; what the broker knows of it."""
+        answer = self._ask(CheckpointRequest(job=self._job, claim=True))
+        return require_answer(answer.status)
+
+    def deposit(self, mark: CheckpointMark, share: SecretKey) -> None:
+        """Have a share kept; the checkpoint does not count by that."""
+        deposit = deposit_of(mark, share)
+        answer = self._ask(CheckpointRequest(job=self._job, deposit=deposit))
+        if require_answer(answer.status).pending != mark:
+            raise MalformedError("the broker kept something else", code="bad-answer")
+
+    def commit(self, mark: CheckpointMark) -> SignedTreeHead:
+        """Let a checkpoint count; the head that covers the entry.
+
+        Raises:
+            IntegrityError: ``checkpoint-unlogged``: it does not stand in the log.
+        """
+        answer = self._ask(CheckpointRequest(job=self._job, commit=mark))
+        logged = require_answer(answer.logged)
+        self._verify_logged(logged, "checkpoint", mark)
+        return logged.head
+
+    def finish(self) -> SignedTreeHead:
+        """The job needs no checkpoint any more; the head that covers the entry."""
+        answer = self._ask(CheckpointRequest(job=self._job, finish=True))
+        logged = require_answer(answer.logged)
+        self._verify_logged(logged, "checkpoint-finish", None)
+        return logged.head
+
+    def fetch(self, mark: CheckpointMark) -> tuple[SecretKey, SignedTreeHead]:
+        """The owner's share of the checkpoint that counts, and the head that covers it.
+
+        Raises:
+            StaleError: ``release-foreign`` or ``expired``.
+            RefusedError: ``release-unsigned``: the owner did not sign it.
+            IntegrityError: ``checkpoint-unlogged``.
+            AuthenticationError: if it does not open.
+        """
+        challenge, asked_at = secrets.token_bytes(CHALLENGE_BYTES), self._clock()
+        fetch = Fetch(mark, challenge)
+        answer = self._ask(CheckpointRequest(job=self._job, fetch=fetch))
+        if self._clock() - asked_at > EXPIRY_S:
+            raise StaleError("the release came too late", code="expired")
+        release = require_answer(answer.share)
+        expected = fetch.grant_info(
+            self._agreement, self._job, self._owner.name, self._session.th2
+        )
+        if release.info != expected:
+            raise StaleError(
+                "the share was released for something else",
+                why="another job, checkpoint, session or challenge",
+                code="release-foreign",
+            )
+        sealed, label = release.sealed, Label.CHECKPOINT_SHARE
+        verify_owner(label, expected, sealed, release.signature, self._owner)
+        entry = self._verify_logged(release.logged, "checkpoint-release", mark)
+        if entry.info != info_digest(expected):
+            raise self._unlogged()
+        share = open_grant(expected, sealed, self._session.established.hpke)
+        return share, release.logged.head
+
+    def _verify_logged(
+        self, logged: Logged, kind: CheckpointKind, mark: CheckpointMark | None
+    ) -> CheckpointEntry:
+        entry = logged.verify(self._owner.sign)
+        if not isinstance(entry, CheckpointEntry) or mark not in (None, mark_of(entry)):
+            raise self._unlogged()
+        about = (entry.kind, entry.agreement, entry.job)
+        if about != (kind, self._agreement, self._job):
+            raise self._unlogged()
+        return entry
+
+    def _unlogged(self) -> IntegrityError:
+        return IntegrityError(
+            f"the log entry of {self._owner.name} is about something else",
+            code="checkpoint-unlogged",
+        )
+
+    def _ask(self, request: CheckpointRequest) -> BrokerAnswer:
+        question = BrokerRequest(checkpoint=request)
+        try:
+            return ask_broker(self._session, question, RELEASE_TIMEOUT_S)
+        except BrokerRefusedError as error:
+            if error.rule in FINAL_RULES:
+                error.code = error.rule
+            raise
+
 
 Reach = Callable[[str], AbstractContextManager[Shares]]
 

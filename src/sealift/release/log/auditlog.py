@@ -1,4 +1,4 @@
-"""The audit log on disk: entries and signed heads in one SQLite file.
+"""The audit log on disk: entries and signed heads in one SQLite file, under a Merkle tree.
 
 ``append`` returns only when entry and head are on the disk, so a caller that appends
 before it lets a key go has the entry whatever happens next (rule H6). Entries that come
@@ -11,49 +11,188 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
-from sealift.codec import encode
-from sealift.crypto.merkle import leaf_hash
+from sealift.codec import decode, encode
+from sealift.crypto.hash import sha256
+from sealift.crypto.merkle import leaf_hash, node_hash
 from sealift.crypto.sign import Signer
-from sealift.errors import MalformedError, PolicyError
+from sealift.errors import IntegrityError, MalformedError, PolicyError, UsageError
 from sealift.ids import Digest
 from sealift.release.database import (
+    GroupCommit,
     create_database,
+    database_errors,
     open_database,
     transaction,
 )
-from sealift.release.groupcommit import GroupCommit
 from sealift.release.log.entries import (
     Entry,
     Inclusion,
+    Logged,
     SignedTreeHead,
     TreeHead,
     sign_head,
     verify_head,
 )
-from sealift.release.log.logfile import (
-    APPLICATION_ID,
-    SCHEMA,
-    last_head,
-    require_last_head,
-    rolled_back,
-    stored_entries,
-)
-from sealift.release.log.tree import LogTree
+
+
+class LogTree:
+    """Leaf hashes and the roots of all complete subtrees over them."""
+
+    def __init__(self, leaves: Iterable[bytes] = ()) -> None:
+        # _levels[k][i] is the root of leaves i * 2^k .. (i + 1) * 2^k - 1
+        self._levels: list[list[bytes]] = [[]]
+        for leaf in leaves:
+            self.append(leaf)
+
+    def __len__(self) -> int:
+        return len(self._levels[0])
+
+    def append(self, leaf: bytes) -> None:
+        """Add one leaf hash."""
+        level, node = 0, leaf
+        self._levels[0].append(node)
+        while len(self._levels[level]) % 2 == 0:
+            left, right = self._levels[level][-2:]
+            node, level = node_hash(left, right), level + 1
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(node)
+
+    def root(self, size: int | None = None) -> bytes:
+        """The tree head over the first ``size`` leaves, all by default."""
+        size = len(self) if size is None else size
+        if not 0 <= size <= len(self):
+            raise UsageError(f"the log has {len(self)} entries, not {size}")
+        return self._range(0, size) if size else sha256(b"")
+
+    def truncate(self, size: int) -> None:
+        """Take back the leaves from ``size`` on."""
+        for level, nodes in enumerate(self._levels):
+            del nodes[size >> level :]
+
+    def inclusion_proof(self, index: int, size: int) -> tuple[bytes, ...]:
+        """PATH(index, D[size]), leaf side first."""
+        if not 0 <= index < size <= len(self):
+            raise UsageError(f"no entry {index} in a log of {size}")
+        return self._path(index, 0, size)
+
+    def consistency_proof(self, first: int, second: int) -> tuple[bytes, ...]:
+        """PROOF(first, D[second])."""
+        if not 0 < first <= second <= len(self):
+            raise UsageError(f"no consistency proof from {first} to {second}")
+        return self._subproof(first, 0, second, complete=True)
+
+    def _path(self, index: int, low: int, high: int) -> tuple[bytes, ...]:
+        if high - low == 1:
+            return ()
+        middle = low + _split(high - low)
+        if index < middle:
+            return (*self._path(index, low, middle), self._range(middle, high))
+        return (*self._path(index, middle, high), self._range(low, middle))
+
+    def _subproof(
+        self, first: int, low: int, high: int, *, complete: bool
+    ) -> tuple[bytes, ...]:
+        if first == high:
+            return () if complete else (self._range(low, high),)
+        middle = low + _split(high - low)
+        if first <= middle:
+            left = self._subproof(first, low, middle, complete=complete)
+            return (*left, self._range(middle, high))
+        right = self._subproof(first, middle, high, complete=False)
+        return (*right, self._range(low, middle))
+
+    def _range(self, low: int, high: int) -> bytes:
+        """Root over leaves low .. high - 1; ``low`` is a multiple of a subtree's size."""
+        length = high - low
+        if length & (length - 1) == 0:
+            level = length.bit_length() - 1
+            return self._levels[level][low >> level]
+        middle = low + _split(length)
+        return node_hash(self._range(low, middle), self._range(middle, high))
+
+
+def _split(length: int) -> int:
+    """The largest power of two below ``length``."""
+    return 1 << (length - 1).bit_length() - 1
+
+
+APPLICATION_ID: Final = 0x5EA11061
+SCHEMA: Final = """
+CREATE TABLE entries (position INTEGER PRIMARY KEY, entry BLOB NOT NULL) STRICT;
+CREATE TABLE heads (size INTEGER PRIMARY KEY, head BLOB NOT NULL) STRICT
+"""
+
+
+def require_last_head(tree: LogTree, last: SignedTreeHead, path: Path) -> None:
+    """The last head covers all entries, and fits them; raises ``log-damaged``."""
+    if last.size != len(tree):
+        raise damaged(path, f"{len(tree)} entries, the last head covers {last.size}")
+    require_root(tree, last.head, path)
+
+
+def require_root(tree: LogTree, head: TreeHead, path: Path) -> None:
+    """A head fits the entries that it covers; raises ``log-damaged``."""
+    if head.size > len(tree) or tree.root(head.size) != head.root.raw:
+        raise damaged(path, f"the head of {head.size} entries does not fit them")
+
+
+def stored_entries(connection: sqlite3.Connection, path: Path) -> Iterator[bytes]:
+    """Canonical bytes of every entry, in order.
+
+    Read at once: a reader that takes its time must not keep the broker from writing.
+    """
+    with database_errors(path):
+        query = "SELECT position, entry FROM entries ORDER BY 1"
+        rows = connection.execute(query).fetchall()
+    for expected, (position, raw) in enumerate(rows):
+        if position != expected:
+            raise damaged(path, f"entry {expected} is missing")
+        yield raw
+
+
+def stored_heads(
+    connection: sqlite3.Connection, path: Path
+) -> Iterator[SignedTreeHead]:
+    """Every head that was ever signed, smallest first."""
+    with database_errors(path):
+        query = "SELECT head FROM heads ORDER BY size"
+        rows = connection.execute(query).fetchall()
+    for (raw,) in rows:
+        yield decode(SignedTreeHead, raw)
+
+
+def last_head(connection: sqlite3.Connection, path: Path) -> SignedTreeHead:
+    """The head that covers most."""
+    with database_errors(path):
+        query = "SELECT head FROM heads ORDER BY size DESC LIMIT 1"
+        row = connection.execute(query).fetchone()
+    if row is None:
+        raise damaged(path, "it has no head")
+    return decode(SignedTreeHead, row[0])
+
+
+def rolled_back(size: int, covered: int) -> IntegrityError:
+    """The error for a log that lost its end."""
+    return IntegrityError(
+        "the log was rolled back",
+        why=f"it has {size} entries, a head from outside covers {covered}",
+        code="log-rolled-back",
+    )
+
+
+def damaged(path: Path, why: str) -> IntegrityError:
+    """The error for a log that does not hold together."""
+    return IntegrityError(
+        f"the log {path} does not hold together", why=why, code="log-damaged"
+    )
+
 
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """An entry as it stands in the log, and the head that covers it."""
-
-    entry: bytes
-    inclusion: Inclusion
-    head: SignedTreeHead
 
 
 class AuditLog:
@@ -123,7 +262,7 @@ class AuditLog:
             raise
         return log
 
-    def append(self, entry: Entry) -> Appended:
+    def append(self, entry: Entry) -> Logged:
         """Write and sync an entry and the head that covers it.
 
         Raises:
@@ -161,7 +300,7 @@ class AuditLog:
         with self._lock:
             self._connection.close()
 
-    def _append(self, raws: Sequence[bytes]) -> list[Appended]:
+    def _append(self, raws: Sequence[bytes]) -> list[Logged]:
         """Entries that came together lie under one head."""
         with self._lock:
             before = len(self._tree)
@@ -174,7 +313,7 @@ class AuditLog:
                 self._tree.truncate(before)
                 raise
             return [
-                Appended(raw, self._inclusion(before + i), head)
+                Logged(raw, self._inclusion(before + i), head)
                 for i, raw in enumerate(raws)
             ]
 

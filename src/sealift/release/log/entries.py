@@ -16,7 +16,12 @@ from sealift.codec import encode, from_plain, parse
 from sealift.crypto import merkle
 from sealift.crypto.kdf import Label
 from sealift.crypto.sign import PublicKey, Signer
-from sealift.errors import AuthenticationError, IntegrityError, MalformedError
+from sealift.errors import (
+    AuthenticationError,
+    IntegrityError,
+    MalformedError,
+    PolicyError,
+)
 from sealift.ids import Digest
 
 EntryKind = Literal["agreement", "release", "refusal", "revocation", "enrolment"]
@@ -26,16 +31,12 @@ CheckpointKind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogEntry:
-    """One thing that a broker did.
+class _BrokerEntry:
+    """What every entry says.
 
     Attributes:
-        kind: A broker began to serve an agreement, released a key, or did not; an
-            instance lost its lease, or a host was enrolled.
         at_s: Seconds since 1970 by the broker's clock, for people only.
         agreement: Digest of the agreement.
-        resource: Which resource, or empty.
-        purpose: What for, or empty.
         role: The peer's role, or empty.
         peer: The peer's name, or empty.
         instance: The peer's instance key.
@@ -44,15 +45,10 @@ class LogEntry:
         evidence: Digest of its evidence.
         rule: Refusals and revocations: stable name of the rule that failed.
         info: Releases: digest of the HPKE info. Enrolments: digest of the enrolment.
-        use: Releases: which use of the key it was, from 1.
-        epoch: Key epoch of this log's owner: how many instances were revoked before.
     """
 
-    kind: EntryKind
     at_s: int
     agreement: Digest
-    resource: str = ""
-    purpose: str = ""
     role: str = ""
     peer: str = ""
     instance: PublicKey | None = None
@@ -61,6 +57,24 @@ class LogEntry:
     evidence: Digest | None = None
     rule: str = ""
     info: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry(_BrokerEntry):
+    """One thing that a broker did.
+
+    Attributes:
+        kind: A broker began to serve an agreement, released a key, or did not; an
+            instance lost its lease, or a host was enrolled.
+        resource: Which resource, or empty.
+        purpose: What for, or empty.
+        use: Releases: which use of the key it was, from 1.
+        epoch: Key epoch of this log's owner: how many instances were revoked before.
+    """
+
+    kind: EntryKind
+    resource: str = ""
+    purpose: str = ""
     use: int = 0
     epoch: int = 0
 
@@ -71,7 +85,7 @@ class LogEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEntry:
+class CheckpointEntry(_BrokerEntry):
     """One thing that a broker did about a job's checkpoint (rule H14).
 
     Attributes:
@@ -81,24 +95,13 @@ class CheckpointEntry:
         number: Of the checkpoint; 0 where none is meant.
         sealed: Digest of the checkpoint's file.
         split: Owners among whom its key is split.
-        at_s: As in ``LogEntry``, like all other fields.
     """
 
     kind: CheckpointKind
-    at_s: int
-    agreement: Digest
     job: str
     number: int = 0
     sealed: Digest | None = None
     split: tuple[str, ...] = ()
-    role: str = ""
-    peer: str = ""
-    instance: PublicKey | None = None
-    session: bytes = b""
-    level: str = ""
-    evidence: Digest | None = None
-    rule: str = ""
-    info: Digest | None = None
 
     @property
     def subject(self) -> str:
@@ -223,3 +226,32 @@ def verify_growth(earlier: TreeHead, later: TreeHead, proof: Sequence[bytes]) ->
             fix="Keep both heads: together they prove that its owner has two logs",
             code="log-forked",
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An entry of a broker's log, and the head that covers it.
+
+    Attributes:
+        entry: Canonical bytes of the entry.
+        inclusion: Shows that the log holds it.
+        head: Of the log; shown to every holder.
+    """
+
+    entry: bytes
+    inclusion: Inclusion
+    head: SignedTreeHead
+
+    def verify(self, owner: PublicKey, what: str = "the entry") -> Entry:
+        """The entry, if the log of that owner holds it.
+
+        Raises:
+            PolicyError: ``other-log``.
+            IntegrityError: ``head-unsigned`` or ``entry-not-in-log``.
+            MalformedError: if it is no entry.
+        """
+        head = verify_head(self.head)
+        if head.log != owner:
+            raise PolicyError(f"{what} is in another owner's log", code="other-log")
+        verify_entry(self.entry, self.inclusion, head)
+        return read_entry(self.entry)

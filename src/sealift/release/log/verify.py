@@ -15,15 +15,9 @@ from sealift.crypto.merkle import leaf_hash
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Digest
 from sealift.release.database import open_database
-from sealift.release.log.entries import (
-    Entry,
-    SignedTreeHead,
-    read_entry,
-    verify_growth,
-    verify_head,
-)
-from sealift.release.log.logfile import (
+from sealift.release.log.auditlog import (
     APPLICATION_ID,
+    LogTree,
     damaged,
     last_head,
     require_last_head,
@@ -32,7 +26,13 @@ from sealift.release.log.logfile import (
     stored_entries,
     stored_heads,
 )
-from sealift.release.log.tree import LogTree
+from sealift.release.log.entries import (
+    Entry,
+    SignedTreeHead,
+    read_entry,
+    verify_growth,
+    verify_head,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from sealift.errors import (
 from sealift.ids import Digest, check_name
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.database import (
+    DatabaseFile,
     create_database,
     database_errors,
     open_database,
@@ -39,7 +40,6 @@ from sealift.release.vault.checkpoints import SCHEMA as CHECKPOINT_SCHEMA
 from sealift.release.vault.checkpoints import CheckpointStore
 from sealift.release.vault.ledger import SCHEMA as LEDGER_SCHEMA
 from sealift.release.vault.ledger import Ledger, is_owned, mark_owner
-from sealift.release.vault.vaultfile import VaultFile
 from sealift.release.vault.wrapping import Wrapped, unwrap, wrap
 
 APPLICATION_ID: Final = 0x5EA11062
@@ -74,7 +74,7 @@ class Vault:
         path: Path,
         identity: Identity,
     ) -> None:
-        self._file = VaultFile(connection, path, APPLICATION_ID)
+        self._file = DatabaseFile(connection, path, APPLICATION_ID)
         self._connection = connection
         self._path = path
         self._identity = identity

@@ -19,8 +19,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, PolicyError, UnavailableError, unreadable
 from sealift.events import Sink, discard, emit
-from sealift.release.client.checkpoints import CheckpointLedger
-from sealift.release.client.shares import FINAL_RULES
+from sealift.release.client.checkpoints import FINAL_RULES, CheckpointLedger
 from sealift.release.files import make_folder
 from sealift.train.checkpoint.file import (
     Checkpoint,

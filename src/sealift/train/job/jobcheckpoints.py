@@ -14,8 +14,7 @@ from typing import Final
 from sealift.errors import UsageError
 from sealift.events import Sink
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.client.checkpoints import CheckpointLedger
-from sealift.release.client.shares import Shares
+from sealift.release.client.checkpoints import CheckpointLedger, Shares
 from sealift.session.endpoint import Endpoint
 from sealift.session.relay.client import RelayClient
 from sealift.train.checkpoint.checkpoints import Checkpoints, JobProgress, StateFolder

@@ -19,11 +19,12 @@ from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import LEFT
 from sealift.release.client.broker import (
     BrokerRefusedError,
+    EnrollingHost,
     collect_release,
+    enrol,
     request_head,
+    request_statements,
 )
-from sealift.release.client.enrolment import EnrollingHost, enrol
-from sealift.release.client.statements import hear_statements
 from sealift.release.log.entries import SignedTreeHead
 from sealift.release.log.heads import ShownHeads
 from sealift.session.endpoint import Endpoint
@@ -137,7 +138,7 @@ class Keyring:
         with meet_broker(
             self._relay, self._endpoint, self._agreement, owner, wait_s=wait_s
         ) as session:
-            self._agreement = hear_statements(session, self._agreement)
+            self._agreement = request_statements(session, self._agreement)
             for resource in self._agreement.agreement.resources_of(owner):
                 wanted = self._only in ("", resource.name)
                 if not wanted or resource.name in self.released:

@@ -20,9 +20,12 @@ from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, emit, unfailing
 from sealift.release.agreement import Agreement, KeyLease
 from sealift.release.agreement.statements import ENDS
-from sealift.release.broker.standing import shortest_lease
-from sealift.release.client.broker import BrokerRefusedError
-from sealift.release.client.lease import give_back_lease, prove_lease
+from sealift.release.broker.leases import shortest_lease
+from sealift.release.client.broker import (
+    BrokerRefusedError,
+    give_back_lease,
+    prove_lease,
+)
 from sealift.session.session import Session
 from sealift.travel.holder.standing import Watcher
 from sealift.travel.visit.state import Clock

@@ -19,7 +19,7 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import PeerError, PolicyError, SealiftError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement.signed import VerifiedAgreement
-from sealift.release.broker.statements import StatementDesk
+from sealift.release.broker.inforce import StatementsInForce
 from sealift.release.client.broker import request_consistency
 from sealift.release.decision import decide
 from sealift.release.facts import Ask, Kind, Owner, State
@@ -141,7 +141,7 @@ class Attendance:
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         dialler: PathDialler | None = None,
         sink: Sink = discard,
-        statements: StatementDesk | None = None,
+        statements: StatementsInForce | None = None,
     ) -> None:
         self._relay = relay
         self._endpoint = endpoint
@@ -155,7 +155,7 @@ class Attendance:
         self._clock = clock
         self._dialler = dialler
         self._sink = sink
-        self._statements = statements or StatementDesk(
+        self._statements = statements or StatementsInForce(
             agreement, clock=agreement.equipment.clock
         )
         self._own = OwnSide(

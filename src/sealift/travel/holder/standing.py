@@ -20,10 +20,10 @@ from sealift.events import Sink, discard, emit, unfailing
 from sealift.release.agreement import KeyLease
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.agreement.statements import ENDS
-from sealift.release.broker.standing import HEARTBEAT_MISSING, Standing, shortest_lease
-from sealift.release.broker.statements import StatementDesk
-from sealift.release.client.broker import BrokerRefusedError
-from sealift.release.client.lease import ask_standing
+from sealift.release.broker.inforce import StatementsInForce
+from sealift.release.broker.leases import shortest_lease
+from sealift.release.broker.messages import HEARTBEAT_MISSING, LeaseStatus
+from sealift.release.client.broker import BrokerRefusedError, ask_lease
 from sealift.session.relay.circuit import Circuit
 from sealift.session.session import Session
 from sealift.travel.visit.state import Clock
@@ -34,7 +34,7 @@ ASK_AGAIN_S: Final = 0.1
 MARGIN_S: Final = 0.5
 _PASSES: Final = (SealiftError, OSError, MemoryError)
 
-Ask = Callable[[float], Standing]
+Ask = Callable[[float], LeaseStatus]
 Look = Callable[[], float | None]
 MeetBroker = Callable[[], Session]
 SayStanding = Callable[[], str]
@@ -145,7 +145,7 @@ class LeaseWatch:
             return None
         return pause_s
 
-    def _hear(self, standing: Standing, asked_at_s: float) -> float:
+    def _hear(self, standing: LeaseStatus, asked_at_s: float) -> float:
         with self._changed:
             if standing.good or standing.ends_s:
                 self._heard = standing.good and standing.due_s > 0
@@ -192,7 +192,7 @@ class OwnSide:
         self,
         name: str,
         agreement: VerifiedAgreement,
-        statements: StatementDesk,
+        statements: StatementsInForce,
         *,
         meet_broker: MeetBroker,
         clock: Clock,
@@ -303,11 +303,11 @@ class _AskedBroker:
         self._instance = instance
         self._session: Session | None = None
 
-    def __call__(self, wait_s: float) -> Standing:
+    def __call__(self, wait_s: float) -> LeaseStatus:
         try:
             if self._session is None:
                 self._session = self._meet_broker()
-            return ask_standing(self._session, self._instance, wait_s=wait_s)
+            return ask_lease(self._session, self._instance, wait_s=wait_s)
         except SealiftError:
             if self._session is not None:
                 self._session.close()

@@ -32,7 +32,7 @@ _Seen = tuple[tuple[str, int, int], ...]
 _Key = tuple[str, Digest]
 
 
-class StatementDesk:
+class StatementsInForce:
     """What is said of one agreement, as of now. Threads may share it.
 
     What was known once stays known, whatever becomes of its file.

@@ -1,0 +1,245 @@
+"""Terms of an agreement: who takes part, who may change it, and what evidence must show.
+
+How every part refuses what contradicts itself, and what is out of time, stands first.
+Source: spec/release.md section Amendments (rules H6 and H7).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.reference import (
+    COLLATERAL_MAX_AGE_S,
+    LowestTier,
+    ReferenceValues,
+    SetName,
+)
+from sealift.attest.snp.references import SnpReferences
+from sealift.attest.tdx.references import TdxReferences
+from sealift.attest.tpm.references import TpmReferences
+from sealift.codec import MAX_INTEGER, encode
+from sealift.crypto.hash import labelled
+from sealift.crypto.hpke import HpkePublicKey
+from sealift.crypto.sign import PublicKey
+from sealift.errors import MalformedError, PolicyError
+from sealift.ids import Digest, check_name
+
+LAST_S: Final = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that RFC 3339 can say
+
+
+def require_distinct(names: Iterable[str], field: str) -> None:
+    """Refuse a name that stands twice."""
+    if any(count > 1 for count in Counter(names).values()):
+        raise inconsistent("named twice", field)
+
+
+def require_within(value: float, low: float, high: float, field: str) -> None:
+    """Refuse a number outside ``low`` .. ``high``."""
+    if not low <= value <= high:
+        raise inconsistent(f"{value} is not within {low} .. {high}", field)
+
+
+def require_positive(value: float, most: float, field: str) -> None:
+    """Refuse a number of seconds that is not above 0 and up to ``most``."""
+    if not 0 < value <= most:
+        raise inconsistent(f"is not above 0 and up to {most:g}", field)
+
+
+def require_window(not_before: int | None, not_after: int | None) -> None:
+    """Refuse a time that never comes; both are seconds since 1970."""
+    for name, at_s in (("not_before", not_before), ("not_after", not_after)):
+        if at_s is not None:
+            require_within(at_s, 0, LAST_S, name)
+    if not_before is not None and not_after is not None and not_after <= not_before:
+        raise inconsistent("is not after not_before", "not_after")
+
+
+def require_now(
+    what: str,
+    at_s: float,
+    not_before: int | None,
+    not_after: int | None,
+    *,
+    code: tuple[str, str],
+) -> None:
+    """Refuse a use before, or after, the time that was agreed on; a code for each.
+
+    Raises:
+        PolicyError: with that code.
+    """
+    if not_before is not None and at_s < not_before:
+        raise PolicyError(
+            f"{what} may not be used yet",
+            why=f"it may be {not_before - at_s:.0f} seconds from now",
+            code=code[0],
+        )
+    if not_after is not None and at_s > not_after:
+        raise PolicyError(
+            f"{what} may not be used any more",
+            why=f"its time ended {at_s - not_after:.0f} seconds ago",
+            code=code[1],
+        )
+
+
+def inconsistent(why: str, field: str) -> MalformedError:
+    """The refusal of a document that contradicts itself."""
+    return MalformedError(
+        "the agreement is not consistent", why=why, field=field, code="bad-agreement"
+    )
+
+
+PartyRole = Literal["data_owner", "model_owner", "code_owner", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """An organisation: its name, what it brings, and its public keys."""
+
+    name: str
+    roles: tuple[PartyRole, ...]
+    sign: PublicKey
+    hpke: HpkePublicKey
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="party name")
+        if len(set(self.roles)) != len(self.roles):
+            raise inconsistent("a role is named twice", "roles")
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRule:
+    """How many owners must show what they saw before an agreement counts as the last.
+
+    Attributes:
+        quorum: q, of the n owners of data.
+        faulty: f, how many of them may lie; ``2 q > n + f`` (rule H6).
+    """
+
+    quorum: int
+    faulty: int
+
+    def __post_init__(self) -> None:
+        require_within(self.quorum, 1, 64, "quorum")
+        require_within(self.faulty, 0, 63, "faulty")
+
+    def check_for(self, owners: int, field: str) -> None:
+        """Refuse a quorum that two disjoint sets of owners could form, or nobody."""
+        require_within(self.quorum, 1, owners, field)
+        if 2 * self.quorum <= owners + self.faulty:
+            raise inconsistent(
+                f"2 * {self.quorum} is not above {owners} owners + {self.faulty} faulty",
+                field,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """Who may bring a successor into force, for what no single owner brought.
+
+    Attributes:
+        members: Names of parties.
+        threshold: Signatures of members that a successor needs; more than half, so
+            that no two successors can both have them.
+        veto: Members without whose signature there is no successor.
+        rollback: Asks the owners which agreement is the last; None asks nobody.
+    """
+
+    members: tuple[str, ...]
+    threshold: int
+    veto: tuple[str, ...] = ()
+    rollback: RollbackRule | None = None
+
+    def __post_init__(self) -> None:
+        require_distinct(self.members, "members")
+        require_distinct(self.veto, "veto")
+        require_within(self.threshold, 1, len(self.members), "threshold")
+        faulty = self.rollback.faulty if self.rollback else 0
+        if 2 * self.threshold <= len(self.members) + faulty:
+            raise inconsistent(
+                "two disjoint sets of members could each bring a successor into force",
+                "threshold",
+            )
+        for name in self.veto:
+            if name not in self.members:
+                raise inconsistent(f"{name[:80]!r} is not a member", "veto")
+
+
+BUNDLE_LABEL: Final = "sealift v1 code bundle"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBundle:
+    """The code that runs: every file by its digest.
+
+    Attributes:
+        digest: ``bundle_digest(files)``.
+        entry: Path of the recipe inside the bundle.
+        files: Digest by path, ``/`` between the parts.
+    """
+
+    digest: Digest
+    entry: str
+    files: dict[str, Digest]
+
+    def __post_init__(self) -> None:
+        for name in self.files:
+            # Else two different documents could look equal.
+            if not name or not name.isascii() or not name.isprintable():
+                raise inconsistent(
+                    f"{ascii(name)[:80]} is not printable ASCII", "files"
+                )
+        if self.entry not in self.files:
+            raise inconsistent("the bundle has no such file", "entry")
+        if self.digest != bundle_digest(self.files):
+            raise inconsistent("the digest is not that of the files", "digest")
+
+
+def bundle_digest(files: dict[str, Digest]) -> Digest:
+    """One digest for a set of files: their paths and digests, in canonical form."""
+    return Digest(labelled(BUNDLE_LABEL, encode(files)))
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """What evidence must show, beside the code bundle.
+
+    Attributes:
+        development_attesters: Keys whose development evidence is genuine.
+        enrollers: Keys whose word ties an attestation key to its TPM.
+        tpm: For TPM evidence.
+        tdx: For TD quotes.
+        snp: For SEV-SNP reports.
+        nvidia: For GPUs and switches.
+        collateral_max_age_s: How old collateral may be (rule H13).
+        lowest_tier: The worst tier of evidence that is taken.
+        sets: Signed files of more values; their signers decide what counts.
+    """
+
+    development_attesters: tuple[PublicKey, ...] = ()
+    enrollers: tuple[PublicKey, ...] = ()
+    tpm: TpmReferences | None = None
+    tdx: TdxReferences | None = None
+    snp: SnpReferences | None = None
+    nvidia: NvidiaReferences | None = None
+    collateral_max_age_s: int = COLLATERAL_MAX_AGE_S
+    lowest_tier: LowestTier = "affirming"
+    sets: tuple[SetName, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_within(
+            self.collateral_max_age_s, 1, MAX_INTEGER, "collateral_max_age_s"
+        )
+        require_distinct((each.name for each in self.sets), "sets")
+        for each in self.sets:
+            check_name(each.name, what="name of a reference set")
+            require_within(each.number, 1, MAX_INTEGER, "sets.number")
+
+    def values(self, code: CodeBundle) -> ReferenceValues:
+        """What stands in the document itself, as appraisal wants it."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        del own["sets"]
+        return ReferenceValues(code_bundle=code.digest, code_files=code.files, **own)
