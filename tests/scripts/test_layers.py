@@ -38,7 +38,7 @@ MODULES = [
     "data.seal",
     "train.loop",
     "lab.bench.report",
-    "lab.demo.show",
+    "lab.demo.run",
     "feed.door",
     "serve.server",
     "health.reporting",

@@ -12,7 +12,7 @@ from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.ids import Digest
 from sealift.lab.demo.rehearsal import BOUND_S, Revocation, Watched
 from sealift.lab.demo.report.page import render
-from sealift.lab.demo.words import rehearses, say_banner, say_loudly
+from sealift.lab.demo.texts import rehearses, say_banner, say_loudly
 from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.folder import OWNERS
 from sealift.release.agreement.signed import load_verified

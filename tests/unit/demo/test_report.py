@@ -17,7 +17,7 @@ from sealift.lab.demo.report.markup import Markup, element, join
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Sample
-from sealift.lab.demo.words import level_words
+from sealift.lab.demo.texts import level_words
 from sealift.lab.demo.world import ONE_BUFFER, Travel
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import REPLAY

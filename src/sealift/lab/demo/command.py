@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from sealift.lab.demo.show import run_demo
+    from sealift.lab.demo.run import run_demo
     from sealift.lab.demo.summary import print_summary
     from sealift.lab.demo.tasks import TASKS
     from sealift.lab.demo.views import open_view

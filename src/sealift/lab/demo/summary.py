@@ -13,7 +13,7 @@ from rich.text import Text
 from sealift.lab.demo.outcome import Outcome
 from sealift.lab.demo.progress import VisitSeen, timed_phases
 from sealift.lab.demo.rehearsal import BOUND_S
-from sealift.lab.demo.words import (
+from sealift.lab.demo.texts import (
     ACT_IN_WORDS,
     ATTACK_IN_WORDS,
     say_banner,

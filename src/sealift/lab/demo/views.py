@@ -17,7 +17,7 @@ from rich.text import Text
 from sealift.attest.level import Level, say_level
 from sealift.lab.demo.progress import Progress, VisitSeen
 from sealift.lab.demo.tasks.task import Metric, Task
-from sealift.lab.demo.words import ATTACK_IN_WORDS, say_banner, say_bytes, say_loudly
+from sealift.lab.demo.texts import ATTACK_IN_WORDS, say_banner, say_bytes, say_loudly
 from sealift.lab.worlds.folder import OWNERS
 from sealift.train.job.roleprocesses import RoleEvent
 

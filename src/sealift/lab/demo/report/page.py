@@ -22,7 +22,7 @@ from sealift.lab.demo.report.records import records, sealed
 from sealift.lab.demo.report.results import results
 from sealift.lab.demo.report.times import spend, timeline, where_time_went
 from sealift.lab.demo.report.trust import refused, revoked, trust
-from sealift.lab.demo.words import (
+from sealift.lab.demo.texts import (
     DEVELOPMENT_ONLY,
     ONLY_REHEARSED,
     REAL,

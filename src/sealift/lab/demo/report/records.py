@@ -18,7 +18,7 @@ from sealift.lab.demo.report.markup import (
     section,
     table,
 )
-from sealift.lab.demo.words import say_bytes, say_list, say_s
+from sealift.lab.demo.texts import say_bytes, say_list, say_s
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS
 from sealift.release.agreement import Agreement
 from sealift.release.log.entries import CheckpointEntry, Entry

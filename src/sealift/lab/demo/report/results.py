@@ -10,7 +10,7 @@ from sealift.lab.demo.progress import VisitSeen
 from sealift.lab.demo.report.charts import Bar, Curve, bars, plot
 from sealift.lab.demo.report.markup import Child, Markup, element, join, section, table
 from sealift.lab.demo.tasks.task import Metric
-from sealift.lab.demo.words import say_s
+from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.folder import OWNERS
 
 TOGETHER: Final = "together"

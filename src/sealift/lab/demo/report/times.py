@@ -32,7 +32,7 @@ from sealift.lab.demo.report.markup import (
     section,
     table,
 )
-from sealift.lab.demo.words import say_bytes, say_s
+from sealift.lab.demo.texts import say_bytes, say_s
 from sealift.lab.demo.world import ONE_BUFFER
 from sealift.lab.worlds.folder import OWNERS
 

@@ -19,7 +19,7 @@ from sealift.lab.demo.report.markup import (
     table,
     verdict_chip,
 )
-from sealift.lab.demo.words import (
+from sealift.lab.demo.texts import (
     ACT_IN_WORDS,
     ATTACK_IN_WORDS,
     WHY_REFUSED,
