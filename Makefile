@@ -1,6 +1,7 @@
 # Every target first makes .venv ready (`setup`); that takes no time when it is.
 PYTHON ?= python3
-WORKERS ?= 2
+# One more than the cores of a small machine: some tests wait.
+WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/ready
 export SEALIFT_GUEST ?= $(CURDIR)/build/guest
