@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sealift.lab.guest.guest import Guest
-
 from sealift import codec
 from sealift.attest.evidence import Evidence
 from sealift.attest.reference import ReferenceValues
@@ -24,6 +22,7 @@ from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
 from sealift.crypto.hash import labelled
+from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -206,7 +206,7 @@ READERS = {
     "travel/accelerator/meeting": {"Said"},
     "cli/telling": {"Said"},
     # below, and test_hosting_machine: orchestrator and accelerator
-    "train/accelerator": {"StartJob", "Finished"},
+    "train/job/accelerator": {"StartJob", "Finished"},
     "travel/accelerator/visits": {
         "OfferVisit", "Granted", "Withdrawn", "WorkVisits", "FinishJob", "OutputKept",
     },

@@ -31,7 +31,8 @@ from sealift.data.seal import seal
 from sealift.data.seal.staging import Staging
 from sealift.errors import SealiftError
 from sealift.release.broker.stores import keep_keys
-from sealift.release.vault.vault import Vault, vault
+from sealift.release.vault import vault
+from sealift.release.vault.vault import Vault
 
 STEPS = (
     "open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link",
