@@ -9,15 +9,13 @@ Source: spec/serve.md section Batches.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from sealift.errors import PeerError
 from sealift.ids import Buffer
-from sealift.serve.packets import Work
+from sealift.serve.packets import Work, busy
 
 WEIGHT: Final = 0.2  # of the newest batch in the running mean of times
 LEAST_RETRY_S: Final = 0.01
@@ -292,24 +290,3 @@ class Backlog:
 
     def _retry_s(self) -> float:
         return max(LEAST_RETRY_S, self._rows * self._row_s)
-
-
-class BusyError(PeerError):
-    """The server has enough to do; come again.
-
-    Attributes:
-        retry_s: When.
-    """
-
-    default_code = "busy"
-
-    def __init__(self, why: str, retry_s: float) -> None:
-        self.retry_s = math.ceil(retry_s * 1000) / 1000
-        super().__init__(
-            "the server is busy", why=why, fix=f"Ask again in {self.retry_s:g} s"
-        )
-
-
-def busy(why: str, retry_s: float) -> BusyError:
-    """The refusal of one question too many."""
-    return BusyError(why, retry_s)

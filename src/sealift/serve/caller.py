@@ -19,12 +19,13 @@ from sealift.data.schema.rows import demand_rows
 from sealift.errors import MalformedError, PeerError, SealiftError
 from sealift.ids import Buffer
 from sealift.release.visible import visible
-from sealift.serve.backlog import BusyError, Question
+from sealift.serve.backlog import Question
 from sealift.serve.desk import Desk
 from sealift.serve.packets import (
     MAX_LINE_CHARACTERS,
     Answered,
     Ask,
+    BusyError,
     Cancel,
     Header,
     Packet,

@@ -53,9 +53,9 @@ from sealift.serve.packets import (
     Answered,
     Refused,
     Welcome,
+    explain_refusal,
     receive_packet,
 )
-from sealift.serve.toldclient import explain_refusal
 from sealift.session.endpoint import Endpoint
 from sealift.session.session import Session
 from sealift.session.session import connect as open_session

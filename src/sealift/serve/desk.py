@@ -12,39 +12,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.errors import PeerError, SealiftError
-from sealift.ids import Buffer
-from sealift.serve.backlog import Backlog, Limits, Question, busy
+from sealift.serve.backlog import Backlog, Limits, Question
+from sealift.serve.hosted import HostedModel
+from sealift.serve.packets import busy
 from sealift.serve.tally import Tally
 
 ACTIVE_DELAYS: Final = 10
 LOOK_S: Final = 0.25  # how often late questions and slow clients are looked for
-
-
-class Model(Protocol):
-    """What answers (``hosted.HostedModel``)."""
-
-    def predict(self, parts: Sequence[Buffer], rows: int) -> bytearray:
-        """The answer's rows."""
-        ...
-
-    def begin(self, stream: int, payload: Buffer, rows: int) -> None:
-        """Begin a generation."""
-        ...
-
-    def next(self, stream: int, rows: int) -> bytearray | None:
-        """Its next tokens; None at its end."""
-        ...
-
-    def drop(self, stream: int) -> None:
-        """End it early."""
-        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +52,7 @@ class Desk:
 
     def __init__(
         self,
-        model: Model,
+        model: HostedModel,
         limits: Limits,
         *,
         clock: Callable[[], float],

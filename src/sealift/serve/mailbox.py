@@ -30,10 +30,10 @@ from sealift.serve.packets import (
     Packet,
     Refused,
     Work,
+    explain_refusal,
     receive_packet,
     send_packet,
 )
-from sealift.serve.toldclient import explain_refusal
 from sealift.session.session import Session
 from sealift.train.output.modelform import ModelForm
 

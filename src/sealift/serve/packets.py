@@ -2,20 +2,29 @@
 
 A packet is a header, canonical JSON behind its length, and a payload of whole rows,
 split over messages of a session where it is longer than one. Padding, where the client
-asks for it, hides a payload's length but for its power of two. Nothing here decides.
+asks for it, hides a payload's length but for its power of two. Nothing here decides. A
+refusal becomes an error of the class that it is at the server.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from sealift.codec import decode, encode
-from sealift.errors import MalformedError, PeerError
+from sealift.errors import (
+    JobError,
+    MalformedError,
+    PeerError,
+    RefusedError,
+    SealiftError,
+)
 from sealift.ids import Buffer, Digest
 from sealift.release.log.entries import SignedTreeHead
+from sealift.release.visible import visible
 from sealift.session.frames import MAX_MESSAGE_BYTES
 from sealift.session.session import Session
 
@@ -249,3 +258,71 @@ def _padding(length: int) -> int:
 
 def _bad(why: str) -> MalformedError:
     return MalformedError("not a packet", why=why, code="bad-packet")
+
+
+class BusyError(PeerError):
+    """The server has enough to do; come again.
+
+    Attributes:
+        retry_s: When.
+    """
+
+    default_code = "busy"
+
+    def __init__(self, why: str, retry_s: float) -> None:
+        self.retry_s = math.ceil(retry_s * 1000) / 1000
+        super().__init__(
+            "the server is busy", why=why, fix=f"Ask again in {self.retry_s:g} s"
+        )
+
+
+def busy(why: str, retry_s: float) -> BusyError:
+    """The refusal of one question too many."""
+    return BusyError(why, retry_s)
+
+
+_KNOWN: Final[dict[str, tuple[type[SealiftError], str, str]]] = {
+    "bad-request": (
+        MalformedError,
+        "the request does not fit the model's form",
+        "`sealift predict --describe` shows the form",
+    ),
+    "request-too-large": (
+        MalformedError,
+        "the request is too large",
+        "Ask with fewer rows at a time",
+    ),
+    "bad-packet": (MalformedError, "the server could not read what was sent", ""),
+    "model-failed": (
+        JobError,
+        "the model failed on this request",
+        "Its owner finds out with `sealift try`; other rows may work",
+    ),
+    "request-timeout": (
+        PeerError,
+        "the server did not come to the request in time",
+        "Ask again, with fewer rows or when it has less to do",
+    ),
+    "tokens-not-taken": (
+        PeerError,
+        "the server ended the generation",
+        "Take tokens as they come, or ask for fewer rows or steps",
+    ),
+    "server-stopping": (
+        PeerError,
+        "the server is stopping",
+        "Ask another one, or this one when it is back",
+    ),
+}
+
+
+def explain_refusal(refused: Refused) -> SealiftError:
+    """The error; a server's own text is made harmless to print."""
+    line = visible(refused.line)[:MAX_LINE_CHARACTERS]
+    if refused.code == "busy":
+        return BusyError(line, min(refused.retry_ms, 3_600_000) / 1000)
+    if refused.code in _KNOWN:
+        kind, what, fix = _KNOWN[refused.code]
+        why = "" if line == what else line
+        return kind(what, why=why, fix=fix, code=refused.code)
+    return RefusedError("the server refused", why=line, code="request-refused")

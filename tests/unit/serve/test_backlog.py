@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from sealift.serve.backlog import Backlog, BusyError, Limits, Question
+from sealift.serve.backlog import Backlog, Limits, Question
+from sealift.serve.packets import BusyError
 
 
 def question(client: str, rows: int = 1, **more: object) -> Question:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.train.loop.importgate import (
+from sealift.train.loop.imports import (
     ForeignImportError,
     ImportGate,
     installed_places,

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, PolicyError, UnavailableError, unreadable
@@ -277,27 +277,6 @@ class JobProgress:
     resumed: int = 0
 
 
-class JobCheckpoints(Protocol):
-    """Where an accelerator keeps what another one goes on from (``checkpoints``)."""
-
-    def restore(self) -> Checkpoint[JobProgress] | None:
-        """The latest checkpoint that counts, or None at a job's beginning."""
-        ...
-
-    def note(
-        self,
-        position: int,
-        progress: JobProgress,
-        snapshot: Callable[[], Mapping[str, bytes]],
-    ) -> None:
-        """A group was worked on; seals a checkpoint when it is time for one."""
-        ...
-
-    def finish(self) -> None:
-        """The result is where it belongs: nobody needs a checkpoint any more."""
-        ...
-
-
 class NoCheckpoints:
     """Keeps nothing: a job that is cut off begins again."""
 
@@ -315,3 +294,6 @@ class NoCheckpoints:
 
     def finish(self) -> None:
         """Nothing."""
+
+
+JobCheckpoints = Checkpoints[JobProgress] | NoCheckpoints

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sealift.errors import UsageError
@@ -24,52 +25,6 @@ from sealift.travel.peers import meet_broker
 from sealift.travel.settings import JobSettings
 from sealift.travel.visit.messages import StartJob
 from sealift.travel.visit.state import Clock
-
-
-class BrokerSessions:
-    """Reaches brokers for one job's checkpoints.
-
-    Args:
-        relay: The connection to it.
-        endpoint: With the attester and the instance key.
-        agreement: Verified.
-        job: Name of the job.
-        clock: Seconds that also count while the machine sleeps.
-        wait_s: How long a broker may take to appear.
-    """
-
-    def __init__(
-        self,
-        relay: RelayClient,
-        endpoint: Endpoint,
-        agreement: VerifiedAgreement,
-        *,
-        job: str,
-        clock: Clock,
-        wait_s: float,
-    ) -> None:
-        self._relay = relay
-        self._endpoint = endpoint
-        self._agreement = agreement
-        self._job = job
-        self._clock = clock
-        self._wait_s = wait_s
-
-    @contextmanager
-    def reach(self, owner: str) -> Iterator[Shares]:
-        """A fresh session with an owner's broker.
-
-        Raises:
-            PeerError: if it is not there.
-            RefusedError: if it is somebody else.
-        """
-        with meet_broker(
-            self._relay, self._endpoint, self._agreement, owner, wait_s=self._wait_s
-        ) as session:
-            yield Shares(
-                session, self._agreement, owner, job=self._job, clock=self._clock
-            )
-
 
 BROKER_WAIT_S: Final = 2.0  # for one that is being started again
 
@@ -95,18 +50,12 @@ class StateKeeping:
         self, start: StartJob, settings: JobSettings, keyring: Keyring
     ) -> Checkpoints[JobProgress]:
         """The checkpoints of the job that was asked for."""
-        sessions = BrokerSessions(
-            self.relay,
-            self.endpoint,
-            self.agreement,
-            job=start.job,
-            clock=self.clock,
-            wait_s=BROKER_WAIT_S,
-        )
         kind = _Required if self.required else Checkpoints
         return kind(
             self.folder,
-            CheckpointLedger(keyring.owners, sessions.reach, keyring.heads.show),
+            CheckpointLedger(
+                keyring.owners, partial(self._reach, start.job), keyring.heads.show
+            ),
             binding=JobBinding(
                 job=start.job, agreement=self.agreement.digest, settings=settings.shape
             ),
@@ -115,6 +64,19 @@ class StateKeeping:
             patience_s=settings.run.brokers_s,
             sink=self.sink,
         )
+
+    @contextmanager
+    def _reach(self, job: str, owner: str) -> Iterator[Shares]:
+        """A fresh session with an owner's broker.
+
+        Raises:
+            PeerError: if it is not there.
+            RefusedError: if it is somebody else.
+        """
+        with meet_broker(
+            self.relay, self.endpoint, self.agreement, owner, wait_s=BROKER_WAIT_S
+        ) as session:
+            yield Shares(session, self.agreement, owner, job=job, clock=self.clock)
 
 
 class _Required(Checkpoints[JobProgress]):

@@ -23,13 +23,10 @@ from sealift.train.loop.faults import (
     no_memory,
     recipe_failed,
 )
-from sealift.train.loop.importgate import ForeignImportError
+from sealift.train.loop.imports import BUNDLE_SCHEME, ForeignImportError
 
 T = TypeVar("T")
-BUNDLE_SCHEME: Final = "bundle:"
 MAX_LINE: Final = 1_000_000
-# Calls its first argument with the others; errors and prints are its business.
-Guard = Callable[..., Any]
 
 
 def let_through(call: Callable[..., T], /, *parts: Any) -> T:

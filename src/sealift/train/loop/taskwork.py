@@ -18,9 +18,8 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
-from sealift.train.loop.bundleimport import Notice, unnoticed
-from sealift.train.loop.containment import Guard
 from sealift.train.loop.faults import unfit
+from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.statistics import MAX_SUMS
 from sealift.train.loop.tasks import (

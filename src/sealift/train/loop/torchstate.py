@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from sealift.train.loop.containment import Guard
 from sealift.train.loop.faults import unfit
+from sealift.train.loop.imports import Guard
 from sealift.train.loop.states import MODEL, OPTIMIZER, TrainingState
 from sealift.train.loop.tensors import (
     ELEMENTS,

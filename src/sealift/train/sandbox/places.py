@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import sealift
-from sealift.train.loop.importgate import installed_places
+from sealift.train.loop.imports import installed_places
 from sealift.train.sandbox.inventory import LIBRARIES, SCRATCH
 from sealift.train.sandbox.kernel import call
 

@@ -26,7 +26,7 @@ from torch import nn
 from sealift.errors import MalformedError, SealiftError, catalogue
 from sealift.train.loop.containment import Containment
 from sealift.train.loop.faults import Fault, describe, unfit
-from sealift.train.loop.importgate import close_gate, installed_places
+from sealift.train.loop.imports import close_gate, installed_places
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, TaskDone
 from sealift.train.loop.taskwork import carry_out
