@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     entry = agreement.code.entry
     rejoining = Rejoining(setup.job.run.rejoin_s, sink=setup.sink)
     with (
-        StateFolder(args.state or default_state(args.job, setup.job.name)) as folder,
+        StateFolder(args.state or _default_state(args.job, setup.job.name)) as folder,
         Workshop(
             files, entry, text=text, tell=say_sandbox, measure=measuring(attester)
         ) as workshop,
@@ -163,7 +163,7 @@ class _Seat:
             ).serve(joined)
 
 
-def default_state(job: Path, name: str) -> Path:
+def _default_state(job: Path, name: str) -> Path:
     """Where a job's checkpoints are: ``state/NAME`` beside its file."""
     return job.resolve().parent / "state" / name
 

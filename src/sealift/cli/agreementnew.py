@@ -209,7 +209,7 @@ def _starter(args: argparse.Namespace) -> Starter:
         rehearse=args.rehearse,
         threshold=0 if every and args.veto is None else args.threshold or len(names),
         veto=veto,
-        not_after_s=parse_until(args.until) if args.until else None,
+        not_after_s=_parse_until(args.until) if args.until else None,
         max_uses=args.max_uses,
     )
 
@@ -227,7 +227,7 @@ def _train_rows(cards: list[ResourceCard]) -> dict[str, int]:
     return rows
 
 
-def parse_until(text: str) -> int:
+def _parse_until(text: str) -> int:
     """Seconds since 1970 of RFC 3339 text; raises UsageError for anything else."""
     try:
         at = datetime.fromisoformat(text)

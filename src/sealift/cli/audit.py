@@ -40,12 +40,12 @@ from sealift.train.output.manifest import (
 NOBODY: Final = "; development keeps nobody out"
 
 
-def is_run(path: Path) -> bool:
+def _is_run(path: Path) -> bool:
     """Whether a path is a run's folder or its manifest, not a log."""
     return path.is_dir() or path.name == MANIFEST_NAME
 
 
-def verify_run(args: argparse.Namespace) -> None:
+def _verify_run(args: argparse.Namespace) -> None:
     """Verify a run's manifest, and the logs that are given, and say what they prove.
 
     Raises:
@@ -156,8 +156,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> None:
-    if is_run(args.log):
-        verify_run(args)
+    if _is_run(args.log):
+        _verify_run(args)
         return
     outside = None
     if args.head is not None:

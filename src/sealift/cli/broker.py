@@ -202,7 +202,7 @@ class BrokerBeside:
         with self._lock:
             self._stopping = True
             process = self._process
-        stop_process(process)
+        _stop_process(process)
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +241,7 @@ def broker_command(args: argparse.Namespace) -> list[str]:
     return command + option_words(args, (*_PASSED_ON, *JUDGING))
 
 
-def stop_process(process: subprocess.Popen[bytes]) -> None:
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Ask a child to stop, wait, and end it if it does not."""
     process.terminate()
     try:

@@ -24,7 +24,7 @@ def add_backup(subparsers: Any) -> None:
         description="The copies are checked. The identity file and its passphrase are no "
         "part of them: back these up with `sealift key backup`, and elsewhere.",
     )
-    parser.set_defaults(run=run_backup)
+    parser.set_defaults(run=_run_backup)
     parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
     parser.add_argument("--log", type=Path, required=True, metavar="FILE")
     parser.add_argument(
@@ -32,9 +32,9 @@ def add_backup(subparsers: Any) -> None:
     )
 
 
-def run_backup(args: argparse.Namespace) -> int:
+def _run_backup(args: argparse.Namespace) -> int:
     """Copy, check, say."""
-    print_copy(back_up(args.vault, args.log, args.output))
+    _print_copy(back_up(args.vault, args.log, args.output))
     print(
         f"sealift: {args.output} is as secret as the vault: whoever has it and the "
         "identity has the keys",
@@ -43,7 +43,7 @@ def run_backup(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_copy(copy: Copy) -> None:
+def _print_copy(copy: Copy) -> None:
     """What a copy holds, for people."""
     print(f"vault form   {copy.form}")
     print(f"log owner    {copy.log.owner}")
@@ -61,7 +61,7 @@ def add_restore(subparsers: Any) -> None:
         "since, and instances that were revoked. With --head a copy is refused that is "
         "behind what somebody else saw of this log.",
     )
-    parser.set_defaults(run=run_restore)
+    parser.set_defaults(run=_run_restore)
     parser.add_argument("copy", type=Path, metavar="DIR", help="from broker backup")
     parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
     parser.add_argument("--log", type=Path, required=True, metavar="FILE")
@@ -73,12 +73,12 @@ def add_restore(subparsers: Any) -> None:
     )
 
 
-def run_restore(args: argparse.Namespace) -> int:
+def _run_restore(args: argparse.Namespace) -> int:
     """Check, copy, say."""
     outside = None
     if args.head is not None:
         outside = find_head(args.head, read_head(args.copy / LOG).log)
-    print_copy(restore(args.copy, args.vault, args.log, outside))
+    _print_copy(restore(args.copy, args.vault, args.log, outside))
     if outside is None:
         print(
             "sealift: nothing was compared with what others saw: uses and revocations "
@@ -96,14 +96,14 @@ def add_upgrade(subparsers: Any) -> None:
         description="Stop the broker first. A broker upgrades a vault by itself when it "
         "opens it; this keeps a copy for the version before.",
     )
-    parser.set_defaults(run=run_upgrade)
+    parser.set_defaults(run=_run_upgrade)
     parser.add_argument("--vault", type=Path, required=True, metavar="FILE")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the copy"
     )
 
 
-def run_upgrade(args: argparse.Namespace) -> int:
+def _run_upgrade(args: argparse.Namespace) -> int:
     """Copy, upgrade, say."""
     before, now = upgrade(args.vault, args.output)
     print(f"vault form   {before} -> {now}")

@@ -201,7 +201,7 @@ def bind_devices(lead: Attester, platform: Platform) -> Callable[[], CompositeAt
     return lambda: CompositeAttester(lead, gpu_attesters(nvml))
 
 
-def measure_bundle_once(attester: LoggingAttester, bundle: Digest) -> None:
+def _measure_bundle_once(attester: LoggingAttester, bundle: Digest) -> None:
     """Measure the code that will run, before any key is asked for.
 
     Raises:
@@ -325,7 +325,7 @@ def _attested_host(host: _Host) -> Attester:
             register=references.register if references else 15,
         )
     try:
-        measure_bundle_once(attester, host.code)
+        _measure_bundle_once(attester, host.code)
     except BaseException:
         attester.close()
         raise
@@ -342,7 +342,7 @@ def _tee(host: _Host) -> Attester:
     """A guest without a log of its own names its code otherwise (SEV-SNP: HOST_DATA)."""
     attester = open_tee(host.args, host.platform, _state(host))
     if isinstance(attester, LoggingAttester):
-        measure_bundle_once(attester, host.code)
+        _measure_bundle_once(attester, host.code)
     return attester
 
 
@@ -351,7 +351,7 @@ def _gpu_tee(host: _Host) -> Attester:
     lead = open_tee(host.args, host.platform, _state(host))
     join = bind_devices(lead, host.platform)
     if isinstance(lead, LoggingAttester):
-        measure_bundle_once(lead, host.code)
+        _measure_bundle_once(lead, host.code)
     return join()
 
 

@@ -177,10 +177,10 @@ class _Holder:
             self._relay.close()
 
     def _attend(self, joined: Joined) -> Finished:
-        with holder_link(self._setup, self._rejoining.dial_s) as self._relay:
+        with _holder_link(self._setup, self._rejoining.dial_s) as self._relay:
             if self._leaving.is_set():
                 raise PeerError("asked to leave", code="role-ended")
-            attendance = make_attendance(
+            attendance = _make_attendance(
                 self._args,
                 self._setup,
                 self._relay,
@@ -278,14 +278,14 @@ def load_held(
     return held
 
 
-def holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> RelayClient:
+def _holder_link(setup: RoleSetup, dial_s: float = DIAL_TIMEOUT_S) -> RelayClient:
     """Dial the relay under the holder's name."""
     name = relay_name(Role.HOLDER, setup.identity.name)
     prove = prover(setup.identity, setup.agreement.digest, name)
     return RelayClient.dial(setup.address, name, dial_s, prove)
 
 
-def make_attendance(
+def _make_attendance(
     args: argparse.Namespace,
     setup: RoleSetup,
     relay: RelayClient,

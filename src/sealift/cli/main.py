@@ -35,7 +35,7 @@ from sealift.errors import SealiftError, UnavailableError, UsageError
 from sealift.release.visible import visible
 
 
-def record_bug(error: Exception) -> str:
+def _record_bug(error: Exception) -> str:
     """Write the traceback; the line for the screen."""
     kind = type(error).__name__
     text = "\n".join(_without_text(error))
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         fix = "Free some memory, or use smaller buffers"
         return _report(UnavailableError("out of memory", fix=fix, code="no-memory"))
     except Exception as error:
-        _say(record_bug(error))
+        _say(_record_bug(error))
         return EXIT_BUG
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sealift.train.output.manifest import RunManifest
 
 
-def add_approve_parser(verbs: Any) -> None:
+def _add_approve_parser(verbs: Any) -> None:
     """Add the verb `approve`."""
     parser = verbs.add_parser(
         "approve",
@@ -57,7 +57,7 @@ def add_approve_parser(verbs: Any) -> None:
     add_passphrase_argument(parser)
 
 
-def approve_output(args: argparse.Namespace) -> str:
+def _approve_output(args: argparse.Namespace) -> str:
     """Show, ask, approve; the level of the run."""
     from sealift.train.output.approving import approve, read_request
     from sealift.train.output.handover import read_model_manifest
@@ -69,7 +69,7 @@ def approve_output(args: argparse.Namespace) -> str:
     )
     manifest = read_model_manifest(args.folder, verified)
     request = read_request(args.folder, manifest, approver, verified)
-    for line in describe_run(manifest, verified.agreement):
+    for line in _describe_run(manifest, verified.agreement):
         print(ascii_only(line))
     confirm(
         "let the model be opened",
@@ -80,7 +80,7 @@ def approve_output(args: argparse.Namespace) -> str:
     return manifest.level
 
 
-def describe_run(manifest: RunManifest, agreement: Agreement) -> Iterator[str]:
+def _describe_run(manifest: RunManifest, agreement: Agreement) -> Iterator[str]:
     """What an approver approves, line by line."""
     facts = {
         "job": manifest.job,
@@ -151,12 +151,12 @@ def add_parser(subparsers: Any) -> None:
     add_judging_arguments(parser)
     add_time_argument(parser)
     add_passphrase_argument(parser)
-    add_approve_parser(verbs)
+    _add_approve_parser(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
     """Open or approve; the exit code."""
-    level = approve_output(args) if args.verb == "approve" else _open(args)
+    level = _approve_output(args) if args.verb == "approve" else _open(args)
     if protects_nobody(level):
         print(
             "sealift: development evidence: nobody was kept out of this run",

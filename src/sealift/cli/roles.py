@@ -107,11 +107,11 @@ def set_up_role(args: argparse.Namespace, role: PlanRole) -> RoleSetup:
         args.key, read_passphrase(args.passphrase_file, prompt=prompt)
     )
     sink = open_events(args.events)
-    agreement = equip_role(args, agreement, identity)
+    agreement = _equip_role(args, agreement, identity)
     return RoleSetup(job, agreement, identity, sink, address)
 
 
-def equip_role(
+def _equip_role(
     args: argparse.Namespace, agreement: VerifiedAgreement, identity: Identity
 ) -> VerifiedAgreement:
     """The agreement with what this process judges evidence with.
@@ -178,7 +178,7 @@ def require_party(setup: RoleSetup, name: str, role: str) -> None:
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what an accelerator takes."""
-    add_relay_only_argument(parser)
+    _add_relay_only_argument(parser)
     parser.add_argument(
         "--direct",
         metavar="HOST:PORT",
@@ -193,7 +193,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_dialler_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a holder takes."""
-    add_relay_only_argument(parser)
+    _add_relay_only_argument(parser)
     parser.add_argument(
         "--direct",
         metavar="HOST:PORT",
@@ -203,7 +203,7 @@ def add_dialler_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
+def _add_relay_only_argument(parser: argparse.ArgumentParser) -> None:
     """Add what both ends take."""
     parser.add_argument(
         "--relay-only",

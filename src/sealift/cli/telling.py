@@ -75,10 +75,13 @@ def tell_running(
             except SealiftError as error:
                 problem = str(error)
             yield f"the broker of {owner}", problem
-        yield "the accelerator", tell_accelerator(relay, endpoint, agreement, statement)
+        yield (
+            "the accelerator",
+            _tell_accelerator(relay, endpoint, agreement, statement),
+        )
 
 
-def tell_accelerator(
+def _tell_accelerator(
     relay: RelayClient,
     endpoint: Endpoint,
     agreement: VerifiedAgreement,

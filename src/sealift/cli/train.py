@@ -33,10 +33,10 @@ def add_parser(subparsers: Any) -> None:
         "JOB.",
     )
     parser.set_defaults(run=run, must_resume=False)
-    add_train_arguments(parser)
+    _add_train_arguments(parser)
 
 
-def add_train_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `sealift resume` takes as well."""
     parser.add_argument("job", type=Path, metavar="JOB", help="the job, a TOML file")
     parser.add_argument(
@@ -118,11 +118,11 @@ def add_resume(subparsers: Any) -> None:
         "there is one; this command ends with an error if there is none. Only the last "
         "checkpoint that counts in the owners' logs opens.",
     )
-    parser.set_defaults(run=run_resume, must_resume=True)
-    add_train_arguments(parser)
+    parser.set_defaults(run=_run_resume, must_resume=True)
+    _add_train_arguments(parser)
 
 
-def run_resume(args: argparse.Namespace) -> int:
+def _run_resume(args: argparse.Namespace) -> int:
     """Go on; the exit code."""
     plan = PLANS[read_job(args.job).plan]
     if not plan.checkpoints:

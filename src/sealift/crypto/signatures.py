@@ -55,10 +55,10 @@ def reading(what: str) -> Iterator[None]:
 
 def library_version() -> str:
     """For people: `cryptography 50.0.2 (OpenSSL 4.0.3 ...)`."""
-    return f"cryptography {cryptography.__version__} ({library_below()})"
+    return f"cryptography {cryptography.__version__} ({_library_below()})"
 
 
-def library_below() -> str:
+def _library_below() -> str:
     """The OpenSSL that it was built with, name and version alone."""
     return " ".join(backend.openssl_version_text().split()[:2])
 

@@ -68,14 +68,14 @@ def make_credential(
     if len(secret) > digest_bytes(name_hash):
         raise UsageError("a credential is at most as long as the key's digest")
     seed, encrypted_seed = _share_seed(endorsement, name_hash)
-    key = kdfa(name_hash, seed, b"STORAGE", name, symmetric_bits)
+    key = _kdfa(name_hash, seed, b"STORAGE", name, symmetric_bits)
     identity = _encrypt_cfb(key, _sized(secret.reveal(TOKEN)))
-    mac_key = kdfa(name_hash, seed, b"INTEGRITY", b"", 8 * digest_bytes(name_hash))
+    mac_key = _kdfa(name_hash, seed, b"INTEGRITY", b"", 8 * digest_bytes(name_hash))
     mac = hmac.digest(mac_key, identity + name, name_hash)
     return Credential(_sized(mac) + identity, encrypted_seed)
 
 
-def kdfa(name: HashName, key: bytes, label: bytes, context: bytes, bits: int) -> bytes:
+def _kdfa(name: HashName, key: bytes, label: bytes, context: bytes, bits: int) -> bytes:
     """KDFa of part 1 section 11.4.10.2, with one context; ``bits`` a multiple of 8."""
     tail = label + b"\0" + context + bits.to_bytes(4, "big")
     blocks = -(-bits // (8 * digest_bytes(name)))

@@ -134,7 +134,7 @@ def expand(place: str, options: StorageOptions | None = None) -> list[str]:
     Raises:
         UnavailableError: if a pattern names none.
     """
-    if not has_wildcard(place) or exists(place, options):
+    if not _has_wildcard(place) or exists(place, options):
         return [place]
     path = local_path(place)
     found = sorted(glob.glob(str(path))) if path else _remote_matches(place, options)
@@ -148,7 +148,7 @@ def expand(place: str, options: StorageOptions | None = None) -> list[str]:
     return found
 
 
-def has_wildcard(place: str) -> bool:
+def _has_wildcard(place: str) -> bool:
     """Whether a place is a pattern, if there is no file of that very name."""
     return bool(_WILD.intersection(place))
 

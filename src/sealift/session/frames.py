@@ -70,7 +70,7 @@ def unpack(frame: bytes) -> tuple[FrameKind, bytes]:
         raise MalformedError("not a frame of a session", code="bad-frame") from None
 
 
-def parse_type(plaintext: bytes) -> tuple[MessageType, bytes]:
+def _parse_type(plaintext: bytes) -> tuple[MessageType, bytes]:
     """Type and payload of an opened record.
 
     Raises:
@@ -202,7 +202,7 @@ class MessageReceiver:
                 "a record before the stream's header", code="bad-frame"
             )
         try:
-            return parse_type(self._opener.open_frame(frame))
+            return _parse_type(self._opener.open_frame(frame))
         except StaleError:  # whoever carries it can say it again: nobody's refusal
             raise AuthenticationError from None
 

@@ -74,7 +74,7 @@ def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
     _verify_signature(report, path[0])
     device = read_device(report, path)
     opened = [
-        open_rim(wanted, device.chip, basis, known)
+        _open_rim(wanted, device.chip, basis, known)
         for wanted in wanted_rims(report, device.chip)
     ]
     rims = [rim for rim, _ in opened if rim]
@@ -85,7 +85,7 @@ def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
         *_check_versions(report, device, references),
         check_collateral_age(basis),
         *(each for _, each in opened),
-        *compare_golden(report, rims),
+        *_compare_golden(report, rims),
         _check_revocation((path, *(rim.chain for rim in rims)), known, references),
     )
     measured = enumerate(report.measurements)
@@ -235,7 +235,7 @@ def wanted_rims(report: DeviceReport, chip: str) -> tuple[Wanted, ...]:
     )
 
 
-def open_rim(
+def _open_rim(
     wanted: Wanted, chip: str, basis: Basis, revocations: Revocations
 ) -> tuple[Rim | None, Check]:
     """The manifest, if it is genuine and about this chip and version; and the check."""
@@ -259,12 +259,12 @@ def open_rim(
     return (rim if fits else None), compared
 
 
-def compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ...]:
+def _compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ...]:
     """Every active golden value of all manifests, each measurement named once."""
     indexes = [golden.index for rim in rims for golden in rim.golden]
     twice = sorted({each for each in indexes if indexes.count(each) > 1})
     beyond = [each for each in indexes if each > len(report.measurements)]
-    differing = differing_measurements(report, rims)
+    differing = _differing_measurements(report, rims)
     return (
         check(
             not twice and not beyond,
@@ -283,7 +283,7 @@ def compare_golden(report: DeviceReport, rims: Sequence[Rim]) -> tuple[Check, ..
     )
 
 
-def differing_measurements(report: DeviceReport, rims: Sequence[Rim]) -> list[int]:
+def _differing_measurements(report: DeviceReport, rims: Sequence[Rim]) -> list[int]:
     """Indexes (as RIMs count, from 0) of measurements that no golden value equals."""
     exempt = {VIDEO_DECODER} if report.video_decoder_off else set()
     measured = dict(enumerate(report.measurements, start=1))

@@ -223,7 +223,7 @@ def parse_report(raw: bytes) -> Report:
         raw=raw,
         version=version,
         guest_svn=_number(raw, 0x04, 4),
-        policy=parse_policy(_number(raw, 0x08, 8)),
+        policy=_parse_policy(_number(raw, 0x08, 8)),
         family_id=raw[0x10:0x20],
         image_id=raw[0x20:0x30],
         vmpl=_number(raw, 0x30, 4),
@@ -271,7 +271,7 @@ def parse_tcb(raw: bytes, product: str) -> Tcb:
     return Tcb(*(0 if at is None else raw[at] for at in places))
 
 
-def parse_policy(raw: int) -> Policy:
+def _parse_policy(raw: int) -> Policy:
     """A guest policy; bits that no known firmware defines are in ``unknown``.
 
     Raises:

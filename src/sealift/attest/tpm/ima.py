@@ -40,7 +40,7 @@ _HASHES: Final[dict[int, HashName]] = {4: "sha256", 5: "sha384", 6: "sha512"}
 SignerKey = RsaKey | EcdsaKey
 
 
-def signer_key(spki: bytes) -> SignerKey:
+def _signer_key(spki: bytes) -> SignerKey:
     """The key of a signer, from its SubjectPublicKeyInfo.
 
     Raises:
@@ -234,7 +234,7 @@ def _entry_checks(
     begin: int, proved: MeasurementList, references: ImaReferences
 ) -> list[Check]:
     """One check if every entry is allowed, else one for each of the first that is not."""
-    signers = tuple(map(signer_key, references.signers))
+    signers = tuple(map(_signer_key, references.signers))
     judged = (
         _judge(proved, place, begin + place, references, signers)
         for place in _not_plainly_listed(proved, references)

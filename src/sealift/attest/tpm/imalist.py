@@ -95,7 +95,7 @@ class MeasurementList:
         Raises:
             MalformedError: if its template data does not parse.
         """
-        return parse_fields(self.templates[place], self.contents[place])
+        return _parse_fields(self.templates[place], self.contents[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def parse_ascii(raw: bytes) -> MeasurementList:
     return found
 
 
-def parse_fields(template: str, content: bytes) -> Entry:
+def _parse_fields(template: str, content: bytes) -> Entry:
     """What template data says.
 
     Raises:

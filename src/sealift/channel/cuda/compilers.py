@@ -215,7 +215,7 @@ class CudaKernels:
             UnavailableError: code ``no-kernel-compiler`` without a compiler, code
                 ``gpu-too-old`` for a GPU before compute capability 8.0.
         """
-        compiler, architecture = self._compiler(), architecture_of(gpu)
+        compiler, architecture = self._compiler(), _architecture_of(gpu)
         self.origin = f"sources {source_digest()[:16]}, {compiler.version}"
         return compile_module(compiler, architecture).code
 
@@ -255,7 +255,7 @@ class CudaKernels:
         return self._compilers[0]
 
 
-def architecture_of(gpu: GpuFacts) -> str:
+def _architecture_of(gpu: GpuFacts) -> str:
     """The compiler's name for a GPU: ``sm_90`` for compute capability 9.0.
 
     Raises:

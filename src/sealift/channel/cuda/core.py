@@ -40,7 +40,7 @@ class Upward:
                 driver = _kept(made, home.another_context())
             pool = _kept(made, EventPool(driver))
             name = f"sealift-copy-{number}"
-            self.ring = _kept(made, ring_of(driver, home, slots, crossings))
+            self.ring = _kept(made, _ring_of(driver, home, slots, crossings))
             self.lane = _kept(
                 made, Lane(driver, pool, name, threaded=crossings.threads)
             )
@@ -51,7 +51,7 @@ class Upward:
         self._made.close()
 
 
-def ring_of(driver: Driver, home: Driver, slots: int, crossings: Crossings) -> Ring:
+def _ring_of(driver: Driver, home: Driver, slots: int, crossings: Crossings) -> Ring:
     """A ring of the usual size."""
     size = crossings.piece_bytes
     return Ring(driver, home, slots, size, pinned=crossings.pinned)
@@ -92,7 +92,7 @@ class Core:
         made.callback(driver.free, self._count)
         self._word = _kept(made, host_block(driver, _WORD, pinned=crossings.pinned))
         self.tables = _kept(made, TableRing(driver, slots, pinned=crossings.pinned))
-        self.back_ring = _kept(made, ring_of(driver, driver, slots, crossings))
+        self.back_ring = _kept(made, _ring_of(driver, driver, slots, crossings))
         made.callback(self._landing_room.free)
         made.callback(self._scratch.free)
         self.up = [

@@ -166,21 +166,21 @@ def _spoilt(case: Case) -> Iterator[tuple[str, tuple[Case, int]]]:
         sealed[case.places[number].sealed_offset + at] ^= 1 << number % 8
         yield what, (replace(case, sealed=bytes(sealed)), number)
     for what, changed in (
-        ("associated data", replace_associated(case.places[middle])),
-        ("nonce", replace_nonce(case.places[middle])),
+        ("associated data", _replace_associated(case.places[middle])),
+        ("nonce", _replace_nonce(case.places[middle])),
     ):
         places = (*case.places[:middle], changed, *case.places[middle + 1 :])
         yield what, (replace(case, places=places), middle)
 
 
-def replace_associated(place: RecordPlace) -> RecordPlace:
+def _replace_associated(place: RecordPlace) -> RecordPlace:
     """One bit of the associated data flipped, or one byte more where there is none."""
     text = place.associated_data
     flipped = bytes([text[0] ^ 4]) + text[1:] if text else b"\0"
     return place._replace(associated_data=flipped)
 
 
-def replace_nonce(place: RecordPlace) -> RecordPlace:
+def _replace_nonce(place: RecordPlace) -> RecordPlace:
     """One bit of the nonce flipped."""
     return place._replace(nonce=place.nonce[:-1] + bytes([place.nonce[-1] ^ 1]))
 

@@ -55,7 +55,7 @@ class Opening(Protocol):
         """Give memory back."""
 
 
-def opening_for(transport: MemfdTransport, engine: DeviceEngine) -> Opening:
+def _opening_for(transport: MemfdTransport, engine: DeviceEngine) -> Opening:
     """The way for an engine, for units that the sender itself sealed."""
     if not isinstance(engine, HostDevice):
         return Staged(transport, engine)
@@ -182,7 +182,7 @@ class LinkReceiver:
             transport.send(encode_hello(self._answers.header_bytes))
             self._opener = self._take_header(keys, context)
             parts.callback(self._opener.close)
-            self._opening = opening_for(transport, engine)
+            self._opening = _opening_for(transport, engine)
             parts.callback(self._opening.close)
             parts.callback(self._close_home)
             self._parts = parts.pop_all()

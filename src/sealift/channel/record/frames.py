@@ -78,7 +78,7 @@ class FrameSealer:
         room = frame[PREFIX_BYTES:]
         cipher.seal_into(nonce, plaintext, associated_data + bound, room)
         PREFIX.pack_into(frame, 0, len(room), FINAL_BIT if final else 0, sequence)
-        self.index = index + records_of(len(room) - TAG_BYTES)
+        self.index = index + _records_of(len(room) - TAG_BYTES)
 
     def bind(self, bound: bytes, frame: memoryview) -> None:
         """Tag what the other end knows too: the last 16 bytes of ``frame``, and a prefix.
@@ -202,10 +202,10 @@ class FrameOpener:
 
     def _accept(self, sequence: int, plaintext_bytes: int) -> None:
         self._last_sequence = sequence
-        self._index += records_of(plaintext_bytes)
+        self._index += _records_of(plaintext_bytes)
 
 
-def records_of(plaintext_bytes: int) -> int:
+def _records_of(plaintext_bytes: int) -> int:
     """How many indexes a unit takes: one, unless it is longer than any record."""
     if plaintext_bytes <= MAX_RECORD_BYTES:
         return 1

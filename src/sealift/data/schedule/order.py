@@ -149,7 +149,7 @@ class EpochOrder:
         self._layout = layout
         self._options = options
         self._epoch = epoch
-        first, self.rows = rank_rows(layout, options)
+        first, self.rows = _rank_rows(layout, options)
         self._pieces = self._pieces_of(first, first + self.rows)
         self._piece_starts = _starts(self._pieces[:, 1] - self._pieces[:, 0])
         unit_bytes = max(shard.record_bytes for shard in layout.shards)
@@ -216,7 +216,7 @@ class EpochOrder:
         return labelled("sealift read order", *(str(part).encode() for part in parts))
 
 
-def rank_rows(layout: Layout, options: OrderOptions) -> tuple[int, int]:
+def _rank_rows(layout: Layout, options: OrderOptions) -> tuple[int, int]:
     """Where a rank's rows begin in an epoch, and how many they are."""
     share, rest = divmod(layout.rows, options.world_size)
     share += bool(rest and options.pad)

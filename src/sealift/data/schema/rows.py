@@ -59,8 +59,8 @@ def pack(columns: Columns, schema: Schema, *, source: str, locate: Locate) -> by
     block = np.zeros(count, dtype=row_dtype(schema))
     for field in schema.fields:
         column = columns[field.name]
-        check_column(column, field, source=source)
-        check_values(column, field, source=source, locate=locate)
+        _check_column(column, field, source=source)
+        _check_values(column, field, source=source, locate=locate)
         block[field.name] = column
     return block.tobytes()
 
@@ -101,7 +101,7 @@ def check_names(names: list[str], schema: Schema, *, source: str) -> None:
         )
 
 
-def check_column(column: Array, field: Field, *, source: str) -> None:
+def _check_column(column: Array, field: Field, *, source: str) -> None:
     """Demand the field's dtype and shape.
 
     Raises:
@@ -113,7 +113,7 @@ def check_column(column: Array, field: Field, *, source: str) -> None:
 def check_layout(
     dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, *, source: str
 ) -> None:
-    """``check_column`` for an array that is not read yet."""
+    """``_check_column`` for an array that is not read yet."""
     if dtype != numpy_dtype(field):
         raise bad_table(
             f"{source}: {field.name} is {dtype}, the schema says {field.dtype}",
@@ -127,7 +127,7 @@ def check_layout(
         )
 
 
-def check_values(column: Array, field: Field, *, source: str, locate: Locate) -> None:
+def _check_values(column: Array, field: Field, *, source: str, locate: Locate) -> None:
     """Demand finite values and the field's bounds.
 
     Raises:

@@ -87,7 +87,7 @@ def made_field(
         ) from None
 
 
-def to_array(column: Any, field: Field, *, source: str, first_row: int) -> Array:
+def _to_array(column: Any, field: Field, *, source: str, first_row: int) -> Array:
     """An Arrow array as an array of shape ``(rows, *field.shape)``.
 
     Args:
@@ -264,7 +264,7 @@ class ArrowTable:
         column = batch.column(self.options.column(spec.name))
         if spec.name in self.convert:
             return self.convert[spec.name](column, spec, first_row)
-        return to_array(column, spec, source=self.name, first_row=first_row)
+        return _to_array(column, spec, source=self.name, first_row=first_row)
 
 
 class reading:  # noqa: N801 - used as a context manager, like contextlib's
@@ -312,7 +312,7 @@ def demand_distinct(names: list[str], source: str) -> None:
             )
 
 
-def schema_of_arrow(kinds: Any, options: SourceOptions, source: str) -> Schema:
+def _schema_of_arrow(kinds: Any, options: SourceOptions, source: str) -> Schema:
     """The schema that an Arrow schema says.
 
     Raises:
@@ -360,7 +360,7 @@ def _open(place: str, schema: Schema, options: SourceOptions) -> ArrowTable:
 
 def _infer(place: str, options: SourceOptions) -> Schema:
     path = Path(place)
-    return schema_of_arrow(_kinds(_files(path)), options, path.name)
+    return _schema_of_arrow(_kinds(_files(path)), options, path.name)
 
 
 def _files(path: Path) -> list[Path]:

@@ -111,14 +111,14 @@ def open_table(
         MalformedError: if it is empty, or its columns are not the schema's.
     """
     place = str(source)
-    reader = _readable(place, lambda: source_of(place).open(place, schema, options))
+    reader = _readable(place, lambda: _source_of(place).open(place, schema, options))
     name = Path(place).name
     if reader.rows < 1:
         raise bad_table(f"{name} has no rows")
     return Table(name, schema, reader)
 
 
-def source_of(place: str) -> Source:
+def _source_of(place: str) -> Source:
     """The kind of source that a place is.
 
     Raises:
@@ -149,7 +149,7 @@ def infer_schema(source: Path | str, options: SourceOptions = NO_OPTIONS) -> Sch
         UsageError, UnavailableError: as ``open_table``.
     """
     place = str(source)
-    kind = _readable(place, lambda: source_of(place))
+    kind = _readable(place, lambda: _source_of(place))
     if kind.infer is None:
         raise unclear(f"a {kind.name} does not say what its columns are")
     infer = kind.infer

@@ -104,7 +104,7 @@ def receive_frame(
     return _receive(sock, length, keep_waiting)
 
 
-def pack_extents(extents: Sequence[Extent]) -> bytes:
+def _pack_extents(extents: Sequence[Extent]) -> bytes:
     """The bytes of a request."""
     return b"".join(_EXTENT.pack(e.shard, e.start, e.end, e.at) for e in extents)
 
@@ -123,7 +123,7 @@ def failure_of(error: SealiftError) -> bytes:
     )
 
 
-def error_of(answer: bytes) -> SealiftError:
+def _error_of(answer: bytes) -> SealiftError:
     """The error that an answer tells of.
 
     Raises:
@@ -200,14 +200,14 @@ class SpawnedOpener:
             PeerError: code ``opener-gone``, if the process ended.
         """
         try:
-            send_frame(self._sock, pack_extents(extents))
+            send_frame(self._sock, _pack_extents(extents))
             answer = receive_frame(self._sock)
         except OSError:
             answer = None
         if answer is None:
             raise self._gone()
         if answer:
-            raise error_of(bytes(answer))
+            raise _error_of(bytes(answer))
 
     def close(self) -> None:
         """End the process; it scrubs what it holds. Idempotent."""
