@@ -189,7 +189,7 @@ def try_one(mutant: Mutant, project: Path) -> str:
 def passes_without(mutants: list[Mutant], project: Path) -> bool:
     """Run all named tests once in an unchanged copy: they must pass."""
     tests = [test for mutant in mutants for test in mutant.tests]
-    how = ["-n", str(WORKERS), "--dist", "loadgroup"] if WORKERS > 1 else []
+    how = ["-n", str(WORKERS), "--dist", "loadfile"] if WORKERS > 1 else []
     status, printed = run_tests(project, tests, *how, within_s=ALL_TESTS_S)
     print(printed[-2000:] if status else printed.strip().splitlines()[-1], flush=True)
     return status == 0
