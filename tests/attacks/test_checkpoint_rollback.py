@@ -125,7 +125,7 @@ def key_of(world: CheckpointWorld):  # type: ignore[no-untyped-def]
 def test_deleted_shares_leave_the_file(world: CheckpointWorld) -> None:
     ledger = recorded(world, 1)
     query = "SELECT wrapped FROM shares"
-    connection = world.boxes["ada"].vault._connection
+    connection = world.boxes["ada"].vault._file.connection
     wrapped = connection.execute(query).fetchone()[0]
 
     def written() -> bytes:

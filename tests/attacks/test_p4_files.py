@@ -11,7 +11,6 @@ from sealift.crypto.keys import TOKEN, SecretKey
 from sealift.lab.attacks.stage import ADA, Office, train
 from sealift.release.vault import vault as vault_module
 from sealift.release.vault.vault import Vault
-from sealift.release.vault.wrapping import Wrapped
 
 
 def forms(key: SecretKey) -> tuple[bytes, ...]:
@@ -54,7 +53,7 @@ def test_mutant_that_does_not_wrap_is_found(
         monkeypatch.setattr(
             vault_module,
             "wrap",
-            lambda identity, key, context: Wrapped(bytes(32), key.reveal(TOKEN)),
+            lambda identity, key, context: (bytes(32), key.reveal(TOKEN)),
         )
         plain = Vault.create(office.folder / "plain.db", office.identity)
         plain.store(train(ADA), office.key)

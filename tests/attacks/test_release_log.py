@@ -96,7 +96,7 @@ def test_mutant_that_sends_first_has_not(tmp_path: Path) -> None:
 
 def test_commits_reach_the_disk(box: BrokerBox) -> None:
     """FULL syncs the write-ahead log at every commit; NORMAL would not."""
-    for connection in (box.log._connection, box.vault._connection):
+    for connection in (box.log._connection, box.vault._file.connection):
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 

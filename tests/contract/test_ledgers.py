@@ -91,14 +91,14 @@ def test_killed_after_a_change_has_kept_it(
     consortium = make_consortium()
     program = (
         "import os, signal, sys, pathlib\n"
-        "from tests.sim.owners import make_consortium\n"
+        "from sealift.lab.worlds.consortium import make_consortium\n"
         "from sealift.release.vault.vault import Vault\n"
         "identity = make_consortium().identities['ada']\n"
         f"vault = Vault.create(pathlib.Path(sys.argv[1]), identity)\n"
         f"vault.ledger.{change}\n"
-        "vault._connection.execute('BEGIN IMMEDIATE')\n"
-        "vault._connection.execute('DELETE FROM uses')\n"
-        "vault._connection.execute('DELETE FROM seen')\n"
+        "vault._file.connection.execute('BEGIN IMMEDIATE')\n"
+        "vault._file.connection.execute('DELETE FROM uses')\n"
+        "vault._file.connection.execute('DELETE FROM seen')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run(

@@ -23,6 +23,7 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import Consortium
+from sealift.release import database
 from sealift.release.checkpoint import CheckpointMark
 from sealift.release.client.checkpoints import CheckpointLedger, Shares
 from sealift.release.log import auditlog
@@ -30,7 +31,6 @@ from sealift.release.log.auditlog import AuditLog
 from sealift.release.log.entries import CheckpointEntry
 from sealift.release.log.heads import ShownHeads
 from sealift.release.log.verify import read_entries
-from sealift.release.vault import checkpoints as checkpointstore
 from sealift.release.vault.vault import Vault
 from tests.sim.owners import (
     NOW_S,
@@ -200,7 +200,7 @@ class CheckpointWorld:
 
     def held(self, owner: str) -> dict[str, int]:
         """Numbers of the shares in an owner's vault, by state."""
-        rows = self.boxes[owner].vault._connection.execute(
+        rows = self.boxes[owner].vault._file.connection.execute(
             "SELECT state, number FROM shares WHERE wrapped != x''"
         )
         return dict(rows.fetchall())
@@ -213,7 +213,7 @@ class CheckpointWorld:
 @contextmanager
 def deadly_writes(world: CheckpointWorld) -> Iterator[None]:
     """Let brokers die before and after each transaction on vault and log."""
-    modules: list[Any] = [auditlog, checkpointstore]
+    modules: list[Any] = [auditlog, database]
     honest = modules[0].transaction
 
     @contextmanager

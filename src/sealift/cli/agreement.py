@@ -30,13 +30,13 @@ from sealift.release.agreement.signed import (
     save_signed,
     verify,
     verify_signatures,
-    verify_successor,
 )
 from sealift.release.agreement.statements import (
     SignedStatement,
+    find_signer,
     load_statements,
-    verify_statement,
 )
+from sealift.release.agreement.successors import require_follows
 from sealift.release.files import locked
 from sealift.release.visible import ascii_only
 
@@ -207,7 +207,8 @@ def _who(
     yield f"sealift: signed by {', '.join(names) or 'nobody yet'}"
     parties = [party for link in signed.line for party in link.agreement.parties]
     for each in statements:
-        said = verify_statement(each, parties)
+        find_signer(each, parties)
+        said = each.statement
         about = "this one" if said.digest == signed.agreement.digest else "another one"
         yield f"sealift: {said.kind} by {said.party}, number {said.number} ({about})"
 
@@ -282,7 +283,7 @@ def _identity(args: argparse.Namespace, key: Path) -> Identity:
 def _verify(args: argparse.Namespace) -> None:
     verified = load_verified(args.file)
     if args.predecessor:
-        verify_successor(verified, load_signed(args.predecessor).agreement)
+        require_follows(verified.agreement, load_signed(args.predecessor).agreement)
     agreement = verified.agreement
     signers = verified.signers
     names = ", ".join(each.name for each in agreement.parties if each.name in signers)

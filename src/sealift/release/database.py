@@ -106,20 +106,6 @@ def transaction(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
             raise
 
 
-def overwrite_deleted(connection: sqlite3.Connection, path: Path) -> bool:
-    """Bring what was committed into the file, and empty the log that still holds more.
-
-    Pages are overwritten where rows were deleted; the log beside the file would keep
-    their earlier content until it is used again.
-
-    Returns:
-        Whether it was done: somebody who reads the file at the time keeps the log.
-    """
-    with database_errors(path):
-        row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return bool(row[0] == 0)
-
-
 def copy_database(source: Path, target: Path, application_id: int) -> None:
     """A whole copy of a database as it stands now, also while it is in use.
 
@@ -334,20 +320,20 @@ class DatabaseFile:
     """Two connections to one file, each for one thread at a time.
 
     Args:
-        connection: Writes; owned from here on.
         path: The file.
         application_id: Its kind.
 
     Attributes:
         connection: The one that writes, for whoever holds ``lock``.
         lock: For that connection.
+
+    Raises:
+        UnavailableError, MalformedError: as ``open_database``.
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path, application_id: int
-    ) -> None:
+    def __init__(self, path: Path, application_id: int) -> None:
         self.path = path
-        self.connection = connection
+        self.connection = open_database(path, application_id)
         self.lock = threading.Lock()
         self._read = open_database(path, application_id)
         self._read_lock = threading.Lock()
@@ -363,6 +349,19 @@ class DatabaseFile:
         """What was committed."""
         with self._read_lock, database_errors(self.path):
             yield self._read
+
+    def overwrite_deleted(self) -> bool:
+        """Leave nothing of what was deleted in the file nor beside it.
+
+        Pages are overwritten where rows were deleted; the log beside the file would keep
+        their earlier content until what was committed is in the file and it is emptied.
+
+        Returns:
+            Whether it was done: somebody who reads the file at the time keeps the log.
+        """
+        with self.lock, database_errors(self.path):
+            query = "PRAGMA wal_checkpoint(TRUNCATE)"
+            return bool(self.connection.execute(query).fetchone()[0] == 0)
 
     def close(self) -> None:
         """Close both, each once whoever uses it is done: SQLite ends the process else."""

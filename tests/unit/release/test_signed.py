@@ -20,8 +20,8 @@ from sealift.release.agreement.signed import (
     save_signed,
     verify,
     verify_signatures,
-    verify_successor,
 )
+from sealift.release.agreement.successors import require_follows
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_stranger_cannot_sign(consortium: Consortium) -> None:
 
 def test_successors(consortium: Consortium) -> None:
     after = consortium.successor()
-    verify_successor(after.verified(), consortium.agreement)
+    require_follows(after.verified().agreement, consortium.agreement)
     for wrong in (
         consortium,
         after.successor(),
@@ -67,7 +67,7 @@ def test_successors(consortium: Consortium) -> None:
         ),
     ):
         with pytest.raises(StaleError) as caught:
-            verify_successor(wrong.verified(), consortium.agreement)
+            require_follows(wrong.verified().agreement, consortium.agreement)
         assert caught.value.code == "agreement-line"
 
 

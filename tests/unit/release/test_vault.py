@@ -105,7 +105,7 @@ def test_a_destroyed_key_is_gone(vault: Vault, tmp_path: Path) -> None:
 
 def stored(vault: Vault, name: str) -> bytes:
     query = "SELECT wrapped FROM keys WHERE resource = ?"
-    row: tuple[bytes] = vault._connection.execute(query, (name,)).fetchone()
+    row: tuple[bytes] = vault._file.connection.execute(query, (name,)).fetchone()
     return row[0]
 
 
@@ -150,8 +150,8 @@ def test_edited_rows_do_not_open(vault: Vault, tmp_path: Path, statement: str) -
 
 def test_full_disk_leaves_the_vault_as_it_was(vault: Vault) -> None:
     vault.store("first", SecretKey.generate())
-    pages = vault._connection.execute("PRAGMA page_count").fetchone()[0]
-    vault._connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = vault._file.connection.execute("PRAGMA page_count").fetchone()[0]
+    vault._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(UnavailableError) as caught:
         store_many(vault)
     assert caught.value.code == "disk-full"

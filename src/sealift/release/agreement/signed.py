@@ -27,7 +27,6 @@ from sealift.release.agreement.statements import SignedStatement, load_statement
 from sealift.release.agreement.successors import (
     Backing,
     SignedLink,
-    require_follows,
     verify_line,
     verify_link,
 )
@@ -37,18 +36,13 @@ MAX_AGREEMENT_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SignedAgreement:
+class SignedAgreement(SignedLink):
     """An agreement and the signatures found under it, not verified yet.
 
     Attributes:
-        signatures: By party.
-        former: Of parties whose key changed: by the key that they had before.
         before: The line before it, first agreement first.
     """
 
-    agreement: Agreement
-    signatures: dict[str, bytes] = field(default_factory=dict)
-    former: dict[str, bytes] = field(default_factory=dict)
     before: tuple[SignedLink, ...] = ()
 
     @property
@@ -251,15 +245,6 @@ def verify_signatures(signed: SignedAgreement) -> SignedAgreement:
     for link in signed.line:
         verify_link(link)
     return signed
-
-
-def verify_successor(successor: VerifiedAgreement, previous: Agreement) -> None:
-    """Check that one agreement directly follows another.
-
-    Raises:
-        StaleError: ``agreement-line``, if it does not.
-    """
-    require_follows(successor.agreement, previous)
 
 
 def load_verified(path: Path) -> VerifiedAgreement:

@@ -101,16 +101,6 @@ def sign_statement(
     return SignedStatement(said, identity.sign(Label.STATEMENT, encode(said)))
 
 
-def verify_statement(signed: SignedStatement, parties: Iterable[Party]) -> Statement:
-    """The statement, if one of these parties, of that name, signed it.
-
-    Raises:
-        IntegrityError: ``statement-altered``.
-    """
-    find_signer(signed, parties)
-    return signed.statement
-
-
 def find_signer(signed: SignedStatement, parties: Iterable[Party]) -> Party:
     """The first of these parties, of the statement's name, whose key signed it.
 

@@ -59,12 +59,8 @@ class Backing:
     past: tuple[Digest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """A statement, and the place in the line from which its signer's key counts."""
-
-    statement: Statement
-    since: int
+# A statement, and the place in the line from which its signer's key counts.
+_Said = tuple[Statement, int]
 
 
 def verify_line(
@@ -82,10 +78,24 @@ def verify_line(
     """
     for link in links:
         verify_link(link)
-    said = _read_statements(links, statements)
+    said = [
+        (each.statement, _since(signer, links))
+        for each, signer in current(statements, links)
+    ]
     # First: what was vetoed needs no more signatures.
-    _require_unended(links, [each.statement for each in said])
-    _require_first(links[0])
+    previous: Agreement | None = None
+    for link in links:
+        about = [each for each, _ in said if each.digest == link.agreement.digest]
+        _refuse_ended(link.agreement, previous, about)
+        previous = link.agreement
+    first = links[0].agreement
+    if first.number != 1:
+        raise StaleError(
+            "the agreement comes without the line before it",
+            why=f"it is number {first.number}",
+            code="agreement-line",
+        )
+    _require_everybody(links[0], frozenset())
     for place, (before, after) in enumerate(pairwise(links)):
         require_follows(after.agreement, before.agreement)
         _require_amended(before.agreement, after, _left(said, place))
@@ -160,17 +170,6 @@ def has_veto(agreement: Agreement, before: Agreement | None, name: str) -> bool:
     """Whether a party may veto: by the board of the agreement, or of the one before."""
     boards = [each.effective_board for each in (agreement, before) if each is not None]
     return any(name in board.veto for board in boards)
-
-
-def _require_first(link: SignedLink) -> None:
-    agreement = link.agreement
-    if agreement.number != 1:
-        raise StaleError(
-            "the agreement comes without the line before it",
-            why=f"it is number {agreement.number}",
-            code="agreement-line",
-        )
-    _require_everybody(link, frozenset())
 
 
 def _require_everybody(link: SignedLink, excused: frozenset[str]) -> None:
@@ -314,16 +313,6 @@ def _lasting_keys(name: str, links: Sequence[SignedLink]) -> set[PublicKey]:
     return kept | {before} if before is not None else kept
 
 
-def _read_statements(
-    links: Sequence[SignedLink], statements: Iterable[SignedStatement]
-) -> tuple[_Said, ...]:
-    """Of this line, each signed by the party that it names."""
-    return tuple(
-        _Said(each.statement, _since(signer, links))
-        for each, signer in current(statements, links)
-    )
-
-
 def _since(signer: Party, links: Sequence[SignedLink]) -> int:
     known = (
         any(
@@ -342,23 +331,11 @@ def _left(said: Sequence[_Said], place: int) -> frozenset[str]:
     else whoever writes it could take a party out and speak for it.
     """
     return frozenset(
-        each.statement.party
-        for each in said
-        if each.statement.kind == "leave" and each.since <= place
+        each.party for each, since in said if each.kind == "leave" and since <= place
     )
 
 
-def _require_unended(links: Sequence[SignedLink], said: Sequence[Statement]) -> None:
-    before: Agreement | None = None
-    for link in links:
-        agreement = link.agreement
-        about = [each for each in said if each.digest == agreement.digest]
-        _refuse_vetoed(agreement, before, about)
-        _refuse_cancelled(agreement, about)
-        before = agreement
-
-
-def _refuse_vetoed(
+def _refuse_ended(
     agreement: Agreement, before: Agreement | None, about: Sequence[Statement]
 ) -> None:
     for each in about:
@@ -368,14 +345,11 @@ def _refuse_vetoed(
                 why="what was vetoed once binds nobody, and nothing can follow it",
                 code="agreement-vetoed",
             )
-
-
-def _refuse_cancelled(agreement: Agreement, about: Sequence[Statement]) -> None:
     board = agreement.effective_board
-    said = {each.party for each in about if each.kind == "cancel"}
-    if len(said & set(board.members)) >= board.threshold:
+    said = {each.party for each in about if each.kind == "cancel"} & set(board.members)
+    if len(said) >= board.threshold:
         raise PolicyError(
             f"the line {agreement.name} was cancelled",
-            why=f"by {', '.join(sorted(said & set(board.members)))}",
+            why=f"by {', '.join(sorted(said))}",
             code="agreement-cancelled",
         )

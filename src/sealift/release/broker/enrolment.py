@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from sealift.attest.reference import no_references
 from sealift.attest.tpm.enrolment import (
@@ -28,19 +28,14 @@ from sealift.crypto.keys import SecretKey
 from sealift.crypto.sign import Signer
 from sealift.crypto.tpmcredential import Credential
 from sealift.errors import EvidenceError, PolicyError
-from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.session.endpoint import VerifiedPeer
 
 MAX_OPEN: Final = 64
 
 
-class RecordEnrolment(Protocol):
-    """Writes an enrolment into the log and syncs it."""
-
-    def __call__(self, peer: VerifiedPeer, enrolment: Enrolment) -> None:
-        """Raises UnavailableError if the log cannot be written."""
-        ...
+# Writes an enrolment into the log and syncs it, or raises UnavailableError.
+RecordEnrolment = Callable[[VerifiedPeer, Enrolment], None]
 
 
 class Enroller:
@@ -76,11 +71,31 @@ class Enroller:
             PolicyError: not one of the agreed hosts, or no TPM was agreed on.
         """
         ek, ak = require_pair(request)
-        root = self._require_agreed(request, ek.spki_digest)
+        appraiser = self._verified.appraiser()
+        tpm = appraiser.references.tpm
+        if tpm is None:
+            raise no_references("TPM evidence")
+        if self._signer.public_key not in appraiser.references.enrollers:
+            raise PolicyError(
+                "this owner enrols no hosts under the agreement", code="not-an-enroller"
+            )
+        _, root = verify_endorsement(
+            request.certificates,
+            tpm,
+            collateral=appraiser.collateral,
+            at_s=int(appraiser.clock()),
+            max_age_s=appraiser.references.collateral_max_age_s,
+        )
+        if ek.spki_digest not in tpm.endorsement_keys:
+            raise PolicyError(
+                "the host is none of those that were agreed on",
+                why=ek.spki_digest.to_text(),
+                code="tpm-other-host",
+            )
         enrolment = Enrolment(
             attestation_key=ak.name,
             endorsement_key=ek.spki_digest,
-            root=root,
+            root=root.key,
             at_s=int(self._clock()),
         )
         credential, secret = make_challenge(ek, ak.name)
@@ -110,29 +125,3 @@ class Enroller:
             secret.wipe()
         self._record(peer, enrolment)
         return sign_enrolment(enrolment, self._signer)
-
-    def _require_agreed(
-        self, request: EnrolmentRequest, endorsement_key: Digest
-    ) -> Digest:
-        appraiser = self._verified.appraiser()
-        tpm = appraiser.references.tpm
-        if tpm is None:
-            raise no_references("TPM evidence")
-        if self._signer.public_key not in appraiser.references.enrollers:
-            raise PolicyError(
-                "this owner enrols no hosts under the agreement", code="not-an-enroller"
-            )
-        _, root = verify_endorsement(
-            request.certificates,
-            tpm,
-            collateral=appraiser.collateral,
-            at_s=int(appraiser.clock()),
-            max_age_s=appraiser.references.collateral_max_age_s,
-        )
-        if endorsement_key not in tpm.endorsement_keys:
-            raise PolicyError(
-                "the host is none of those that were agreed on",
-                why=endorsement_key.to_text(),
-                code="tpm-other-host",
-            )
-        return root.key

@@ -8,9 +8,7 @@ told to overwrite what is deleted; copies of the vault are not reached by that.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from sealift.crypto.identity import Identity
@@ -19,13 +17,8 @@ from sealift.crypto.sign import PublicKey
 from sealift.errors import UnavailableError
 from sealift.ids import Digest
 from sealift.release.checkpoint import CheckpointMark, CheckpointStatus
-from sealift.release.database import (
-    database_errors,
-    overwrite_deleted,
-    transaction,
-)
-from sealift.release.vault.ledger import is_owned
-from sealift.release.vault.wrapping import Wrapped, unwrap, wrap
+from sealift.release.database import DatabaseFile
+from sealift.release.vault.wrapping import unwrap, wrap
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -69,44 +62,36 @@ class _ShareContext:
 class CheckpointStore:
     """The shares in one vault; ``Vault.checkpoints`` makes it."""
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        path: Path,
-        identity: Identity,
-        lock: threading.Lock,
-    ) -> None:
-        self._connection = connection
-        self._path = path
+    def __init__(self, file: DatabaseFile, identity: Identity) -> None:
+        self._file = file
         self._identity = identity
-        self._lock = lock
 
     def status(self, key: JobKey) -> CheckpointStatus:
         """What is held for a job."""
-        with self._lock, database_errors(self._path):
+        with self._file.reading() as connection:
             marks = {
                 state: CheckpointMark(
                     number, Digest.from_text(sealed), tuple(split.split())
                 )
-                for state, number, sealed, split in self._connection.execute(
+                for state, number, sealed, split in connection.execute(
                     "SELECT state, number, sealed, split FROM shares "
                     "WHERE agreement = ? AND job = ?",
                     key.columns,
                 )
             }
-            finished = self._job(key)[1]
+            finished = _job(connection, key)[1]
         return CheckpointStatus(marks.get("committed"), marks.get("pending"), finished)
 
     def worker(self, key: JobKey) -> PublicKey | None:
         """The instance that works on a job now."""
-        with self._lock, database_errors(self._path):
-            instance = self._job(key)[0]
+        with self._file.reading() as connection:
+            instance = _job(connection, key)[0]
         return PublicKey.from_text(instance) if instance else None
 
     def was_superseded(self, key: JobKey, instance: PublicKey) -> bool:
         """Whether another instance took this one's job over."""
-        with self._lock, database_errors(self._path):
-            row = self._connection.execute(
+        with self._file.reading() as connection:
+            row = connection.execute(
                 "SELECT 1 FROM superseded "
                 "WHERE agreement = ? AND job = ? AND instance = ?",
                 (*key.columns, instance.to_text()),
@@ -115,16 +100,16 @@ class CheckpointStore:
 
     def claim(self, key: JobKey, instance: PublicKey) -> None:
         """Let an instance work on a job; the one before never does again."""
-        with self._lock, transaction(self._connection, self._path):
-            before, finished = self._job(key)
+        with self._file.writing() as connection:
+            before, finished = _job(connection, key)
             if before == instance.to_text():
                 return
             if before:
-                self._connection.execute(
+                connection.execute(
                     "INSERT OR IGNORE INTO superseded VALUES (?, ?, ?)",
                     (*key.columns, before),
                 )
-            self._connection.execute(
+            connection.execute(
                 "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)",
                 (*key.columns, instance.to_text(), int(finished)),
             )
@@ -132,42 +117,41 @@ class CheckpointStore:
     def deposit(self, key: JobKey, mark: CheckpointMark, share: SecretKey) -> None:
         """Hold a share that does not count yet, in place of any such before it."""
         wrapped = wrap(self._identity, share, self._context(key, mark))
-        with self._lock, transaction(self._connection, self._path):
-            self._connection.execute(
+        with self._file.writing() as connection:
+            connection.execute(
                 "INSERT OR REPLACE INTO shares VALUES (?, ?, 'pending', ?, ?, ?, ?, ?)",
                 (
                     *key.columns,
                     mark.number,
                     mark.sealed.to_text(),
                     " ".join(mark.split),
-                    wrapped.salt,
-                    wrapped.sealed,
+                    *wrapped,
                 ),
             )
 
     def commit(self, key: JobKey) -> None:
         """The pending share counts; the one that counted is deleted."""
-        with self._lock, transaction(self._connection, self._path):
-            self._delete(key, "committed")
-            self._connection.execute(
+        with self._file.writing() as connection:
+            _delete(connection, key, "committed")
+            connection.execute(
                 "UPDATE shares SET state = 'committed' "
                 "WHERE agreement = ? AND job = ? AND state = 'pending'",
                 key.columns,
             )
-            self._set_finished(key, 0)
-        self._overwrite_deleted()
+            _set_finished(connection, key, 0)
+        self._file.overwrite_deleted()
 
     def finish(self, key: JobKey) -> None:
         """Delete every share of a job; the last number is remembered."""
-        with self._lock, transaction(self._connection, self._path):
-            self._delete(key, "pending")
-            self._connection.execute(
+        with self._file.writing() as connection:
+            _delete(connection, key, "pending")
+            connection.execute(
                 "UPDATE shares SET salt = x'', wrapped = x'' "
                 "WHERE agreement = ? AND job = ?",
                 key.columns,
             )
-            self._set_finished(key, 1)
-        self._overwrite_deleted()
+            _set_finished(connection, key, 1)
+        self._file.overwrite_deleted()
 
     def fetch(self, key: JobKey, mark: CheckpointMark) -> SecretKey:
         """The share of the checkpoint that counts.
@@ -176,44 +160,40 @@ class CheckpointStore:
             UnavailableError: ``no-share``, if that is another one or the job finished.
             RefusedError: ``vault-locked``, if the identity does not open it.
         """
-        with self._lock, database_errors(self._path):
-            row = self._connection.execute(
+        with self._file.reading() as connection:
+            row = connection.execute(
                 "SELECT salt, wrapped FROM shares WHERE agreement = ? AND job = ? "
                 "AND state = 'committed' AND sealed = ?",
                 (*key.columns, mark.sealed.to_text()),
             ).fetchone()
-            own = is_owned(self._connection, self._identity.public_key)
         if row is None or not row[1]:
             raise UnavailableError(
                 f"the vault holds no share of checkpoint {mark.number} of {key.job}",
                 code="no-share",
             )
-        context = self._context(key, mark)
-        wrapped = Wrapped(row[0], row[1])
-        return unwrap(self._identity, wrapped, context, self._path, own=own)
-
-    def _overwrite_deleted(self) -> None:
-        with self._lock:
-            overwrite_deleted(self._connection, self._path)
+        return unwrap(self._identity, row, self._context(key, mark), self._file)
 
     def _context(self, key: JobKey, mark: CheckpointMark) -> _ShareContext:
         return _ShareContext(self._identity.name, key.agreement, key.job, mark)
 
-    def _job(self, key: JobKey) -> tuple[str, bool]:
-        row = self._connection.execute(
-            "SELECT instance, finished FROM jobs WHERE agreement = ? AND job = ?",
-            key.columns,
-        ).fetchone()
-        return (row[0], bool(row[1])) if row else ("", False)
 
-    def _delete(self, key: JobKey, state: ShareState) -> None:
-        self._connection.execute(
-            "DELETE FROM shares WHERE agreement = ? AND job = ? AND state = ?",
-            (*key.columns, state),
-        )
+def _job(connection: sqlite3.Connection, key: JobKey) -> tuple[str, bool]:
+    row = connection.execute(
+        "SELECT instance, finished FROM jobs WHERE agreement = ? AND job = ?",
+        key.columns,
+    ).fetchone()
+    return (row[0], bool(row[1])) if row else ("", False)
 
-    def _set_finished(self, key: JobKey, finished: int) -> None:
-        self._connection.execute(
-            "UPDATE jobs SET finished = ? WHERE agreement = ? AND job = ?",
-            (finished, *key.columns),
-        )
+
+def _delete(connection: sqlite3.Connection, key: JobKey, state: ShareState) -> None:
+    connection.execute(
+        "DELETE FROM shares WHERE agreement = ? AND job = ? AND state = ?",
+        (*key.columns, state),
+    )
+
+
+def _set_finished(connection: sqlite3.Connection, key: JobKey, finished: int) -> None:
+    connection.execute(
+        "UPDATE jobs SET finished = ? WHERE agreement = ? AND job = ?",
+        (finished, *key.columns),
+    )

@@ -31,21 +31,6 @@ CREATE TABLE IF NOT EXISTS seen (
 """
 
 
-def mark_owner(connection: sqlite3.Connection, owner: PublicKey) -> None:
-    """Write down whose vault it is, so that damage is not taken for another identity."""
-    connection.execute("INSERT INTO seen VALUES (?, 1)", (_owner_name(owner),))
-
-
-def is_owned(connection: sqlite3.Connection, owner: PublicKey) -> bool:
-    """Whether the vault says that it is this party's."""
-    query = "SELECT 1 FROM seen WHERE name = ?"
-    return connection.execute(query, (_owner_name(owner),)).fetchone() is not None
-
-
-def _owner_name(owner: PublicKey) -> str:
-    return f"owner/{owner.to_text()}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Use:
     line: str

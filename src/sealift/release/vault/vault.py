@@ -33,14 +33,13 @@ from sealift.release.database import (
     create_database,
     database_errors,
     open_database,
-    overwrite_deleted,
     transaction,
 )
 from sealift.release.vault.checkpoints import SCHEMA as CHECKPOINT_SCHEMA
 from sealift.release.vault.checkpoints import CheckpointStore
 from sealift.release.vault.ledger import SCHEMA as LEDGER_SCHEMA
-from sealift.release.vault.ledger import Ledger, is_owned, mark_owner
-from sealift.release.vault.wrapping import Wrapped, unwrap, wrap
+from sealift.release.vault.ledger import Ledger
+from sealift.release.vault.wrapping import mark_owner, unwrap, wrap
 
 APPLICATION_ID: Final = 0x5EA11062
 _SCHEMA: Final = """
@@ -66,20 +65,18 @@ class _KeyContext:
 
 
 class Vault:
-    """One owner's keys. Made by ``Vault.create`` and ``Vault.open``."""
+    """One owner's keys. Made by ``Vault.create`` and ``Vault.open``.
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        path: Path,
-        identity: Identity,
-    ) -> None:
-        self._file = DatabaseFile(connection, path, APPLICATION_ID)
-        self._connection = connection
-        self._path = path
+    Attributes:
+        ledger: What it remembers of releases and of those that got them.
+        checkpoints: Its shares of checkpoint keys.
+    """
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self._file = DatabaseFile(path, APPLICATION_ID)
         self._identity = identity
-        self._lock = self._file.lock
-        self._ledger = Ledger(self._file)
+        self.ledger = Ledger(self._file)
+        self.checkpoints = CheckpointStore(self._file, identity)
 
     @classmethod
     def create(cls, path: Path, identity: Identity) -> Vault:
@@ -89,8 +86,8 @@ class Vault:
         def fill(connection: sqlite3.Connection) -> None:
             mark_owner(connection, identity.public_key)
 
-        made = create_database(path, schema, APPLICATION_ID, fill)
-        return cls(made, path, identity)
+        create_database(path, schema, APPLICATION_ID, fill).close()
+        return cls(path, identity)
 
     @classmethod
     def open(cls, path: Path, identity: Identity) -> Vault:
@@ -99,23 +96,8 @@ class Vault:
         Raises:
             MalformedError: if it is none, or ``vault-version``: of a later form.
         """
-        connection = open_database(path, APPLICATION_ID)
-        try:
-            _bring_up(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection, path, identity)
-
-    @property
-    def checkpoints(self) -> CheckpointStore:
-        """Its shares of checkpoint keys."""
-        return CheckpointStore(self._connection, self._path, self._identity, self._lock)
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it remembers of releases and of those that got them."""
-        return self._ledger
+        bring_up(path)
+        return cls(path, identity)
 
     def store(self, resource: str, data_key: SecretKey) -> Digest:
         """Keep a data key; returns its commitment for the agreement (rule C9).
@@ -136,22 +118,21 @@ class Vault:
             UsageError, UnavailableError: as ``store``, for any of them.
         """
         rows = [self._wrapped(name, key) for name, key in data_keys.items()]
-        with self._lock, transaction(self._connection, self._path):
+        with self._file.writing() as connection:
             for resource in data_keys:
-                if _row(self._connection, resource):
+                if _row(connection, resource):
                     raise UsageError(
                         f"the vault holds a key for {resource} already",
                         code="key-exists",
                     )
-            self._connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?)", rows)
+            connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?)", rows)
         return {row[0]: Digest.from_text(row[1]) for row in rows}
 
     def _wrapped(self, resource: str, key: SecretKey) -> tuple[str, str, bytes, bytes]:
         check_name(resource, what="resource name")
         commitment = key_commitment(key, resource)
         context = _KeyContext(self._identity.name, resource, commitment)
-        wrapped = wrap(self._identity, key, context)
-        return resource, commitment.to_text(), wrapped.salt, wrapped.sealed
+        return resource, commitment.to_text(), *wrap(self._identity, key, context)
 
     def fetch(self, resource: str) -> SecretKey:
         """The data key of a resource; what wraps it binds its name and commitment.
@@ -163,13 +144,11 @@ class Vault:
         """
         with self._file.reading() as connection:
             row = _row(connection, resource)
-            own = is_owned(connection, self._identity.public_key)
         if row is None:
             raise _no_key(resource)
         commitment = Digest.from_text(row[0])
         context = _KeyContext(self._identity.name, resource, commitment)
-        wrapped = Wrapped(row[1], row[2])
-        return unwrap(self._identity, wrapped, context, self._path, own=own)
+        return unwrap(self._identity, row[1:], context, self._file)
 
     def destroy(self, resource: str) -> None:
         """Delete a data key and overwrite where it stood; copies elsewhere remain.
@@ -178,17 +157,14 @@ class Vault:
             UnavailableError: ``no-key``, or if it cannot be written; ``key-lingers``: it
                 is deleted, and what is to be overwritten is read by somebody.
         """
-        with self._lock:
-            with transaction(self._connection, self._path):
-                if not _row(self._connection, resource):
-                    raise _no_key(resource)
-                self._connection.execute(
-                    "DELETE FROM keys WHERE resource = ?", (resource,)
-                )
-            gone = overwrite_deleted(self._connection, self._path)
-        if not gone:
+        with self._file.writing() as connection:
+            if not _row(connection, resource):
+                raise _no_key(resource)
+            connection.execute("DELETE FROM keys WHERE resource = ?", (resource,))
+        if not self._file.overwrite_deleted():
+            path = self._file.path
             raise UnavailableError(
-                f"the key of {resource} is deleted, and still lies in {self._path}-wal",
+                f"the key of {resource} is deleted, and still lies in {path}-wal",
                 why="another process reads the vault",
                 code="key-lingers",
             )
@@ -208,15 +184,15 @@ class Vault:
                 for one that does not follow the one in force.
         """
         agreement = verified.agreement
-        with self._lock, transaction(self._connection, self._path):
-            row = self._connection.execute(
+        with self._file.writing() as connection:
+            row = connection.execute(
                 "SELECT number, digest FROM agreements WHERE line = ?",
                 (agreement.name,),
             ).fetchone()
             if row == (agreement.number, verified.digest.to_text()):
                 return
             _require_successor(verified, row)
-            self._connection.execute(
+            connection.execute(
                 "INSERT OR REPLACE INTO agreements VALUES (?, ?, ?)",
                 (agreement.name, agreement.number, verified.digest.to_text()),
             )
@@ -254,7 +230,10 @@ def bring_up(path: Path) -> None:
         MalformedError: if it is none, or ``vault-version``: of a later form.
     """
     with closing(open_database(path, APPLICATION_ID)) as connection:
-        _bring_up(connection, path)
+        if require_known_form(connection, path) < FORM:
+            with transaction(connection, path):
+                for statement in _ADDED.split(";"):
+                    connection.execute(statement)
 
 
 def require_known_form(connection: sqlite3.Connection, path: Path) -> int:
@@ -268,13 +247,6 @@ def require_known_form(connection: sqlite3.Connection, path: Path) -> int:
             code="vault-version",
         )
     return form
-
-
-def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
-    if require_known_form(connection, path) < FORM:
-        with transaction(connection, path):
-            for statement in _ADDED.split(";"):
-                connection.execute(statement)
 
 
 def _require_successor(
