@@ -27,8 +27,14 @@ def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
     assert main(words) == 0
     report = json.loads(target.read_text())
     assert list(report) == FIELDS
-    assert {row["where"] for row in report["rows"]} == {"one core", "tcp"}
-    assert set(report["ratios"]) == {"seal_vs_memcpy", "sealed_vs_plain_tcp"}
+    carriers = ("memfd", "tcp", "relay")
+    pipes = {f"pipe {kind}" for kind in carriers}
+    assert {row["where"] for row in report["rows"]} == {"one core", "tcp", *pipes}
+    assert set(report["ratios"]) == {
+        "seal_vs_memcpy",
+        "sealed_vs_plain_tcp",
+        *(f"pipe_{kind}_sealed_vs_plain_time" for kind in carriers),
+    }
     assert all(ratio > 0 for ratio in report["ratios"].values())
     assert "sealed_vs_plain" in capsys.readouterr().out
 

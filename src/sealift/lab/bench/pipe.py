@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from functools import partial
 from secrets import token_bytes
 from types import SimpleNamespace
@@ -140,6 +141,7 @@ class PipeEnd(End):
 
     def __init__(self) -> None:
         self._ways: dict[str, Way] = {}
+        self._ending = ExitStack()
         # Pages of its own: untouched ones are all one cached page of zeroes.
         self._source = memoryview(bytearray(os.urandom(PIPE_BYTES)))
         self._target = memoryview(bytearray(os.urandom(PIPE_BYTES)))
@@ -171,6 +173,8 @@ class PipeEnd(End):
         elif kind == "relay":
             name, other = (f"{arm}-{each}" for each in ("ab" if opens else "ba"))
             client = RelayClient.dial(("127.0.0.1", port), name)
+            self._ending.callback(client.close)
+            sock.close()  # the relay's port is dialled
             carrier = client.open(other, wait_s=10) if opens else client.accept(30)
         elif arm == "bare":
             self._ways[arm] = Bare(sock)
@@ -193,6 +197,7 @@ class PipeEnd(End):
         """Hang up."""
         for way in self._ways.values():
             getattr(way, "abort", way.close)()
+        self._ending.close()
 
 
 class Between(End):
