@@ -23,7 +23,6 @@ from sealift.feed.handover import Consent, Proposal
 from sealift.session.session import Session
 from sealift.travel.visit import messages
 from sealift.travel.visit.messages import (
-    ANY,
     Cargo,
     Leaves,
     PathTaken,
@@ -36,7 +35,7 @@ from sealift.travel.visit.messages import (
 from tests.sim.hands import Hand, honest
 from tests.sim.linked import LinkedParties, both, linked
 from tests.sim.spoiling import SOURCE, require_clear, spoilt
-from tests.sim.utterances import Draw, example
+from tests.sim.utterances import ANY, Draw, example
 from tests.sim.visit_world import VisitWorld
 
 # a visit: what the accelerator hears from a holder, and a holder from the accelerator

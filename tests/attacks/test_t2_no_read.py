@@ -28,11 +28,11 @@ from sealift.errors import SealiftError
 from sealift.lab.worlds.visits import SCHEMA
 from sealift.travel.accelerator import load
 from sealift.travel.accelerator import visit as host
-from sealift.travel.visit.messages import ANY, Failed, Leaves, send_message
+from sealift.travel.visit.messages import Failed, Leaves, send_message
 from tests.sim.hands import WAIT_S, Hand
 from tests.sim.live import live_job
 from tests.sim.outcome import Outcome
-from tests.sim.utterances import Draw, raw_frames, utterances
+from tests.sim.utterances import ANY, Draw, raw_frames, utterances
 from tests.sim.visit_world import VisitWorld
 
 Say = Callable[[Hand], None]

@@ -19,7 +19,6 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import PeerError
 from sealift.ids import Handle, Role, VisitId
 from sealift.travel.visit.messages import (
-    ANY,
     BufferOffered,
     Finished,
     FinishJob,
@@ -37,6 +36,7 @@ from sealift.travel.visit.messages import (
     message_name,
     parse_message,
 )
+from tests.sim.utterances import ANY
 from tests.sim.visit_parts import FakeClock
 
 T = TypeVar("T")

@@ -18,8 +18,14 @@ import numpy as np
 
 from sealift.codec import encode, to_plain
 from sealift.errors import SealiftError
-from sealift.travel.visit.messages import ANY, message_name
+from sealift.travel.visit import messages
+from sealift.travel.visit.messages import message_name
 
+ANY = tuple(
+    each
+    for each in vars(messages).values()
+    if dataclasses.is_dataclass(each) and each.__module__ == messages.__name__
+)
 NUMBERS = (0, 1, -1, 2, 255, 1 << 20, 1 << 31, (1 << 53) - 1, -(1 << 53) + 1)
 TEXTS = ("", "ada-train", "read", "../../etc/passwd", "a" * 4000, "\u0000", "0x7f00")
 SIZES = (0, 1, 16, 32, 64, 120, 4096)

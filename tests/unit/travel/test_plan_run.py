@@ -217,7 +217,9 @@ def test_a_holder_that_left_makes_the_offer_void() -> None:
     trip.holders["bern"].gone = True
     trip.run()
     assert {name for _at, name in trip.tally.skipped} >= {"bern-train"}
-    assert trip.roster.sessions(trip.holders["bern"].peer.role)
+    role = trip.holders["bern"].peer.role
+    assert trip.roster.find(role, "bern") is None
+    assert trip.roster.find(role, "ada") is not None
 
 
 @pytest.mark.parametrize("reason", ["too-many-visits", "bad-row", "off-grid"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
@@ -93,12 +93,6 @@ class Roster:
                     )
                 self._changed.wait(left)
             return self._sessions[role, name]
-
-    def sessions(self, role: Role) -> tuple[Session, ...]:
-        """Every live session of one role."""
-        with self._changed:
-            items: Iterable[tuple[Key, Session]] = self._sessions.items()
-            return tuple(session for key, session in items if key[0] is role)
 
     def close(self) -> None:
         """Close every session."""

@@ -312,13 +312,6 @@ class Finished:
     agreement: Digest
 
 
-ANY: Final[tuple[type, ...]] = (
-    Failed, StartJob, JobReady, OfferVisit, BufferOffered, Granted, Withdrawn, VisitLoaded,
-    WorkVisits, Departed, VisitPhase, VisitEnded, FinishJob, Output, JobFinished, OutputKept, Present,
-    Leaves, Ready, PathTaken, Credit, Cargo, Receipted, Said, Finished,
-)  # fmt: skip
-
-
 def message_name(kind: type) -> str:
     """``OfferVisit`` -> ``offer-visit``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
