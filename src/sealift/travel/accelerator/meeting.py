@@ -131,18 +131,16 @@ class Meeting:
                 accept(circuit, self._endpoint, policy, TELLER_S) as session,
             ):
                 said = receive_message(session, Said, timeout_s=TELLER_S)
-                send_message(session, self._obey(said))
+                answer: Said | Failed = said
+                try:
+                    self._heard(said.statement)
+                except SealiftError as error:
+                    answer = Failed(error.code, str(error))
+                send_message(session, answer)
                 await_end(session)
         finally:
             with self._changed:
                 self._tellers.add(circuit.peer_name)
-
-    def _obey(self, said: Said) -> Said | Failed:
-        try:
-            self._heard(said.statement)
-        except SealiftError as error:
-            return Failed(error.code, str(error))
-        return said
 
     def _park(self, circuit: Circuit) -> None:
         """Keep a holder's newest circuit; nobody else has business here but tellers."""

@@ -131,21 +131,18 @@ class VisitRules:
     def progress(self) -> RulesProgress:
         """Everything counted so far."""
         with self._lock:
-            return self._progress()
-
-    def _progress(self) -> RulesProgress:
-        worked: dict[str, dict[str, int]] = {}
-        for (holder, purpose), visits in sorted(self.worked.items()):
-            worked.setdefault(purpose, {})[holder] = visits
-        return RulesProgress(
-            position=self.position,
-            seen=tuple(sorted(self.seen, key=VisitId.to_text)),
-            worked=worked,
-            trained=dict(self.trained),
-            covered=_sorted(self.covered),
-            prepared=_sorted(self.prepared),
-            owners=dict(self.owners),
-        )
+            worked: dict[str, dict[str, int]] = {}
+            for (holder, purpose), visits in sorted(self.worked.items()):
+                worked.setdefault(purpose, {})[holder] = visits
+            return RulesProgress(
+                position=self.position,
+                seen=tuple(sorted(self.seen, key=VisitId.to_text)),
+                worked=worked,
+                trained=dict(self.trained),
+                covered=_sorted(self.covered),
+                prepared=_sorted(self.prepared),
+                owners=dict(self.owners),
+            )
 
     def restore(self, progress: RulesProgress) -> None:
         """Go on from what was counted before; nothing counted here is kept."""

@@ -52,12 +52,13 @@ class HostedVisit:
     """One visit, from its offer to its end.
 
     Attributes:
+        offer: What the orchestrator asked for.
         departed: Why its owner's rows may not be here any more, once they may not.
     """
 
     def __init__(self, offer: OfferVisit, setup: HostSetup) -> None:
         setup.rules.admit(offer)
-        self._offer = offer
+        self.offer = offer
         self._setup = setup
         self._timer = PhaseTimer(setup.clock, self._tell_phase)
         self._released = self._find(offer)
@@ -84,20 +85,15 @@ class HostedVisit:
     def offered(self) -> BufferOffered:
         """The answer to the orchestrator."""
         return BufferOffered(
-            self._offer.visit, self._pool.handle, self._visit.buffer_bytes
+            self.offer.visit, self._pool.handle, self._visit.buffer_bytes
         )
-
-    @property
-    def offer(self) -> OfferVisit:
-        """What the orchestrator asked for."""
-        return self._offer
 
     @property
     def cargo(self) -> LoadedCargo:
         """What the work gets to see."""
         pool = self._pool
         return LoadedCargo(
-            self._offer, self._released.resource, pool.buffer, pool.descriptor
+            self.offer, self._released.resource, pool.buffer, pool.descriptor
         )
 
     def load(self, signed: SignedLease) -> VisitEnded | None:
@@ -123,7 +119,7 @@ class HostedVisit:
         """The recipe sees the rows from here on; how it ended, if it may not."""
         try:
             self._visit.begin_training()
-            self._setup.rules.begin(self._offer)
+            self._setup.rules.begin(self.offer)
         except SealiftError as error:
             return self.fail(_forget(error))
         self._timer.end("wait")
@@ -139,10 +135,10 @@ class HostedVisit:
         if self.departed is not None:
             return self.fail(self.departed)
         self._timer.end("train")
-        self._setup.rules.count(self._offer)
+        self._setup.rules.count(self.offer)
         self._visit.begin_scrub()
         scrubbed = self._scrub()
-        metrics = result.metrics.get(self._offer.resource, {})
+        metrics = result.metrics.get(self.offer.resource, {})
         self._hand_receipt(scrubbed, metrics)
         return self._ended(scrubbed, metrics=dict(metrics), curve=result.curve)
 
@@ -272,7 +268,7 @@ class HostedVisit:
         with suppress(SealiftError), self._timer.phase("receipt"):
             account = VisitAccount(
                 lease=self._lease,
-                offer=self._offer,
+                offer=self.offer,
                 loaded=self._loaded,
                 phases_s=self._timer.seconds,
                 scrubbed=scrubbed,
@@ -291,7 +287,7 @@ class HostedVisit:
         fatal: bool = False,
     ) -> VisitEnded:
         return VisitEnded(
-            visit=self._offer.visit,
+            visit=self.offer.visit,
             outcome="verified" if failure is None else "failed",
             reason=failure.code if failure else "",
             line=failure.line if failure else "",
@@ -304,7 +300,7 @@ class HostedVisit:
         )
 
     def _check_against_offer(self, lease: Lease) -> None:
-        offer, resource = self._offer, self._released.resource
+        offer, resource = self.offer, self._released.resource
         expected = (
             offer.visit,
             offer.holder,
@@ -327,7 +323,7 @@ class HostedVisit:
             raise PolicyError("the lease is not what was offered", code="foreign-lease")
 
     def _tell_phase(self, phase: str) -> None:
-        message = VisitPhase(self._offer.visit, phase)
+        message = VisitPhase(self.offer.visit, phase)
         self._setup.tell(message)
         # A holder whose visit was revoked waits for the refusal, not for progress.
         told = phase in ("train", "scrub") and not self._visit.revoked_for

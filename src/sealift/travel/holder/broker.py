@@ -106,7 +106,15 @@ class Brokerage:
         Exception: what ended a watch: without it nothing more is released.
         """
         emit(self._sink, "broker.ready", broker=self._endpoint.name)
-        watchers = [self._watch(name, look) for name, look in self._looks().items()]
+        looks: dict[str, Look] = {  # what is watched while sessions come and go
+            "leases": self._broker.leases.look,
+            "quorum": self._ask_owners,
+            "statements": self._obey,
+        }
+        watchers = [
+            Watcher(name, look, broken=self._break, sink=self._sink)
+            for name, look in looks.items()
+        ]
         try:
             for each in watchers:
                 each.start()
@@ -115,17 +123,6 @@ class Brokerage:
             for each in watchers:
                 each.stop()
             self._workers.close()
-
-    def _looks(self) -> dict[str, Look]:
-        """What is watched while sessions come and go."""
-        return {
-            "leases": self._broker.leases.look,
-            "quorum": self._ask_owners,
-            "statements": self._obey,
-        }
-
-    def _watch(self, name: str, look: Look) -> Watcher:
-        return Watcher(name, look, broken=self._break, sink=self._sink)
 
     def _break(self, error: BaseException) -> None:
         """Without its watches no broker goes on."""

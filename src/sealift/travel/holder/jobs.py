@@ -57,10 +57,6 @@ MAX_VISITS: Final = 64  # at one time; an accelerator has far fewer
 TIMEOUT: Final = peer_timeout().code
 
 
-def _nothing() -> None:
-    """For a caller who need not know."""
-
-
 class Receipts:
     """The folder of a holder's receipts, and what became of its visits.
 
@@ -168,7 +164,7 @@ class Attendance:
         )
         self._visits: list[threading.Thread] = []
 
-    def serve(self, joined: Callable[[], None] = _nothing) -> Finished:
+    def serve(self, joined: Callable[[], None] = lambda: None) -> Finished:
         """Attend until the orchestrator says that the job has ended.
 
         Args:

@@ -59,10 +59,6 @@ from sealift.travel.visit.state import Clock
 DEFAULT_RECEIPT_WAIT_S: Final = 3600.0
 
 
-def _nothing() -> None:
-    """For a holder whose rule asks for no lease."""
-
-
 @dataclass(frozen=True, slots=True)
 class HeldResource:
     """A resource as its holder has it.
@@ -104,7 +100,7 @@ class Provisioning:
         receipt_wait_s: float = DEFAULT_RECEIPT_WAIT_S,
         dialler: PathDialler | None = None,
         require_allowed: Callable[[], None],
-        count: Callable[[], None] = _nothing,
+        count: Callable[[], None] = lambda: None,
         sink: Sink = discard,
     ) -> None:
         self._held = held

@@ -172,18 +172,13 @@ def _last_words(session: Session, wait_s: float) -> Iterator[None]:
     try:
         yield
     except PeerError as error:
-        said = None if error.code == TIMEOUT else _hear(session, wait_s)
-        if said is None:
+        incoming = None
+        if error.code != TIMEOUT:
+            with suppress(PeerError):
+                incoming = session.receive_any(wait_s)
+        if incoming is None or incoming.raw:
             raise
-        raise said from None
-
-
-def _hear(session: Session, wait_s: float) -> SealiftError | None:
-    try:
-        incoming = session.receive_any(wait_s)
-    except PeerError:
-        return None
-    return None if incoming.raw else _gave_up(incoming.payload)
+        raise _gave_up(incoming.payload) from None
 
 
 def _gave_up(message: bytes) -> SealiftError:
