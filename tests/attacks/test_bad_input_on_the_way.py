@@ -199,7 +199,7 @@ READERS = {
     "travel/holder/visit": {"Ready", "Receipted", "VisitPhase"},
     # test_t2_no_read, test_visit_machine: what comes among the frames
     "travel/visit/paths": {"Credit", "Failed"},
-    # below, and unit/travel/test_attendance, test_meeting: from the operator or a party
+    # below, and unit/travel/test_holder_job, test_meeting: from the operator or a party
     "travel/holder/jobs": {"Granted", "Finished"},
     "travel/holder/broker": {"Finished"},
     "travel/accelerator/meeting": {"Said"},

@@ -29,7 +29,7 @@ from sealift.release.broker.keyrelease import KeyReleases
 from sealift.release.facts import Kind
 from sealift.release.log.auditlog import AuditLog
 from sealift.travel.holder import jobs as attendance
-from sealift.travel.holder.standing import OwnSide
+from sealift.travel.holder.standing import PartyWatch
 from sealift.travel.holder.visit import Provisioning
 from tests.sim.doors import DOORS, MARK, OUT, SHARE, World, at_level
 from tests.sim.hands import Hand
@@ -158,7 +158,7 @@ def test_what_refuses_is_the_decision_that_the_door_asks(
     SPOILS[spoil][0](world)
     monkeypatch.setattr(DOORS[kind][1], "decide", lambda ask, state: None)
     # What hangs up on everybody once our part has ended; it looks at home, not at them.
-    monkeypatch.setattr(OwnSide, "require_staying", lambda own: None)
+    monkeypatch.setattr(PartyWatch, "require_staying", lambda own: None)
     # What is asked once more when it was logged.
     monkeypatch.setattr(KeyReleases, "require_still", lambda *_: None)
     assert outcome(kind, world) == OUT
@@ -203,7 +203,7 @@ def test_rows_go_to_nobody_whom_our_broker_revoked(
     world = World(tmp_path)
     for standing, said in (("ima-not-allowed", "lease-revoked"), ("", OUT)):
         visit = nullcontext(lambda standing=standing: standing)
-        monkeypatch.setattr(OwnSide, "visit", lambda *_, visit=visit: visit)
+        monkeypatch.setattr(PartyWatch, "visit", lambda *_, visit=visit: visit)
         assert outcome(Kind.ROWS, world) == said
     world.box.close()
 

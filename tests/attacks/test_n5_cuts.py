@@ -29,7 +29,7 @@ from tests.sim.hands import Hand
 from tests.sim.settings import job_settings
 from tests.sim.visit_world import VisitWorld
 from tests.unit.travel.leases import LEASE
-from tests.unit.travel.test_attendance import attendance
+from tests.unit.travel.test_holder_job import attendance
 
 CELL, ROWS = 4, 18  # cells of 4, 4, 4 and 6 rows
 OFF_GRID = [(0, 5), (0, 3), (1, 4), (2, 4), (4, 5), (16, 2), (0, 16), (12, 4), (0, 19)]

@@ -31,7 +31,7 @@ from sealift.session.direct.dial import PathDialler
 from sealift.session.endpoint import Endpoint, VerifiedPeer
 from sealift.session.relay.client import RelayClient
 from sealift.session.session import Session, connect
-from sealift.travel.holder.standing import OwnSide
+from sealift.travel.holder.standing import PartyWatch
 from sealift.travel.holder.visit import (
     DEFAULT_RECEIPT_WAIT_S,
     HeldResource,
@@ -154,7 +154,7 @@ class Attendance:
         self._statements = statements or StatementsInForce(
             agreement, clock=agreement.equipment.clock
         )
-        self._own = OwnSide(
+        self._own = PartyWatch(
             endpoint.name,
             agreement,
             self._statements,

@@ -173,7 +173,7 @@ class LeaseWatch:
         self._stop_all()
 
 
-class OwnSide:
+class PartyWatch:
     """What this party's own processes say while it holds.
 
     Args:

@@ -27,7 +27,7 @@ from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.orchestrator.visits import ANSWER_WAIT_S, PlanRun, Tally
 from sealift.travel.peers import accelerator_names
 from sealift.travel.settings import JobSettings
-from sealift.travel.visit.errors import told_errors
+from sealift.travel.visit.errors import named_errors
 from sealift.travel.visit.lease import Lease, SignedLease, check_seconds, sign_lease
 from sealift.travel.visit.messages import (
     FAREWELL_S,
@@ -193,7 +193,7 @@ class Orchestrator:
     def _start(self, accelerator: Session, start: StartJob) -> JobReady:
         send_message(accelerator, start)
         limit_s = self._settings.run.brokers_s + ANSWER_WAIT_S
-        with told_errors():
+        with named_errors():
             ready = receive_message(accelerator, JobReady, timeout_s=limit_s)
         emit(
             self._sink,
@@ -260,7 +260,7 @@ class Orchestrator:
         model = self._settings.training.epochs > 0
         send_message(accelerator, FinishJob(self._job, model=model))
         while True:
-            with told_errors():
+            with named_errors():
                 told = _next_output(accelerator)
             if isinstance(told, JobFinished):
                 break

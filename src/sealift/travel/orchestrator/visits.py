@@ -23,7 +23,7 @@ from sealift.ids import Role, VisitId
 from sealift.session.session import Session
 from sealift.travel.orchestrator.roster import Roster
 from sealift.travel.settings import JobSettings
-from sealift.travel.visit.errors import NEVER_LATER, job_failed, told_errors
+from sealift.travel.visit.errors import NEVER_LATER, job_failed, named_errors
 from sealift.travel.visit.lease import SignedLease
 from sealift.travel.visit.messages import (
     BufferOffered,
@@ -280,7 +280,7 @@ class PlanRun:
 
     def _take(self, told: object) -> None:
         if isinstance(told, Failed):
-            with told_errors():
+            with named_errors():
                 raise FailedError(told)
         elif isinstance(told, Output):
             self._keep(told)

@@ -69,7 +69,7 @@ def job_failed(code: str, line: str) -> SealiftError:
 
 
 @contextmanager
-def told_errors() -> Iterator[None]:
+def named_errors() -> Iterator[None]:
     """Where the accelerator says why the job ends, end for the same reason."""
     try:
         yield

@@ -18,7 +18,7 @@ from sealift.release.agreement.statements import (
 )
 from sealift.release.broker.inforce import StatementsInForce
 from sealift.session.session import Session
-from sealift.travel.holder.standing import OwnSide
+from sealift.travel.holder.standing import PartyWatch
 from tests.sim.owners import NOW_S, now
 
 
@@ -39,7 +39,7 @@ class Home:
         self.consortium: Consortium = make_consortium()
         self.events: list[Event] = []
         verified = self.consortium.verified()
-        self.own = OwnSide(
+        self.own = PartyWatch(
             "ada",
             verified,
             StatementsInForce(verified, folder, clock=now),
