@@ -26,6 +26,7 @@ from sealift.errors import (
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import make_consortium
 from sealift.release.checkpoint import join_key, split_key
+from sealift.release.grant import seal_grant
 from sealift.train.output import approval
 from sealift.train.output.approval import (
     Approval,
@@ -132,9 +133,14 @@ def seal_again(
 ) -> ApprovedShare:
     """Another content or info, sealed to cleo and signed by whoever."""
     info = info or share.info
-    wrapped = approval._wrap(content, info, run.party("cleo").card.hpke)
-    message = approval._signed(wrapped, info)
-    return ApprovedShare(info, wrapped, signer.sign(Label.OUTPUT_APPROVAL, message))
+    grant = seal_grant(
+        content,
+        info,
+        recipient=run.party("cleo").card.hpke,
+        signer=signer,
+        label=Label.OUTPUT_APPROVAL,
+    )
+    return ApprovedShare(info, *grant)
 
 
 def test_an_approval_of_another_run(run: FinishedRun, tmp_path: Path) -> None:

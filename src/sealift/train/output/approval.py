@@ -14,8 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from sealift.codec import encode
-from sealift.crypto.hash import sha256
-from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
+from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.identity import Identity
 from sealift.crypto.kdf import Label, derive_bytes
 from sealift.crypto.keys import SecretKey
@@ -25,6 +24,7 @@ from sealift.ids import Digest
 from sealift.release.agreement import Party
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.checkpoint import join_key, split_key
+from sealift.release.grant import open_grant, seal_grant, verify_grant
 from sealift.train.output.sealing import key_name
 
 _RECIPIENTS: Final = (
@@ -154,9 +154,9 @@ def split_output_key(
         for_recipient = RecipientInfo(
             kind="recipient-share", model=model, recipient=name, approvers=committed
         )
-        wrapped = _wrap(shares[_RECIPIENTS], for_recipient, verified.party(name).hpke)
-        signature = _sign(wrapped, for_recipient, signer)
-        own = RecipientShare(for_recipient, wrapped, signature)
+        party = verified.party(name)
+        grant = _grant(shares[_RECIPIENTS], for_recipient, party, signer)
+        own = RecipientShare(for_recipient, *grant)
         files[key_name(name, recipients)] = encode(own)
     for each in committed:
         for_approver = ApproverInfo(
@@ -167,9 +167,8 @@ def split_output_key(
             commitment=each.commitment,
         )
         party = verified.party(each.approver)
-        wrapped = _wrap(shares[each.approver], for_approver, party.hpke)
-        signature = _sign(wrapped, for_approver, signer)
-        asked = ApproverShare(for_approver, wrapped, signature)
+        grant = _grant(shares[each.approver], for_approver, party, signer)
+        asked = ApproverShare(for_approver, *grant)
         files[share_name(each.approver)] = encode(asked)
     for share in shares.values():
         share.wipe()
@@ -185,7 +184,7 @@ def verify_approver_share(
         AuthenticationError: if the instance key did not sign it.
         PolicyError: ``share-differs``.
     """
-    _verify_instance(share, share.info, model.instance)
+    _verify_instance(share, model.instance)
     expected = ApproverInfo(
         kind="approver-share",
         model=model,
@@ -205,7 +204,7 @@ def verify_recipient_share(
         AuthenticationError: if the instance key did not sign it.
         PolicyError: ``share-differs``.
     """
-    _verify_instance(share, share.info, model.instance)
+    _verify_instance(share, model.instance)
     found = {each.approver: each for each in share.info.approvers}
     expected = RecipientInfo(
         kind="recipient-share",
@@ -235,7 +234,7 @@ def make_approval(
         PolicyError: ``share-differs``: it is not the one committed to.
     """
     approver = identity.name
-    key = identity.hpke.open(encode(share.info), share.wrapped)
+    key = open_grant(share.info, share.wrapped, identity.hpke)
     if commit(key, approver) != share.info.commitment:
         raise _differs(f"the share of {approver}", "commitment", "share-differs")
     given = {}
@@ -247,8 +246,13 @@ def make_approval(
             approver=approver,
             recipient=party.name,
         )
-        wrapped = _wrap(key, info, party.hpke)
-        signature = identity.sign(Label.OUTPUT_APPROVAL, _signed(wrapped, info))
+        wrapped, signature = seal_grant(
+            key,
+            info,
+            recipient=party.hpke,
+            signer=identity,
+            label=Label.OUTPUT_APPROVAL,
+        )
         given[party.name] = ApprovedShare(info, wrapped, signature)
     key.wipe()
     return Approval(given)
@@ -281,7 +285,7 @@ def open_approval(
         raise _differs(title, "recipient", "approval-differs")
     verify_giver(given, signer, expected.approver)
     require_same(expected, given.info, title, "approval-differs")
-    share = private.open(encode(given.info), given.wrapped)
+    share = open_grant(given.info, given.wrapped, private)
     require_committed(share, expected.approver, commitment)
     return share
 
@@ -294,7 +298,7 @@ def join_shares(
     Raises:
         AuthenticationError: if the recipient's share does not open.
     """
-    share = private.open(encode(own.info), own.wrapped)
+    share = open_grant(own.info, own.wrapped, private)
     return join_key((share, *approved.values()))
 
 
@@ -309,9 +313,11 @@ def verify_giver(given: ApprovedShare, signer: PublicKey, approver: str) -> None
     Raises:
         PolicyError: ``approval-unsigned``.
     """
-    message = _signed(given.wrapped, given.info)
+    label = Label.OUTPUT_APPROVAL
     try:
-        signer.verify(Label.OUTPUT_APPROVAL, message, given.signature)
+        verify_grant(
+            given.info, given.wrapped, given.signature, signer=signer, label=label
+        )
     except AuthenticationError:
         raise PolicyError(
             f"{approver} did not sign its approval",
@@ -347,23 +353,22 @@ def require_committed(share: SecretKey, approver: str, commitment: bytes) -> Non
         )
 
 
-def _wrap(share: SecretKey, info: Info, recipient: HpkePublicKey) -> bytes:
-    return seal_key(share, encode(info), recipient)
-
-
-def _sign(wrapped: bytes, info: Info, signer: Signer) -> bytes:
-    return signer.sign(Label.OUTPUT_SHARE, _signed(wrapped, info))
-
-
-def _signed(wrapped: bytes, info: Info) -> bytes:
-    return wrapped + sha256(encode(info))
+def _grant(
+    share: SecretKey, info: Info, party: Party, signer: Signer
+) -> tuple[bytes, bytes]:
+    """A share as its accelerator hands it out."""
+    return seal_grant(
+        share, info, recipient=party.hpke, signer=signer, label=Label.OUTPUT_SHARE
+    )
 
 
 def _verify_instance(
-    share: RecipientShare | ApproverShare, info: Info, instance: PublicKey
+    share: RecipientShare | ApproverShare, instance: PublicKey
 ) -> None:
-    message = _signed(share.wrapped, info)
-    instance.verify(Label.OUTPUT_SHARE, message, share.signature)
+    label = Label.OUTPUT_SHARE
+    verify_grant(
+        share.info, share.wrapped, share.signature, signer=instance, label=label
+    )
 
 
 def _differing(expected: ModelName | Info, found: ModelName | Info) -> list[str]:
