@@ -10,7 +10,6 @@ on; one that dies, garbles or takes too long is replaced, with the model opened 
 
 from __future__ import annotations
 
-import socket
 import time
 import weakref
 from collections import deque
@@ -32,20 +31,19 @@ from sealift.train.output.modelform import Fields, ModelForm
 from sealift.train.worker.executor import Workshop
 from sealift.train.worker.memory import Area
 from sealift.train.worker.messages import (
-    MAX_ANSWER_BYTES,
-    TIMED_OUT,
-    GoOn,
     Importing,
     ServeAnswer,
     ServeOrder,
     ServeStep,
     from_bytes,
-    read_framed,
-    to_bytes,
-    write_framed,
 )
-from sealift.train.worker.process import TextTap, WorkerProcess
-from sealift.train.worker.taskprocess import FAREWELL_S, TaskEquipment, garbled, killed
+from sealift.train.worker.process import (
+    TaskEquipment,
+    TextTap,
+    WorkerProcess,
+    garbled,
+    killed,
+)
 
 
 def let_out_rows(rows: bytearray, fields: Fields) -> bytearray:
@@ -273,17 +271,17 @@ class _Worker:
             control, self._equipment = stack.enter_context(workshop.lend())
             self._area = stack.enter_context(closing(Area(terms.area_bytes)))
             text = stack.enter_context(closing(TextTap(self._equipment.text)))
-            self._process = WorkerProcess(control)
+            self._process = WorkerProcess(control, self._equipment)
             stack.callback(self._process.end, 0.0)
             model = stack.enter_context(overwritten(open_model()))
             files = (text, self._equipment.bundle, model, terms.room, self._area)
-            self._talk = stack.enter_context(
-                _start(
-                    self._process,
-                    [each.descriptor for each in files],
+            try:
+                self._process.start(
                     terms.limits.memory_bytes or free_memory_bytes(),
+                    [each.descriptor for each in files],
                 )
-            )
+            except PeerError:
+                raise killed("nothing starts it any more") from None
             self._converse(terms.order(self._equipment, model), (0,), LOAD_S)
             scrub(model.view)  # loaded; the memory itself goes with the process
             self._stack = stack.pop_all()
@@ -309,24 +307,13 @@ class _Worker:
         self._stack.close()
 
     def _converse(self, order: object, expected: Sequence[int], within_s: float) -> int:
-        clock = self._equipment.clock
-        deadline = clock() + within_s
+        self._process.allow(within_s)
         try:
-            talk = self._talk.fileno()
-            write_framed(talk, to_bytes(order), lambda: deadline - clock())
-            while True:
-                raw = read_framed(
-                    talk, max_bytes=MAX_ANSWER_BYTES, left_s=lambda: deadline - clock()
-                )
-                found = from_bytes(raw, ServeAnswer, Importing, Fault)
-                if not isinstance(found, Importing):
-                    break
-                self._equipment.modules.note(found.path)
-                write_framed(talk, to_bytes(GoOn()), lambda: deadline - clock())
+            found = self._process.ask(order, _read)
         except MalformedError:
             raise garbled() from None
         except PeerError as error:
-            raise self._died(error, within_s) from None
+            raise self._process.died(error, "batch") from None
         if isinstance(found, Fault):
             raise self._explain(found)
         assert isinstance(found, ServeAnswer)
@@ -339,27 +326,6 @@ class _Worker:
         believed = believable(fault, files, fields=frozenset(), steps=range(0))
         return explain(believed)
 
-    def _died(self, error: PeerError, within_s: float) -> JobError:
-        if error.code == TIMED_OUT:
-            return JobError(
-                f"the recipe took more than {within_s:g} s for one batch",
-                code="recipe-timeout",
-            )
-        self._process.end(FAREWELL_S)
-        status = self._process.status or 0
-        return killed(f"signal {-status}" if status < 0 else "it ended its process")
 
-
-def _start(
-    process: WorkerProcess, descriptors: list[int], memory_bytes: int
-) -> socket.socket:
-    """Have it forked; our end of what it talks over."""
-    ours, theirs = socket.socketpair()
-    with theirs, ExitStack() as undo:
-        undo.enter_context(ours).setblocking(False)
-        try:
-            process.start(memory_bytes, [theirs.fileno(), *descriptors])
-        except PeerError:
-            raise killed("nothing starts it any more") from None
-        undo.pop_all()
-    return ours
+def _read(raw: bytes) -> object:
+    return from_bytes(raw, ServeAnswer, Importing, Fault)

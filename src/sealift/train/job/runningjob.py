@@ -34,7 +34,7 @@ from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import JointTraining, SliceRows, joint_training
 from sealift.train.output.handout import Handout
 from sealift.train.sandbox.confine import Confinement
-from sealift.train.worker.taskprocess import garbled
+from sealift.train.worker.process import garbled
 from sealift.travel.accelerator.rules import VisitRules
 from sealift.travel.accelerator.setup import GroupResult, LoadedCargo, StartOverError
 from sealift.travel.settings import JobSettings

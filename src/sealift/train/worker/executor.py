@@ -26,14 +26,15 @@ from sealift.train.loop.tensors import TensorBytes, pack_tensors
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.messages import NO_NAMESPACES, Waiting, from_bytes
-from sealift.train.worker.process import START_S, ModuleLog, read_packet
-from sealift.train.worker.taskprocess import (
+from sealift.train.worker.process import (
     FAREWELL_S,
+    START_S,
+    ModuleLog,
     TaskEquipment,
-    TaskProcess,
-    WorkshopLimits,
     killed,
+    read_packet,
 )
+from sealift.train.worker.taskprocess import TaskProcess, WorkshopLimits
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT, freed_is_overwritten
 
 BEST: Final = "namespaces+landlock+seccomp"

@@ -13,25 +13,57 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from io import FileIO
-from typing import Final, TextIO
+from typing import Final, TextIO, TypeVar
 
 from sealift.attest.evidence import Measure
 from sealift.attest.runtimelog import module_event
-from sealift.errors import MalformedError
+from sealift.data.schedule.memory import SharedBuffer
+from sealift.errors import JobError, MalformedError, PeerError
 from sealift.ids import Digest
 from sealift.train.worker.messages import (
+    GONE,
+    MAX_ANSWER_BYTES,
+    TIMED_OUT,
+    GoOn,
+    Importing,
     KillWorker,
     StartWorker,
     WorkerEnded,
     from_bytes,
+    read_framed,
     send_with,
     to_bytes,
+    write_framed,
 )
 
 START_S: Final = 120.0
+FAREWELL_S: Final = 5.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEquipment:
+    """What every task of a workshop gets.
+
+    Attributes:
+        files: The code bundle.
+        entry: Path of the recipe inside it.
+        bundle: The same files as one blob that a worker maps.
+        modules: Measures what of the bundle is imported.
+        text: Where a recipe's prints go; None for nowhere.
+        clock: Monotonic seconds.
+    """
+
+    files: Mapping[str, bytes]
+    entry: str
+    bundle: SharedBuffer
+    modules: ModuleLog
+    text: TextIO | None
+    clock: Callable[[], float]
 
 
 class WorkerProcess:
@@ -39,23 +71,86 @@ class WorkerProcess:
 
     Args:
         control: To the zygote, which has one worker at a time.
+        equipment: What every worker of an executor gets.
 
     Attributes:
         status: Exit code, or the negative number of a signal; None while it runs.
     """
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, equipment: TaskEquipment) -> None:
         self._control = control
+        self._equipment = equipment
+        self._talk: socket.socket | None = None
+        self._cut = False
+        self._within_s = self._deadline = 0.0
         self.status: int | None = 0
 
     def start(self, memory_bytes: int, descriptors: Sequence[int]) -> None:
-        """Have it forked, with these descriptors.
+        """Have it forked, with a stream to it and these descriptors.
 
         Raises:
             PeerError: code ``worker-gone``, if the zygote is.
         """
-        send_with(self._control, to_bytes(StartWorker(memory_bytes)), descriptors)
+        self._talk, theirs = socket.socketpair()
+        with theirs:
+            self._talk.setblocking(False)
+            order = to_bytes(StartWorker(memory_bytes))
+            send_with(self._control, order, [theirs.fileno(), *descriptors])
         self.status = None
+
+    def allow(self, within_s: float) -> None:
+        """Whatever is asked from now on has to be answered within so many seconds."""
+        self._within_s = within_s
+        self._deadline = self._equipment.clock() + within_s
+
+    def ask(
+        self, message: object, read: Callable[[bytes], T], most: int = MAX_ANSWER_BYTES
+    ) -> T:
+        """Its answer; modules that it imports meanwhile are measured first.
+
+        Args:
+            message: What is asked.
+            read: Parses an answer, or that a module is imported.
+            most: Bytes of an answer.
+
+        Raises:
+            PeerError: see ``died``.
+            MalformedError: if it makes no sense.
+        """
+        assert self._talk is not None, "it was started"
+        talk = self._talk.fileno()
+        while True:
+            write_framed(talk, to_bytes(message), self._left_s)
+            raw = read_framed(talk, max_bytes=most, left_s=self._left_s)
+            answer = read(raw)
+            if not isinstance(answer, Importing):
+                return answer
+            self._equipment.modules.note(answer.path)
+            message = GoOn()
+
+    def cut(self) -> None:
+        """End the work, from another thread."""
+        self._cut = True
+        talk = self._talk
+        if talk is not None:
+            with suppress(OSError):
+                talk.shutdown(socket.SHUT_RDWR)
+
+    def died(self, error: PeerError, unit: str) -> JobError:
+        """End it after an error of ``start`` or ``ask``, and say what became of it."""
+        self.end(FAREWELL_S if error.code == GONE and not self._cut else 0.0)
+        if error.code == TIMED_OUT:
+            return JobError(
+                f"the recipe took more than {self._within_s:g} s for one {unit}",
+                code="recipe-timeout",
+            )
+        status = self.status or 0
+        return killed(f"signal {-status}" if status < 0 else "it ended its process")
+
+    def _left_s(self) -> float:
+        if self._cut:
+            raise PeerError("the work was cut", code=GONE)
+        return self._deadline - self._equipment.clock()
 
     def end(self, farewell_s: float) -> None:
         """Make sure that it is gone, and know how it went.
@@ -63,9 +158,16 @@ class WorkerProcess:
         Args:
             farewell_s: How long it may take to end by itself.
         """
-        if self.status is not None:
-            return
-        self.status = 0
+        try:
+            if self.status is None:
+                self.status = 0
+                self.status = self._await_end(farewell_s)
+        finally:
+            if self._talk is not None:
+                self._talk.close()
+
+    def _await_end(self, farewell_s: float) -> int:
+        """Its status; 0 if the zygote is gone as well."""
         self._control.settimeout(farewell_s)
         raw = read_packet(self._control)
         if not raw:
@@ -73,10 +175,11 @@ class WorkerProcess:
             with suppress(OSError):
                 self._control.send(to_bytes(KillWorker()))
             raw = read_packet(self._control)
-        if raw:
-            told = from_bytes(raw, WorkerEnded)
-            assert isinstance(told, WorkerEnded)
-            self.status = told.status
+        if not raw:
+            return 0
+        told = from_bytes(raw, WorkerEnded)
+        assert isinstance(told, WorkerEnded)
+        return told.status
 
 
 def read_packet(control: socket.socket) -> bytes:
@@ -162,3 +265,15 @@ class ModuleLog:
             if path not in self._noted:
                 self._measure(module_event(path, Digest.of(self._files[path])))
                 self._noted.add(path)
+
+
+def killed(why: str) -> JobError:
+    """The error for a process that is gone without an answer."""
+    return JobError("the recipe's process ended early", why=why, code="recipe-killed")
+
+
+def garbled() -> JobError:
+    """The error for an answer that is none."""
+    return JobError(
+        "the recipe's process said something that makes no sense", code="recipe-garbled"
+    )

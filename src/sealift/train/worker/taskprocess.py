@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import Final
 
 from sealift.data.schedule.memory import SharedBuffer, free_memory_bytes, overwritten
-from sealift.errors import JobError, MalformedError, PeerError
+from sealift.errors import MalformedError, PeerError
 from sealift.train.loop.faults import Fault, believable, explain
 from sealift.train.loop.states import TrainingState, check_state
 from sealift.train.loop.statistics import check_sums
 from sealift.train.loop.tasks import Given, HandOver, ModelDone, SliceTask, TaskDone
 from sealift.train.worker.memory import Area
 from sealift.train.worker.messages import (
-    GONE,
     MAX_ANSWER_BYTES,
-    TIMED_OUT,
     Assignment,
     Done,
     DoneModel,
@@ -34,12 +32,15 @@ from sealift.train.worker.messages import (
     Importing,
     StateSize,
     from_bytes,
-    read_framed,
     size_of,
-    to_bytes,
-    write_framed,
 )
-from sealift.train.worker.process import ModuleLog, TextTap, WorkerProcess
+from sealift.train.worker.process import (
+    FAREWELL_S,
+    TaskEquipment,
+    TextTap,
+    WorkerProcess,
+    garbled,
+)
 
 MAX_METRICS: Final = 64
 
@@ -164,9 +165,6 @@ def _odd(why: str) -> MalformedError:
     return MalformedError("not an answer to the task", why=why, code="bad-message")
 
 
-FAREWELL_S: Final = 5.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkshopLimits:
     """What one task may take.
@@ -180,27 +178,6 @@ class WorkshopLimits:
     work_s: float = 3600.0
     memory_bytes: int = 0
     area_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEquipment:
-    """What every task of a workshop gets.
-
-    Attributes:
-        files: The code bundle.
-        entry: Path of the recipe inside it.
-        bundle: The same files as one blob that a worker maps.
-        modules: Measures what of the bundle is imported.
-        text: Where a recipe's prints go; None for nowhere.
-        clock: Monotonic seconds.
-    """
-
-    files: Mapping[str, bytes]
-    entry: str
-    bundle: SharedBuffer
-    modules: ModuleLog
-    text: TextIO | None
-    clock: Callable[[], float]
 
 
 class TaskProcess:
@@ -221,81 +198,46 @@ class TaskProcess:
         stack: ExitStack,
     ) -> None:
         free = free_memory_bytes()
-        self._process = WorkerProcess(control)
+        self._process = WorkerProcess(control, equipment)
+        self._process.allow(limits.work_s)
         self._equipment = equipment
         self._memory_bytes = limits.memory_bytes or free
-        self._work_s = limits.work_s
-        self._cut = False
-        self._talk: socket.socket | None = None
-        self._deadline = equipment.clock() + limits.work_s
         self._area = stack.enter_context(closing(Area(limits.area_bytes or free // 4)))
         self._text = stack.enter_context(closing(TextTap(equipment.text)))
 
     def do(self, task: SliceTask, given: Given, hand_over: HandOver) -> TaskDone:
         """Start it, give it its task, take its answer; it is gone afterwards."""
         answers = Answers(task, given, self._area)
-        ours, theirs = socket.socketpair()
-        farewell_s = 0.0
-        with ours, theirs, overwritten(_states_of(given)) as states:
-            ours.setblocking(False)
-            self._talk = ours
+        process, farewell_s = self._process, 0.0
+        with overwritten(_states_of(given)) as states:
+            descriptors = [
+                self._text.descriptor,
+                self._equipment.bundle.descriptor,
+                states.descriptor,
+                self._area.descriptor,
+                *(each.descriptor for each in given.rows),
+            ]
             try:
-                self._start(theirs, states, given)
-                order = to_bytes(self._assignment(task, given))
-                write_framed(ours.fileno(), order, self._left_s)
-                answer = self._converse(ours.fileno(), answers, hand_over)
+                process.start(self._memory_bytes, descriptors)
+                order: object = self._assignment(task, given)
+                while isinstance(
+                    answer := process.ask(order, answers.read, answers.most), Handed
+                ):
+                    hand_over(answer.model, answers.take(answer))
+                    order = GoOn()
                 farewell_s = FAREWELL_S
             except MalformedError:
                 raise garbled() from None
             except PeerError as error:
-                waits = error.code == GONE and not self._cut
-                self._process.end(FAREWELL_S if waits else 0.0)
-                raise self._died(error) from None
+                raise process.died(error, "visit") from None
             finally:
-                self._talk = None
-                theirs.close()
-                self._process.end(farewell_s)
+                process.end(farewell_s)
+        assert isinstance(answer, Done | Fault)
         return self._read(answers, answer)
 
     def cut(self) -> None:
         """End it, from another thread."""
-        self._cut = True
-        talk = self._talk
-        if talk is not None:
-            with suppress(OSError):
-                talk.shutdown(socket.SHUT_RDWR)
-
-    def _start(self, theirs: socket.socket, states: SharedBuffer, given: Given) -> None:
-        descriptors = [
-            theirs.fileno(),
-            self._text.descriptor,
-            self._equipment.bundle.descriptor,
-            states.descriptor,
-            self._area.descriptor,
-            *(each.descriptor for each in given.rows),
-        ]
-        self._process.start(self._memory_bytes, descriptors)
-        theirs.close()
-
-    def _converse(
-        self, talk: int, answers: Answers, hand_over: HandOver
-    ) -> Done | Fault:
-        while True:
-            answer = answers.read(
-                read_framed(talk, max_bytes=answers.most, left_s=self._left_s)
-            )
-            if isinstance(answer, Handed):
-                hand_over(answer.model, answers.take(answer))
-            elif isinstance(answer, Importing):
-                self._equipment.modules.note(answer.path)
-            else:
-                return answer
-            write_framed(talk, to_bytes(GoOn()), self._left_s)
-
-    def _left_s(self) -> float:
-        if self._cut:
-            raise PeerError("the work was cut", code=GONE)
-        return self._deadline - self._equipment.clock()
+        self._process.cut()
 
     def _assignment(self, task: SliceTask, given: Given) -> Assignment:
         return Assignment(
@@ -319,15 +261,6 @@ class TaskProcess:
                 raise
             raise garbled() from None
 
-    def _died(self, error: PeerError) -> JobError:
-        if error.code == TIMED_OUT:
-            return JobError(
-                f"the recipe took more than {self._work_s:g} s for one visit",
-                code="recipe-timeout",
-            )
-        status = self._process.status or 0
-        return killed(f"signal {-status}" if status < 0 else "it ended its process")
-
 
 def _states_of(given: Given) -> SharedBuffer:
     """States and sums end to end; never empty, as nothing can be mapped of nothing."""
@@ -340,15 +273,3 @@ def _states_of(given: Given) -> SharedBuffer:
         shared.view[at : at + len(part)] = part
         at += len(part)
     return shared
-
-
-def killed(why: str) -> JobError:
-    """The error for a process that is gone without an answer."""
-    return JobError("the recipe's process ended early", why=why, code="recipe-killed")
-
-
-def garbled() -> JobError:
-    """The error for an answer that is none."""
-    return JobError(
-        "the recipe's process said something that makes no sense", code="recipe-garbled"
-    )
