@@ -82,7 +82,7 @@ def test_a_file_that_both_slices_have_open_carries_them() -> None:
 WORKER_SAYS = """
 import io, sys
 from sealift.errors import JobError
-from sealift.train.worker import workshop
+from sealift.train.worker import executor as workshop
 from sealift.travel.visit.memory import ALLOCATOR_ENVIRONMENT
 
 RECIPE = b'''
