@@ -8,7 +8,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo guest test test-all mutants soak soak-kills check layout lint types layers core sizes format \
+.PHONY: help setup demo guest test test-all mutants soak soak-kills check layout lint types layers core sizes walls format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -41,7 +41,7 @@ soak: $(READY)  ## the long tests
 soak-kills: $(READY)  ## kill roles at 100 random points of small runs
 	$(BIN)/pytest -m soak --timeout 3600 tests/distributed/test_kills.py $(ARGS)
 
-check: layout lint types layers core sizes  ## all of these six, in under a minute
+check: layout lint types layers core sizes walls  ## all of these seven, in under a minute
 
 layout: $(READY)  ## is every file formatted?
 	$(BIN)/ruff format --check .
@@ -61,6 +61,9 @@ core: $(READY)  ## who may touch a key, a vault or a log
 
 sizes: $(READY)  ## files, lines and function lengths per room; none above 400 lines
 	$(BIN)/python scripts/sizes.py
+
+walls: $(READY)  ## is a room larger than its table says, does something stand alone?
+	$(BIN)/python scripts/walls.py
 
 format: $(READY)  ## put every file into the one format
 	$(BIN)/ruff format .
