@@ -96,7 +96,7 @@ def run(*, quick: bool = False) -> BenchReport:
         report.rows += found
         report.ratios |= part.ratios(found)
     report.real += linkinference.left_out(report.rows)
-    report.rows += modelled_rows(sizes)
+    report.rows += _modelled_rows(sizes)
     return report
 
 
@@ -286,7 +286,7 @@ PROFILES: Final = (
 )
 
 
-def modelled_rows(sizes_bytes: Sequence[int]) -> list[Row]:
+def _modelled_rows(sizes_bytes: Sequence[int]) -> list[Row]:
     """One row a profile and size: a crossing for each MiB, and all packed into one."""
     return [
         {

@@ -92,7 +92,7 @@ def model_row(
     return row | {f"{arm}_vs_plain": round(spent[arm] / plain_s, 3) for arm in others}
 
 
-def bundle_for(name: str) -> dict[str, bytes]:
+def _bundle_for(name: str) -> dict[str, bytes]:
     """A code bundle that builds the model: this package's own file, and three lines."""
     models = resources.files("sealift.lab.bench").joinpath("models.py").read_bytes()
     recipe = (
@@ -179,7 +179,7 @@ class ModelServer(Listening):
         self._key = SigningKey(SecretKey(bytes.fromhex(seed)))
         self._tally = Tally()
         self._model = HostedModel(
-            Workshop(bundle_for(name), "recipe.py"),
+            Workshop(_bundle_for(name), "recipe.py"),
             self._form,
             lambda: SharedBuffer.of(Path(weights).read_bytes()),
             limits=HostLimits(max_batch_rows=MAX_ROWS),

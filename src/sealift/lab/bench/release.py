@@ -297,7 +297,7 @@ def _measure_loss(report: BenchReport, sizes: Sizes) -> None:
         return
     what = "from an unlisted program in a booted guest to the last byte"
     try:
-        found = measure_revocation()
+        found = _measure_revocation()
     except SealiftError as error:
         report.rows.append({"what": what, "is": f"not on this machine: {error.code}"})
         return
@@ -306,7 +306,7 @@ def _measure_loss(report: BenchReport, sizes: Sizes) -> None:
         report.ratios[name] = found[name]
 
 
-def measure_revocation() -> dict[str, float]:
+def _measure_revocation() -> dict[str, float]:
     """How long rows still flow after a bad act: real roles, a real kernel that measured it.
 
     A guest boots, all roles run as processes on this machine, holders' lines are slow so

@@ -126,7 +126,7 @@ def measure_ima(entries: int, rounds: int) -> tuple[float, Row]:
 
     The list and the references are in memory already.
     """
-    raw, references = synthetic_list(entries)
+    raw, references = _synthetic_list(entries)
     quoted = replay(parse_list(raw), bytes(32), bank="sha256")
     new = parse_list(raw).first(RENEWAL_ENTRIES)
     later = replay(new, quoted, bank="sha256")
@@ -150,7 +150,7 @@ def measure_ima(entries: int, rounds: int) -> tuple[float, Row]:
     }
 
 
-def synthetic_list(entries: int) -> tuple[bytes, ImaReferences]:
+def _synthetic_list(entries: int) -> tuple[bytes, ImaReferences]:
     """A binary list as a kernel shows it (ima-sig), and references that allow it all."""
     parts: list[bytes] = []
     allow: dict[str, tuple[Digest, ...]] = {}

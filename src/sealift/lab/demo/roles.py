@@ -59,7 +59,7 @@ def run_travel(world: World, watch: Watch, *, agent: str = "") -> Run:
     Raises:
         SealiftError: if a process failed; its line and exit code.
     """
-    progress = Progress(count_visits(world))
+    progress = Progress(_count_visits(world))
     result: Mapping[str, Any] = {}
     with started(world, HOSTILE, agent) as (house, told):
         for each in told:
@@ -100,7 +100,7 @@ def run_local(world: World) -> Run:
                 house.require_success(each.process)
                 break
     shutil.copyfile(world.run / "model.safetensors", world.model)
-    return Run(Progress(count_visits(world)), result)
+    return Run(Progress(_count_visits(world)), result)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _key(home: Home) -> list[str | Path]:
     return ["--key", home.key, "--passphrase-file", home.passphrase]
 
 
-def count_visits(world: World) -> int:
+def _count_visits(world: World) -> int:
     """Visits that the schedule asks for."""
     agreement = load_verified(world.agreement).agreement
     settings = read_job(world.job).settings

@@ -14,7 +14,7 @@ from sealift.errors import SealiftError, UnavailableError
 from sealift.lab.demo.tasks.digits import DIGITS
 
 
-def write_example(folder: Path) -> tuple[Path, ...]:
+def _write_example(folder: Path) -> tuple[Path, ...]:
     """Write tables and recipe; returns what was written.
 
     Raises:
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m sealift.lab.demo.tables DIR\n")
         return 2
     try:
-        for path in write_example(Path(arguments[0])):
+        for path in _write_example(Path(arguments[0])):
             sys.stdout.write(f"{path}\n")
     except SealiftError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -96,14 +96,14 @@ def unpack(packages: Path, root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     for package in sorted(packages.glob("*.deb")):
-        run_tool("dpkg-deb", "--extract", str(package), str(root))
+        _run_tool("dpkg-deb", "--extract", str(package), str(root))
     for wheel in sorted(packages.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(inside(root, CODE))
-    compile_python(root, *python_folders(root), strip=root)
+    compile_python(root, *_python_folders(root), strip=root)
 
 
-def python_folders(root: Path) -> tuple[Path, Path]:
+def _python_folders(root: Path) -> tuple[Path, Path]:
     """The standard library and the packages beside it."""
     version = Path(PYTHON).name
     return inside(root, f"/usr/lib/{version}"), inside(root, CODE)
@@ -125,7 +125,7 @@ def compile_python(root: Path, *folders: Path, strip: Path) -> None:
     Raises:
         UnavailableError: ``guest-build``.
     """
-    run_tool(
+    _run_tool(
         *(str(inside(root, LOADER)), "--library-path", str(inside(root, LIBRARIES))),
         *(str(inside(root, PYTHON)), "-I", "-S", "-m", "compileall", "-q", "-b"),
         *("--invalidation-mode", "unchecked-hash", "-x", "/(test|lib2to3)/"),
@@ -134,7 +134,7 @@ def compile_python(root: Path, *folders: Path, strip: Path) -> None:
     )
 
 
-def run_tool(*command: str, home: Path | None = None) -> None:
+def _run_tool(*command: str, home: Path | None = None) -> None:
     """Run one program of the build.
 
     Raises:
@@ -196,7 +196,7 @@ def system_entries(root: Path) -> Iterator[Entry]:
         yield _copy(path, inside(root, path), executable=True)
     for path in (f"{LIBRARIES}/{name}" for name in _LIBRARIES):
         yield _copy(path, _library(root, path), executable=True)
-    stdlib, packages = python_folders(root)
+    stdlib, packages = _python_folders(root)
     for each in _python_files(stdlib):
         yield _copy(f"/{each.relative_to(root)}", each)
     for each in _python_files(packages):
@@ -205,7 +205,7 @@ def system_entries(root: Path) -> Iterator[Entry]:
     yield _copy(MODULE, find_file(modules, f"**/{Path(MODULE).name}"))
     init = files(__package__).joinpath("assets/init").read_bytes()
     yield file_entry("init", init, executable=True)
-    yield file_entry(PACKED_BUNDLE.lstrip("/"), sample_bundle())
+    yield file_entry(PACKED_BUNDLE.lstrip("/"), _sample_bundle())
 
 
 def find_file(folder: Path, pattern: str) -> Path:
@@ -240,7 +240,7 @@ def compiled_entries(folder: Path) -> Iterator[Entry]:
         yield _copy(f"{CODE}/{each.relative_to(folder)}", each)
 
 
-def sample_bundle() -> bytes:
+def _sample_bundle() -> bytes:
     """Stands for the code bundle of a job: one archive with one module."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -256,7 +256,7 @@ def allowed_files(entries: Iterable[Entry]) -> dict[str, Digest]:
         for each in entries
         if each.content.startswith(_ELF) and f"/{each.path}" != MODULE
     }
-    return {**allowed, BUNDLE: Digest.of(sample_bundle())}
+    return {**allowed, BUNDLE: Digest.of(_sample_bundle())}
 
 
 def _python_files(folder: Path) -> list[Path]:

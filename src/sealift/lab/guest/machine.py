@@ -111,7 +111,7 @@ class Guest:
             listener.settimeout(BOOT_TIMEOUT_S)
             self._start(*tpm_command(self._folder / "tpm", self._folder / "control"))
             self._wait_for(self._folder / "control")
-            self._start(*qemu_command(self.image, self._folder))
+            self._start(*_qemu_command(self.image, self._folder))
             self._line = self._accept(listener)
         self._line.settimeout(BOOT_TIMEOUT_S)
         try:
@@ -249,7 +249,7 @@ class Guest:
         return _unavailable(" ".join(texts).strip() or "it said nothing")
 
 
-def qemu_command(image: GuestImage, folder: Path) -> list[str]:
+def _qemu_command(image: GuestImage, folder: Path) -> list[str]:
     """The command that runs ``image`` with its files in ``folder``.
 
     QEMU hands kernel, initramfs and command line to the firmware, which measures them:

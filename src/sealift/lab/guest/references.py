@@ -29,7 +29,7 @@ KERNEL_PCR: Final = 9  # what the kernel was given: command line and initramfs
 ROOT_NAME: Final = "software TPM of this machine"
 
 
-def image_references(manifest: ImageManifest) -> ImaReferences:
+def _image_references(manifest: ImageManifest) -> ImaReferences:
     """What an image may execute, map, and read as its bundle; and what it must.
 
     The policy and the agent's code lie in the initramfs, which register 9 pins.
@@ -78,6 +78,6 @@ def guest_references(
             **{str(number): (values[number],) for number in WATCHED_PCRS},
             str(KERNEL_PCR): (kernel_register(manifest),),
         },
-        ima=image_references(manifest),
+        ima=_image_references(manifest),
         revocation="none",  # a software TPM's maker revokes nothing
     )

@@ -165,7 +165,7 @@ class Attacker:
         return self._last
 
 
-def interpose(between: Callable[[Session, SignedLease], Session]) -> None:
+def _interpose(between: Callable[[Session, SignedLease], Session]) -> None:
     """From now on every holder of this process gets its sessions through ``between``."""
     genuine = Provisioning.provision
 
@@ -180,9 +180,9 @@ def main(behaviour: str, words: list[str]) -> int:
     from sealift.cli.main import main as sealift
 
     if behaviour == "hostile":
-        interpose(Attacker())
+        _interpose(Attacker())
     else:
-        interpose(lambda session, signed: SlowSession(session, signed.lease))
+        _interpose(lambda session, signed: SlowSession(session, signed.lease))
     return sealift(["join", "--holder-only", "--relay-only", *words])
 
 

@@ -40,7 +40,7 @@ def take_state(
     Raises:
         JobError: code ``bad-recipe``, if it holds something that cannot be carried.
     """
-    own = model_tensors(guard(model.state_dict))
+    own = _model_tensors(guard(model.state_dict))
     tree, kept = flatten(guard(optimizer.state_dict))
     tensors = {MODEL + name: each for name, each in own.items()} | kept
     packed = {name: tensor_bytes(each) for name, each in tensors.items()}
@@ -64,7 +64,7 @@ def give_state(
         for name, each in found.items()
         if name.startswith(MODEL)
     }
-    if _forms(own) != _forms(model_tensors(guard(model.state_dict))):
+    if _forms(own) != _forms(_model_tensors(guard(model.state_dict))):
         raise unfit("restore")
     guard(model.load_state_dict, own)
     guard(optimizer.load_state_dict, _unflatten(json.loads(state.tree), found))
@@ -73,7 +73,7 @@ def give_state(
         raise unfit("restore")
 
 
-def model_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+def _model_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
     """A model's state: named tensors and nothing else.
 
     Raises:

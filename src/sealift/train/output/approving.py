@@ -119,7 +119,7 @@ def open_approved(
     )
     own = decode(RecipientShare, raw)
     verify_recipient_share(own, model, recipient.name, approvers)
-    require_approvals(folder, approvers)
+    _require_approvals(folder, approvers)
     shares = {}
     for committed in own.info.approvers:
         name = committed.approver
@@ -140,7 +140,7 @@ def open_approved(
     return open_stream(sealed, join_shares(own, recipient.hpke, shares))
 
 
-def require_approvals(folder: Path, approvers: Sequence[str]) -> None:
+def _require_approvals(folder: Path, approvers: Sequence[str]) -> None:
     """Say who has not approved yet.
 
     Raises:

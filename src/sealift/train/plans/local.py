@@ -46,7 +46,7 @@ MeasuredRows = tuple[int, Mapping[str, float]]  # how many, and what on them
 ReadRows = Callable[[Stop], SharedBuffer]
 
 
-def run_local(
+def _run_local(
     agreement: Agreement,
     settings: JobSettings,
     training: JointTraining,
@@ -124,7 +124,7 @@ def train_local(
     if trained:
         _require_no_approval(agreement)
     training = joint_training(agreement, workplace, settings.training)
-    heldout = run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
+    heldout = _run_local(agreement, settings, training, read_rows=read_rows, sink=sink)
     plan = plan_here(agreement.resources, settings.visits)
     if trained:
         stops = (stop for group in plan for stop in group.stops)

@@ -1,6 +1,6 @@
 """Landlock: what a process may still touch of the file system, whoever it is.
 
-Everything that the kernel's version can handle is handled, hence refused, but for the
+Everything that the kernel's version can handle is _handled, hence refused, but for the
 places named here: reading where Python lives, all in the scratch folder. No TCP, no
 abstract sockets and no signals to processes outside, where the version has that.
 Source: linux/Documentation/userspace-api/landlock.rst.
@@ -44,7 +44,7 @@ def version() -> int:
         return 0
 
 
-def handled(found: int) -> tuple[int, int, int]:
+def _handled(found: int) -> tuple[int, int, int]:
     """(file rights, network rights, scopes) that this version can refuse."""
     files = (1 << _FILE_RIGHTS[min(found, max(_FILE_RIGHTS))]) - 1
     network = 0b11 if found >= _NETWORK_SINCE else 0
@@ -61,7 +61,7 @@ def restrict(places: Mapping[str, int]) -> None:
     Raises:
         OSError: if the kernel refuses.
     """
-    rights = handled(version())
+    rights = _handled(version())
     ruleset = _create(rights)
     try:
         for path, wanted in places.items():

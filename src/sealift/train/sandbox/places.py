@@ -97,10 +97,10 @@ _Visit: Final = ctypes.CFUNCTYPE(
 
 def pin_libraries() -> int:
     """Have every page of every library of this process in memory; how many bytes."""
-    return sum(map(_pin, loaded_libraries()))
+    return sum(map(_pin, _loaded_libraries()))
 
 
-def loaded_libraries() -> list[str]:
+def _loaded_libraries() -> list[str]:
     """Files of the shared libraries; without ``/proc``, which a sandbox has none of."""
     found: list[str] = []
 

@@ -140,7 +140,7 @@ class ServedModel:
         return batch_from_rows(buffer.view(rows, schema.row_bytes), schema)
 
     def _put(self, found: Any, fields: Fields, rows: int) -> int:
-        packed = pack_answer(found, fields.schema, rows)
+        packed = _pack_answer(found, fields.schema, rows)
         content = memoryview(packed.view(-1).numpy())
         if len(content) > len(self._area):
             raise unfit("state-bytes")
@@ -158,7 +158,7 @@ class ServedModel:
         write_framed(TALK, to_bytes(message))
 
 
-def pack_answer(found: Any, schema: Schema, rows: int) -> Tensor:
+def _pack_answer(found: Any, schema: Schema, rows: int) -> Tensor:
     """Tensors by name as rows: ``uint8`` of shape ``(rows, row_bytes)``.
 
     Raises:

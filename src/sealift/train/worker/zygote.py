@@ -70,7 +70,7 @@ class MappedRows:
         self.view = map_copy(descriptor, length)
 
 
-def run_worker(
+def _run_worker(
     descriptors: Sequence[int],
     confinement: Confinement,
     places: Sequence[str],
@@ -223,7 +223,7 @@ class Zygote:
         catalogue()  # a worker's errors say their remedy without another file
         pin_libraries()
         self._installed = installed_places()
-        confinement = best_of(self._wanted, self._places)
+        confinement = _best_of(self._wanted, self._places)
         self._tell(Waiting(confinement.word, freed_is_overwritten()))
         while True:
             raw, descriptors = receive_with(self._control)
@@ -242,7 +242,7 @@ class Zygote:
             self._control.close()
             limits.end_with_parent(zygote)
             close_gate(self._installed, bytecode=f"{SCRATCH}/bytecode")
-            run_worker(descriptors, confinement, self._places, memory_bytes)
+            _run_worker(descriptors, confinement, self._places, memory_bytes)
         for descriptor in descriptors:
             os.close(descriptor)
         status = self._wait(worker)
@@ -292,7 +292,7 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def best_of(wanted: Confinement, places: Sequence[str]) -> Confinement:
+def _best_of(wanted: Confinement, places: Sequence[str]) -> Confinement:
     """The strongest of the wanted parts that hold together here; each is tried."""
     parts = [part for part in wanted.parts if part != "landlock" or landlock.version()]
     without = [[], ["landlock"], ["seccomp"], ["landlock", "seccomp"]]

@@ -155,7 +155,7 @@ TEMPERATURE: Final = 0.8  # below 1: likelier bytes more often than the model sa
 SEED: Final = 7
 
 
-def write_on(bundle: Path, model_file: Path) -> Sample:
+def _write_on(bundle: Path, model_file: Path) -> Sample:
     """Let the model write on after a first line.
 
     Args:
@@ -214,5 +214,5 @@ TEXT: Final = Task(
         real="real text: sources of this machine's Python, other packages for each owner",
     ),
     bar_s=60.0,
-    make_sample=write_on,
+    make_sample=_write_on,
 )

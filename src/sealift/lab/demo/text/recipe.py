@@ -68,7 +68,7 @@ class ByteWriter(nn.Module):
 
     def training_step(self, batch: dict[str, torch.Tensor], step: int) -> torch.Tensor:
         """Cross entropy of every next byte, in nats."""
-        return next_bytes(self, batch["text"])[0].mean()
+        return _next_bytes(self, batch["text"])[0].mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One rate from first to last."""
@@ -77,7 +77,7 @@ class ByteWriter(nn.Module):
         )
 
 
-def next_bytes(
+def _next_bytes(
     model: nn.Module, text: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(loss in nats, whether the likeliest byte is the right one), both (N, T - 1)."""
@@ -93,7 +93,7 @@ def build() -> nn.Module:
 
 def evaluate(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, float]:
     """Sums over the batch; they are divided by its rows later."""
-    loss, right = next_bytes(model, batch["text"])
+    loss, right = _next_bytes(model, batch["text"])
     nats = float(loss.mean(dim=1).sum())
     return {
         "accuracy": float(right.float().mean(dim=1).sum()),
