@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """
     found = look(probes(args.folder), sys.stderr)
     if args.json:
-        print(to_json(found))
+        print(_to_json(found))
     else:
         print(to_text(found, colours=_wants_colours(sys.stdout)))
     require(found, args.require)
@@ -109,7 +109,7 @@ def look(probes: Sequence[Probe], talk: TextIO) -> Found:
     return found
 
 
-def to_json(found: Found) -> str:
+def _to_json(found: Found) -> str:
     """One document: findings in order, each with its topic."""
     findings = [{"topic": topic, **each.to_json()} for topic, each in found]
     return json.dumps({"findings": findings}, indent=2)
