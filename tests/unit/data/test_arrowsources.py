@@ -121,7 +121,7 @@ def test_a_saved_dataset_of_several_splits(tmp_path: Path) -> None:
         infer_schema(tmp_path)
 
 
-def test_two_column_views_one_name(tmp_path: Path) -> None:
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
     table = pa.table([pa.array([1]), pa.array([2])], names=["c", "c"])
     pq.write_table(table, tmp_path / "t.parquet")
     saved = save_to_disk(tmp_path / "saved", table, {})

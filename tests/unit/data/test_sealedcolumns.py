@@ -147,7 +147,7 @@ def test_messages_have_no_description() -> None:
         StreamHeader.parse(bytes(raw))
 
 
-def test_the_column_views_a_table() -> None:
+def test_the_columns_of_a_table() -> None:
     """As spec/table.md has them."""
     schema = Schema((Field("pixels", "float32", (3,)), Field("label", "uint8")))
     assert schema.columns == b'[["pixels","float32",[3]],["label","uint8",[]]]'
