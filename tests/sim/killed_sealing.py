@@ -30,8 +30,8 @@ from sealift.data.schema.document import load_schema
 from sealift.data.seal import seal
 from sealift.data.seal.staging import Staging
 from sealift.errors import SealiftError
+from sealift.release import database
 from sealift.release.broker.stores import keep_keys
-from sealift.release.vault import vault
 from sealift.release.vault.vault import Vault
 
 STEPS = (
@@ -103,7 +103,7 @@ def step_by_step(folder: Path, die_before: int) -> None:
 
         return inside
 
-    vault.transaction = reported(vault.transaction)
+    database.transaction = reported(database.transaction)
     sys.addaudithook(step)
 
 
