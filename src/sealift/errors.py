@@ -206,7 +206,7 @@ def remedy(code: str) -> str:
     """The first sentence of the catalogue's ``fix``, if there is one and it can be read."""
     try:
         entry = catalogue().get(code, {})
-    except (OSError, MemoryError):  # no descriptor is left, say: never a second error
+    except Exception:  # no descriptor is left, say: never a second error
         return ""
     return entry.get("fix", "").partition(". ")[0].removesuffix(".")
 

@@ -107,3 +107,6 @@ def test_without_a_code_owner_it_is_the_models() -> None:
     )
     plain = replace(CONSORTIUM.agreement, parties=parties, model_owner="bern")
     assert readers_of(plain) == readers_of(CONSORTIUM.agreement) == ("bern",)
+    assert plain.output is not None
+    others = replace(plain, output=replace(plain.output, model_to=("ada",)))
+    assert readers_of(others) == ("bern",)

@@ -123,3 +123,10 @@ def test_the_reference_lists_every_field() -> None:
         if f"{prefix}{name}." not in tables
     }
     assert listed == found
+
+
+def test_a_table_within_tables_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(f"[{'.'.join('a' * 20_000)}]\n")
+    with pytest.raises(MalformedError):
+        read_job(path)

@@ -134,7 +134,7 @@ def parse_job(plain: dict[str, Any], *, name: str = "job") -> JobTable:
             fix="`sealift train --help` names the page that lists the fields",
             code="unknown-field" if unknown else "bad-field",
         ) from None
-    except ValueError as error:  # a number of more digits than Python writes
+    except (ValueError, RecursionError) as error:  # too many digits, or too deep
         raise MalformedError(
             f"{name} does not fit", why=error, code="bad-field"
         ) from None

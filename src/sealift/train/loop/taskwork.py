@@ -18,6 +18,7 @@ from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.document import schema_from_plain
 from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
+from sealift.errors import MalformedError
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.recipe import Recipe
@@ -138,6 +139,10 @@ def carry_out(
     tables = [_table(task, given, place) for place in range(len(task.parts))]
     schemas = [schema_from_plain(part.schema) for part in task.parts]
     for table, schema in zip(tables, schemas, strict=True):
+        if table.shape[1] != schema.row_bytes:
+            raise MalformedError(
+                "rows are not as long as their schema", code="bad-rows"
+            )
         demand_rows(table.numpy(), schema)
     recipe = Recipe(files, entry, guard=guard, notice=notice)
     return TaskWork(task, given, recipe, hand_over).do(tables, schemas)

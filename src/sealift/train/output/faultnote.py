@@ -62,10 +62,12 @@ class OpenedFault:
 
 
 def readers_of(agreement: Agreement) -> tuple[str, ...]:
-    """Whoever wrote the code; who gets the model where nobody says that it did."""
+    """Whoever wrote the code; the model's owner where nobody says that it did."""
     parties = agreement.parties
     owners = tuple(each.name for each in parties if "code_owner" in each.roles)
-    return owners or agreement.model_to
+    if owners or agreement.model_owner is None:
+        return owners
+    return (agreement.model_owner,)
 
 
 def seal_fault(

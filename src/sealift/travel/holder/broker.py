@@ -230,7 +230,7 @@ class Brokerage:
         with suppress(SealiftError):
             with accept(circuit, self._endpoint, policy) as session:
                 receive_message(session, Finished, timeout_s=FAREWELL_S)
-            self._dismissed = True
+                self._dismissed = True  # before the session's end lets the relay go
             self._relay.close()
 
 

@@ -89,7 +89,7 @@ class Receipts:
             name = f"{self.kept + 1:05d}-{lease.visit.to_text()}.receipt.json"
             try:
                 write_whole(self._folder / name, encode(receipt))
-            except SealiftError:
+            except BaseException:
                 self.lost += 1
                 raise
             self.kept += 1
