@@ -3,7 +3,7 @@
 Each rule stands once, in ``RULES``, in the order in which they are asked, with the kinds
 that it cannot apply to and why. Facts are arguments: nothing here reads a clock, a file
 or a socket. Who asks (``release/broker/keyrelease.py``, ``release/broker/checkpoints.py``, the holder in
-``travel/holder/jobs.py``, the fed device's in ``link/terms.py``) gather the facts, ask, log
+``travel/holder/jobs.py``, the fed device's in ``feed/terms.py``) gather the facts, ask, log
 and sync, then let go; none of them has a rule of its own.
 Source: spec/release.md section Decision.
 """
