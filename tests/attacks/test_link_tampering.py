@@ -16,7 +16,7 @@ from sealift.channel.link.announcement import LinkMode
 from sealift.channel.link.keys import LinkKeys
 from sealift.crypto.keys import SecretKey
 from sealift.errors import AuthenticationError, PeerError
-from sealift.lab.bench.linkshapes import (
+from sealift.lab.bench.link.shapes import (
     ALL,
     REENCRYPTS,
     Reencrypter,

@@ -16,7 +16,7 @@ from sealift.channel.link.keys import LinkKeys
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.keys import SecretKey
-from sealift.lab.bench.linkshapes import receiver_of, sender_of
+from sealift.lab.bench.link.shapes import receiver_of, sender_of
 
 RECORD_BYTES = 4096
 SLOT_BYTES = 64 << 10

@@ -2,7 +2,7 @@
 
 It is the oracle of the contract suite and the device of machines without a GPU. Its
 memory is the process's own: put it into a process of its own where the device is to be
-apart from the host (``linkdevice.py``).
+apart from the host.
 Several records are opened at once where the engine has threads; one thread more than
 cores gains nothing, since each call keeps a core busy outside the interpreter.
 """

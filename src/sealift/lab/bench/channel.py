@@ -65,7 +65,7 @@ def _measure_tcp(report: BenchReport, size: int, repeats: int) -> None:
     source, material = _written(size), token_bytes(KEY_BYTES)
     key = SecretKey(material)
     with (
-        Peer.start("channel:Receiver") as peer,
+        Peer.start(Receiver) as peer,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         transport = TcpTransport(socket.create_connection(listener.getsockname()))

@@ -19,6 +19,8 @@ BENCHES: Final = {
     "release": "keys by proof: a quote and a session each, many at once, renewal, loss",
     "travel": "visits beside shipping the data or the model, at several link rates",
 }
+# Where a bench is a folder: the file that is read first.
+FIRST: Final = {"link": "transfers", "release": "keys", "travel": "visits"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None and len(names) != 1:
         raise UsageError("--json takes the report of one bench", fix="Name one bench")
     for name in names:
-        module = importlib.import_module(f"sealift.lab.bench.{name}")
+        place = ".".join(filter(None, (name, FIRST.get(name))))
+        module = importlib.import_module(f"sealift.lab.bench.{place}")
         report = module.run(**_extent(args, module, name))
         print(report.to_text())
         if args.json is not None:

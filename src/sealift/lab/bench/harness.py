@@ -64,11 +64,11 @@ class Peer:
         self._lines = _lines(control)
 
     @classmethod
-    def start(cls, end: str, *words: object, inside: Sequence[str] = ()) -> Self:
-        """Start ``module:Class``, made with words; ``inside`` a command, if there is one."""
+    def start(cls, end: type[End], *words: object, inside: Sequence[str] = ()) -> Self:
+        """Start an end, made with words; ``inside`` a command, if there is one."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = [*inside, sys.executable, "-P", "-m", "sealift.lab.bench.harness"]
-        told = [end, str(there.fileno()), *map(str, words)]
+        told = [end.__module__, end.__qualname__, str(there.fileno()), *map(str, words)]
         with there:
             child = subprocess.Popen(  # noqa: S603 - our own module
                 [*command, *told], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL
@@ -180,10 +180,9 @@ def _lines(control: socket.socket) -> Iterator[tuple[Answer, list[socket.socket]
 
 def main() -> None:
     """Be an end; arguments: module and class, descriptor, what it is made with."""
-    _, end, descriptor, *words = sys.argv
-    module, _, name = end.partition(":")
+    _, module, name, descriptor, *words = sys.argv
     with socket.socket(fileno=int(descriptor)) as control:
-        make = getattr(importlib.import_module(f"sealift.lab.bench.{module}"), name)
+        make = getattr(importlib.import_module(module), name)
         serve(control, lambda: make(*words))
     os._exit(0)  # threads that wait for a peer of theirs would wait on
 

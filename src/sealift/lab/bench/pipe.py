@@ -45,8 +45,8 @@ def measure(report: BenchReport, repeats: int) -> None:
     """A row for every carrier; the ratio is of times, sealed to plain."""
     for kind, names in ARMS.items():
         with (
-            Peer.start("pipe:Between") as relay,
-            Peer.start("pipe:PipeEnd") as peer,
+            Peer.start(Between) as relay,
+            Peer.start(PipeEnd) as peer,
         ):
             end, seed = PipeEnd(), pack(token_bytes(KEY_BYTES))
             peer.ask("meet", seed=seed)

@@ -24,10 +24,13 @@ from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.data.schema.schema import Schema
 from sealift.errors import UnavailableError
 from sealift.lab.bench.harness import Peer
-from sealift.lab.bench.linkserver import (
+from sealift.lab.bench.link.server import (
     MAX_REQUEST_BYTES,
     NAMES,
+    ModelServer,
     PlainSession,
+    TlsFront,
+    Weights,
     connect_tls,
     form_for,
     model_row,
@@ -141,9 +144,9 @@ def _served(name: str) -> Iterator[tuple[dict[str, Session], Row]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = folder / "weights.safetensors"
-        with Peer.start("linkserver:Weights") as maker:
+        with Peer.start(Weights) as maker:
             maker.ask("write", name=name, path=str(weights))
-        server = Peer.start("linkserver:ModelServer", name, weights, seed.hex())
+        server = Peer.start(ModelServer, name, weights, seed.hex())
         port = stack.enter_context(server).ask("start")["port"]
         sessions: dict[str, Session] = {}
         for arm in ("plain", "sealed"):
@@ -172,7 +175,7 @@ def _add_tls(
         certificate = make_certificate(folder)
     except UnavailableError as error:
         return {MISSING: f"tls: {error.what}: {error.why or 'nothing says why'}"}
-    front = Peer.start("linkserver:TlsFront", certificate, port, key.to_text())
+    front = Peer.start(TlsFront, certificate, port, key.to_text())
     there = stack.enter_context(front).ask("start")["port"]
     session = sessions["tls"] = connect_tls(there, certificate)
     stack.callback(session.close)

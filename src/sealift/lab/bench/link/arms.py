@@ -38,7 +38,7 @@ from sealift.channel.transport.ring import SLOT_HEAD_BYTES
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.data.loader.windows import use_huge_pages
 from sealift.errors import SealiftError
-from sealift.lab.bench.linkdevice import (
+from sealift.lab.bench.link.device import (
     NAIVE,
     NAIVE_NONCE,
     TIMEOUT_S,
@@ -46,7 +46,7 @@ from sealift.lab.bench.linkdevice import (
     home_key,
     link_keys,
 )
-from sealift.lab.bench.linkshapes import (
+from sealift.lab.bench.link.shapes import (
     REENCRYPTS,
     Reencrypter,
     comes_whole,

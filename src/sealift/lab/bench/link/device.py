@@ -26,7 +26,7 @@ from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
 from sealift.lab.bench.harness import Answer, End, Peer
-from sealift.lab.bench.linkshapes import receiver_of, sender_of
+from sealift.lab.bench.link.shapes import receiver_of, sender_of
 
 DEVICE_BYTES: Final = 2 << 30
 MAX_MEMORY_BYTES: Final = (1 << 30) + (64 << 20)
@@ -60,7 +60,7 @@ class DevicePeer(Peer):
     @classmethod
     def on(cls, cores: list[int], memory_bytes: int = DEVICE_BYTES) -> DevicePeer:
         """Start it on the last of ``cores``; its threads may use all of them."""
-        peer = cls.start("linkdevice:Device", ",".join(map(str, cores)), memory_bytes)
+        peer = cls.start(Device, ",".join(map(str, cores)), memory_bytes)
         peer.control.settimeout(TIMEOUT_S)
         return peer
 

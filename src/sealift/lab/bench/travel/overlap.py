@@ -31,7 +31,7 @@ import numpy as np
 
 from sealift.errors import JobError
 from sealift.lab.bench.report import BenchReport, Row
-from sealift.lab.bench.traveltable import Span, exposed_share, idle_share
+from sealift.lab.bench.travel.table import Span, exposed_share, idle_share
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses
 from sealift.train.loop.states import Settled, TrainingState
 
@@ -205,7 +205,7 @@ class OverlapWorld:
         (path / "passphrase").write_text(secrets.token_urlsafe(18) + "\n")
         (path / "schema.toml").write_text(_SCHEMA)
         (path / "recipe").mkdir()
-        recipe = resources.files("sealift.lab.bench") / "overlap" / "recipe.py"
+        recipe = resources.files(__package__) / "recipe" / "recipe.py"
         with resources.as_file(recipe) as source:
             shutil.copyfile(source, path / "recipe" / "recipe.py")
         for party in (*OWNERS, LAB, HOST):

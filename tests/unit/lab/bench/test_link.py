@@ -16,18 +16,18 @@ from sealift.channel.link.announcement import DEFAULT_MODE
 from sealift.channel.select import select_device
 from sealift.cli.main import main
 from sealift.errors import PeerError, UnavailableError
-from sealift.lab.bench import link, linkpairs
 from sealift.lab.bench.harness import serve
-from sealift.lab.bench.link import PROFILES
-from sealift.lab.bench.linkarms import HOME, make_arm, touched_memory
-from sealift.lab.bench.linkdevice import (
+from sealift.lab.bench.link import pairs, transfers
+from sealift.lab.bench.link.arms import HOME, make_arm, touched_memory
+from sealift.lab.bench.link.device import (
     NAIVE,
     Device,
     DevicePeer,
     choose_engine,
     two_cores,
 )
-from sealift.lab.bench.linkshapes import ALL, Shape
+from sealift.lab.bench.link.shapes import ALL, Shape
+from sealift.lab.bench.link.transfers import PROFILES
 from tests.sim.cuda_engines import engine_on, model_gpu
 
 FIELDS = [
@@ -43,14 +43,14 @@ RATIOS = {
 
 @pytest.mark.distributed
 def test_the_report_has_the_agreed_form(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(link, "QUICK_SIZES_BYTES", (16 << 20,))
-    monkeypatch.setattr(link, "FAILURE_BYTES", 2 << 20)
-    monkeypatch.setattr(link, "REPEATS", 2)
-    monkeypatch.setattr(linkpairs, "PAIRS_PER_PLACEMENT", 2)
-    monkeypatch.setattr(linkpairs, "MOST_PER_PLACEMENT_S", 0.0)
-    rows = [{link.linkinference.MISSING: "tls: there is no openssl"}]
-    monkeypatch.setattr(link.linkinference, "rows", lambda quick: rows)
-    monkeypatch.setattr(link.linktraining, "rows", lambda quick: [])  # a minute each
+    monkeypatch.setattr(transfers, "QUICK_SIZES_BYTES", (16 << 20,))
+    monkeypatch.setattr(transfers, "FAILURE_BYTES", 2 << 20)
+    monkeypatch.setattr(transfers, "REPEATS", 2)
+    monkeypatch.setattr(pairs, "PAIRS_PER_PLACEMENT", 2)
+    monkeypatch.setattr(pairs, "MOST_PER_PLACEMENT_S", 0.0)
+    rows = [{transfers.inference.MISSING: "tls: there is no openssl"}]
+    monkeypatch.setattr(transfers.inference, "rows", lambda quick: rows)
+    monkeypatch.setattr(transfers.training, "rows", lambda quick: [])  # a minute each
     target = tmp_path / "link.json"
     cores = os.sched_getaffinity(0)
     assert main(["bench", "link", "--quick", "--json", str(target)]) == 0
@@ -138,7 +138,7 @@ def test_the_gpu_that_is_there_is_what_is_measured():
     with device_here(select) as peer:
         engine = peer.ask("engine")
         assert engine["engine"] == "cuda"
-        said = link.opened_by(engine)
+        said = transfers.opened_by(engine)
         assert "engine cuda: the GPU, which passed its self-test" in said
         assert "models ran on the host" in said
         source = touched_memory(300_000)
@@ -174,7 +174,7 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_no_figures():
 def test_without_a_gpu_the_host_opens_and_it_is_said():
     select = functools.partial(select_device, has_gpu=lambda: False)
     selection = choose_engine([0], 1 << 20, select)
-    said = link.opened_by({"engine": "host", "reason": selection.reason})
+    said = transfers.opened_by({"engine": "host", "reason": selection.reason})
     assert said.endswith("engine host: this machine shows no NVIDIA GPU")
     selection.engine.close()
 

@@ -11,16 +11,16 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.errors import JobError
-from sealift.lab.bench import travel, travellink
-from sealift.lab.bench.harness import Peer
+from sealift.lab.bench.harness import End, Peer
 from sealift.lab.bench.pipeline import make_certificate
-from sealift.lab.bench.travelends import RECORD_BYTES
-from sealift.lab.bench.traveltable import RECORDED
+from sealift.lab.bench.travel import network, visits
+from sealift.lab.bench.travel.ends import RECORD_BYTES
+from sealift.lab.bench.travel.table import RECORDED
 
 pytestmark = pytest.mark.distributed
 
 MIB = 1 << 20
-TINY = travel.Sizes(
+TINY = visits.Sizes(
     cargo_bytes=8 * MIB,
     model_bytes=MIB,
     repeats=1,
@@ -35,10 +35,10 @@ TINY = travel.Sizes(
 def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(travellink.shutil, "which", lambda name: None)
-    monkeypatch.setattr(travellink.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(travel, "QUICK", TINY)
-    monkeypatch.setattr(travel, "measure_overlap", lambda report, quick: None)
+    monkeypatch.setattr(network.shutil, "which", lambda name: None)
+    monkeypatch.setattr(network.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(visits, "QUICK", TINY)
+    monkeypatch.setattr(visits, "measure_overlap", lambda report, quick: None)
     target = tmp_path / "travel.json"
     assert main(["bench", "travel", "--quick", "--json", str(target)]) == 0
     report = json.loads(target.read_text())
@@ -50,17 +50,17 @@ def test_without_a_shaper_the_link_is_modelled_and_it_says_so(
     assert report["ratios"]["rate_vs_plain_copy"] > 0
     phases = report["rows"][0]
     assert phases["where"] == "same host"
-    assert all(phases[f"{name}_s"] >= 0 for name in travel.PHASES)
+    assert all(phases[f"{name}_s"] >= 0 for name in visits.PHASES)
     assert "rate_vs_plain_copy" in capsys.readouterr().out
 
 
 @pytest.mark.long
 @pytest.mark.skipif(
-    bool(travellink.unlimited()),
+    bool(network.unlimited()),
     reason="this machine lacks a link that can be capped",
 )
 def test_every_cap_beside_the_papers_numbers() -> None:
-    report = travel.measure(TINY)
+    report = visits.measure(TINY)
     rows = [row for row in report.rows if "cap" in row]
     assert [row["cap"] for row in rows] == ["100 Mbit/s", "500 Mbit/s", "uncapped"]
     assert [row["recorded_ship_s"] for row in rows] == [60.36, 15.86, 7.34]
@@ -83,8 +83,12 @@ def test_only_travel_is_measured_in_full(capsys: pytest.CaptureFixture[str]) -> 
     assert "--full" in capsys.readouterr().err
 
 
+class Absent(End):
+    """Of a module that its process cannot find."""
+
+
 def test_a_process_that_ends_ends_the_measurement() -> None:
-    child = Peer.start("no_such_module:End")
+    child = Peer.start(Absent)
     with pytest.raises(JobError):
         child.ask("make")
     child.close()
@@ -123,10 +127,10 @@ def _meets(client: ssl.SSLContext, certificate: Path) -> bool:
 
 def test_a_bucket_lets_nobody_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(travellink.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(network.time, "monotonic", lambda: now[0])
     slept: list[float] = []
-    monkeypatch.setattr(travellink.time, "sleep", slept.append)
-    bucket = travellink.TokenBucket()
+    monkeypatch.setattr(network.time, "sleep", slept.append)
+    bucket = network.TokenBucket()
     bucket.take(1000)
     bucket.set_rate(1000.0)
     bucket.take(500)
@@ -136,8 +140,8 @@ def test_a_bucket_lets_nobody_be_faster(monkeypatch: pytest.MonkeyPatch) -> None
     assert slept == [0.5, 1.0, 0.25]
 
 
-@pytest.mark.parametrize("sizes", [travel.USUAL, travel.QUICK, travel.FULL])
-def test_small_cargoes_are_whole_records(sizes: travel.Sizes) -> None:
+@pytest.mark.parametrize("sizes", [visits.USUAL, visits.QUICK, visits.FULL])
+def test_small_cargoes_are_whole_records(sizes: visits.Sizes) -> None:
     """A record crosses whole, so part of one would cost as much as all of it."""
     for small in (*sizes.small.values(), *sizes.small_models.values()):
         assert all(mib * MIB % RECORD_BYTES == 0 for mib in small)

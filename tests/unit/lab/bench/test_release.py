@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sealift.cli.main import main
-from sealift.lab.bench import release, releasecosts
+from sealift.lab.bench.release import costs, keys
 
 pytestmark = pytest.mark.distributed
 
-TINY = release.Sizes(
+TINY = keys.Sizes(
     rounds=1, quoted=3, clients=2, together=2, entries=20, lengths=(20, 60),
     renewals=2, ima=500, losses=1,
     guest=False,
@@ -27,7 +27,7 @@ RATIOS = {
 def test_every_figure_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(release, "QUICK", TINY)
+    monkeypatch.setattr(keys, "QUICK", TINY)
     monkeypatch.delenv("SEALIFT_VECTORS", raising=False)
     target = tmp_path / "release.json"
     assert main(["bench", "release", "--quick", "--json", str(target)]) == 0
@@ -40,7 +40,7 @@ def test_every_figure_is_there(
     missing = [
         row for row in report["rows"] if "not on this machine" in row.get("is", "")
     ]
-    assert len(missing) == len(release.ELSEWHERE) + len(releasecosts.KINDS)
+    assert len(missing) == len(keys.ELSEWHERE) + len(costs.KINDS)
     assert "release_p50_ms" in capsys.readouterr().out
 
 
@@ -49,6 +49,6 @@ def test_every_kind_of_evidence_is_verified(monkeypatch: pytest.MonkeyPatch) -> 
     from tests.sim.vectors import vectors_folder
 
     monkeypatch.setenv("SEALIFT_VECTORS", str(vectors_folder()))
-    rows = releasecosts.measure_reports(2)
-    assert len(rows) == len(releasecosts.KINDS)
+    rows = costs.measure_reports(2)
+    assert len(rows) == len(costs.KINDS)
     assert all(float(row["p50_ms"]) > 0 for row in rows)

@@ -29,7 +29,7 @@ from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
 from sealift.ids import Buffer, Digest, Role
 from sealift.lab.bench.harness import Answer, End
-from sealift.lab.bench.models import (
+from sealift.lab.bench.link.models import (
     CLASSES,
     IMAGE,
     MLP_IN,
@@ -94,7 +94,7 @@ def model_row(
 
 def _bundle_for(name: str) -> dict[str, bytes]:
     """A code bundle that builds the model: this package's own file, and three lines."""
-    models = resources.files("sealift.lab.bench").joinpath("models.py").read_bytes()
+    models = resources.files(__package__).joinpath("models.py").read_bytes()
     recipe = (
         "import benchmodels\n\n\ndef build():\n"
         f"    return benchmodels.make({name!r})\n\n\n"

@@ -19,7 +19,7 @@ from sealift.release.agreement.signed import load_verified
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.train.job.settings import read_job
-from tests.unit.demo.test_report import outcome
+from tests.unit.lab.demo.test_report import outcome
 
 LEVEL = "development (rehearsing attested-host)"
 HOST = TpmReferences(

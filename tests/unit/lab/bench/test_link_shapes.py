@@ -10,7 +10,7 @@ import os
 import pytest
 
 from sealift.channel.device.host import HostDevice
-from sealift.lab.bench.linkshapes import REENCRYPTS, Reencrypter, Shape
+from sealift.lab.bench.link.shapes import REENCRYPTS, Reencrypter, Shape
 from tests.sim.apart import Apart
 from tests.sim.linkworld import RECORD_BYTES, LinkWorld
 

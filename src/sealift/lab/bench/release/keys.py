@@ -23,12 +23,17 @@ from typing import Final, Self
 
 from sealift.errors import IntegrityError, SealiftError
 from sealift.lab.bench.harness import Answer, Peer
-from sealift.lab.bench.releasecosts import (
+from sealift.lab.bench.release.costs import (
     measure_deploy,
     measure_ima,
     measure_reports,
 )
-from sealift.lab.bench.releaseends import HEARTBEAT_S
+from sealift.lab.bench.release.ends import (
+    HEARTBEAT_S,
+    BrokerEnd,
+    ClientEnd,
+    RelayEnd,
+)
 from sealift.lab.bench.report import BenchReport, Row, distribution, start_report
 from sealift.lab.demo import rehearsal
 from sealift.lab.demo.rehearsal import BOUND_S, RehearsedHost, run_second_act
@@ -111,10 +116,10 @@ class ReleaseCast:
         entries: int = 0,
         heartbeat_s: float | None = None,
     ) -> None:
-        names = ["RelayEnd", "BrokerEnd", *["ClientEnd"] * clients]
+        kinds = (RelayEnd, BrokerEnd, *[ClientEnd] * clients)
         with ExitStack() as stack:
-            ends = (Peer.start(f"releaseends:{name}") for name in names)
-            self.relay, self.broker, *self.clients = map(stack.enter_context, ends)
+            ends = map(stack.enter_context, map(Peer.start, kinds))
+            self.relay, self.broker, *self.clients = ends
             self._join(folder, entries, heartbeat_s)
             self._stack = stack.pop_all()
 

@@ -2,7 +2,7 @@
 
 Two processes with a core each; the arms of one size run in turn, again and again, and a
 ratio is that of the medians; default beside plain is measured once more, in pairs
-(``linkpairs.py``). The plain copy goes through the same ring, in the same slots, with
+(``pairs.py``). The plain copy goes through the same ring, in the same slots, with
 the same announcement and the same verdict.
 
 What bounce buffers of GPU TEEs would add is computed from published figures; nothing of it
@@ -24,8 +24,8 @@ from typing import Final
 
 from sealift.channel.link.announcement import DEFAULT_MODE
 from sealift.channel.link.send import suggested_record_bytes
-from sealift.lab.bench import linkinference, linktraining
-from sealift.lab.bench.linkarms import (
+from sealift.lab.bench.link import inference, training
+from sealift.lab.bench.link.arms import (
     APART_SLOTS,
     DEFAULT_SLOTS,
     HOME,
@@ -37,10 +37,15 @@ from sealift.lab.bench.linkarms import (
     touched_memory,
     what_is_left,
 )
-from sealift.lab.bench.linkdevice import NAIVE, DevicePeer, two_cores
-from sealift.lab.bench.linkpairs import MIN_BYTES as PAIRS_FROM_BYTES
-from sealift.lab.bench.linkpairs import UNDISTURBED, CoreGauge, measure_pairs, pairs_row
-from sealift.lab.bench.linkshapes import ALL, Shape
+from sealift.lab.bench.link.device import NAIVE, DevicePeer, two_cores
+from sealift.lab.bench.link.pairs import MIN_BYTES as PAIRS_FROM_BYTES
+from sealift.lab.bench.link.pairs import (
+    UNDISTURBED,
+    CoreGauge,
+    measure_pairs,
+    pairs_row,
+)
+from sealift.lab.bench.link.shapes import ALL, Shape
 from sealift.lab.bench.report import BenchReport, Row, Spent, interleaved, start_report
 
 PLAIN_GB_PER_S: Final = 55.0
@@ -91,11 +96,11 @@ def run(*, quick: bool = False) -> BenchReport:
         for size in () if quick else SWEEP_SIZES_BYTES:
             _sweep(report, peer, size)
         _measure_failures(report, peer)
-    for part in (linkinference, linktraining):  # whole questions, whole training steps
+    for part in (inference, training):  # whole questions, whole training steps
         found = part.rows(quick=quick)
         report.rows += found
         report.ratios |= part.ratios(found)
-    report.real += linkinference.left_out(report.rows)
+    report.real += inference.left_out(report.rows)
     report.rows += _modelled_rows(sizes)
     return report
 

@@ -25,9 +25,9 @@ from sealift.channel.link.send import LinkSender
 from sealift.channel.transport.memfd import MemfdTransport
 from sealift.errors import SealiftError
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
-from sealift.lab.bench.linkdevice import link_keys, two_cores
-from sealift.lab.bench.linkserver import NAMES, form_for, model_row
-from sealift.lab.bench.linkshapes import Shape, receiver_of, sender_of
+from sealift.lab.bench.link.device import link_keys, two_cores
+from sealift.lab.bench.link.server import NAMES, form_for, model_row
+from sealift.lab.bench.link.shapes import Shape, receiver_of, sender_of
 from sealift.lab.bench.report import Arm, Row, interleaved
 
 ROWS: Final = {"mlp": (8, 32), "resnet18": (8,), "gpt": (4, 16), "bert": (8,)}
@@ -57,7 +57,7 @@ def ratios(found: list[Row]) -> dict[str, float]:
 
 
 def _measure(name: str, batch: int, budget_s: float) -> Row:
-    with Peer.start("linktraining:Trainer", name, batch) as trainer:
+    with Peer.start(Trainer, name, batch) as trainer:
         told = trainer.ask("train", budget_s=budget_s)
     medians = dict(zip(("plain", "sealed"), (told[arm] for arm in ARMS), strict=True))
     row = model_row("training", name, batch, told["bytes"], medians)
@@ -70,7 +70,7 @@ class Trainer(End):
     def __init__(self, name: str, rows: str) -> None:
         import torch
 
-        from sealift.lab.bench.models import make
+        from sealift.lab.bench.link.models import make
 
         self._cores = two_cores()
         os.sched_setaffinity(0, {self._cores[0]})
@@ -91,7 +91,7 @@ class Trainer(End):
         """Seconds a step by arm."""
         engine = HostDevice(threads=1)
         memory = engine.allocate(len(self._batch))
-        with Peer.start("linktraining:Holder", self._cores[-1]) as holder:
+        with Peer.start(Holder, self._cores[-1]) as holder:
             holder.ask("hold", batch=pack(self._batch))
             arms: dict[str, Arm] = {}
             for mode in ARMS:

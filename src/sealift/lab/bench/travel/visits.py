@@ -24,7 +24,6 @@ from statistics import median
 from typing import Any, Final, Self
 
 from sealift.crypto.keys import KEY_BYTES
-from sealift.lab.bench import traveltable as table
 from sealift.lab.bench.harness import Answer, Peer, pack
 from sealift.lab.bench.report import (
     Arm,
@@ -33,9 +32,10 @@ from sealift.lab.bench.report import (
     interleaved,
     start_report,
 )
-from sealift.lab.bench.travelends import ROW_BYTES
-from sealift.lab.bench.travellink import Link, capped_link, unlimited
-from sealift.lab.bench.traveloverlap import measure_digest, measure_overlap
+from sealift.lab.bench.travel import table
+from sealift.lab.bench.travel.ends import ROW_BYTES, AcceleratorEnd, HolderEnd
+from sealift.lab.bench.travel.network import Link, capped_link, unlimited
+from sealift.lab.bench.travel.overlap import measure_digest, measure_overlap
 from sealift.session.relay.server import Relay
 
 HAS_FULL: Final = True
@@ -129,9 +129,9 @@ class Cast:
     def _join(
         self, stack: ExitStack, folder: Path, total_bytes: int, link: Link
     ) -> None:
-        holder = Peer.start("travelends:HolderEnd", inside=link.inside())
+        holder = Peer.start(HolderEnd, inside=link.inside())
         self.holder = stack.enter_context(holder)
-        self.accelerator = stack.enter_context(Peer.start("travelends:AcceleratorEnd"))
+        self.accelerator = stack.enter_context(Peer.start(AcceleratorEnd))
         made = self.accelerator.ask("make", folder=str(folder), total_bytes=total_bytes)
         relay = stack.enter_context(Relay.listen(link.here)).address
         self.holder.ask("join", address=link.through(relay), **made)

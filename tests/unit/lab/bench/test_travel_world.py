@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.lab.bench.traveloverlap import OverlapWorld
+from sealift.lab.bench.travel.overlap import OverlapWorld
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.settings import read_job
 

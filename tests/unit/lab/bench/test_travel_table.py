@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.lab.bench.traveloverlap import read_overlap
-from sealift.lab.bench.traveltable import (
+from sealift.lab.bench.travel.overlap import read_overlap
+from sealift.lab.bench.travel.table import (
     CARGO_BYTES,
     PAPER_TRAIN_S,
     RECORDED,

@@ -21,9 +21,9 @@ from typing import Final
 from sealift.channel.link.announcement import DEFAULT_MODE
 from sealift.crypto.aead import TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.lab.bench.linkarms import DEFAULT_SLOTS, LinkArm, arms_over
-from sealift.lab.bench.linkdevice import DevicePeer
-from sealift.lab.bench.linkshapes import Shape
+from sealift.lab.bench.link.arms import DEFAULT_SLOTS, LinkArm, arms_over
+from sealift.lab.bench.link.device import DevicePeer
+from sealift.lab.bench.link.shapes import Shape
 from sealift.lab.bench.report import Row
 
 PLACEMENTS: Final = 3

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sealift.lab.bench.linkpairs import CoreGauge, Pair, pairs_row
+from sealift.lab.bench.link.pairs import CoreGauge, Pair, pairs_row
 
 GIB = 1 << 30
 

@@ -10,10 +10,10 @@ import pytest
 
 from sealift.crypto.sign import SigningKey
 from sealift.data.schema.rows import demand_rows
-from sealift.lab.bench import linkinference, linktraining
-from sealift.lab.bench.link import best_plain_goodput
-from sealift.lab.bench.linkarms import LinkArm
-from sealift.lab.bench.linkserver import MAX_ROWS, NAMES, form_for
+from sealift.lab.bench.link import inference, training
+from sealift.lab.bench.link.arms import LinkArm
+from sealift.lab.bench.link.server import MAX_ROWS, NAMES, form_for
+from sealift.lab.bench.link.transfers import best_plain_goodput
 from sealift.lab.bench.report import Row
 from sealift.session.session import Session
 from sealift.train.output.modelform import form_from_plain
@@ -31,20 +31,20 @@ def test_the_worst_of_batch_one_with_large_payloads_counts() -> None:
         row(sealed_vs_plain=9.0, batch=8),
         row(sealed_vs_plain=9.0, payload_bytes=1 << 10),
     ]
-    assert linkinference.ratios(rows) == {"infer_secure_vs_plain": 1.2}
-    assert linkinference.ratios([]) == {}
+    assert inference.ratios(rows) == {"infer_secure_vs_plain": 1.2}
+    assert inference.ratios([]) == {}
 
 
 def test_the_worst_of_the_small_gpt_counts() -> None:
     rows = [row(), row(model="mlp", sealed_vs_plain=9.0)]
-    assert linktraining.ratios(rows) == {"train_secure_vs_plain": 1.1}
+    assert training.ratios(rows) == {"train_secure_vs_plain": 1.1}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_asked_fits_the_form(name: str) -> None:
     form = form_for(name)
     assert form_from_plain(form.to_plain()) == form
-    demand_rows(linkinference.random_rows(form.inputs, MAX_ROWS // 8), form.inputs)
+    demand_rows(inference.random_rows(form.inputs, MAX_ROWS // 8), form.inputs)
 
 
 def test_an_arm_that_cannot_be_measured_is_named(
@@ -55,13 +55,13 @@ def test_an_arm_that_cannot_be_measured_is_named(
     sessions: dict[str, Session] = {}
     key = SigningKey.generate().public_key
     with ExitStack() as stack:
-        missing = linkinference._add_tls(sessions, stack, tmp_path, 1, key)
+        missing = inference._add_tls(sessions, stack, tmp_path, 1, key)
     assert not sessions
     said = "tls: no certificate for the TLS arm: "
     assert str(missing["not_measured"]).startswith(said)
-    (line,) = linkinference.left_out([row(), row(**missing), row(**missing)])
+    (line,) = inference.left_out([row(), row(**missing), row(**missing)])
     assert line.startswith(f"inference: not measured: {said}")
-    assert not linkinference.left_out([row()])
+    assert not inference.left_out([row()])
 
 
 @pytest.mark.soak
@@ -69,11 +69,11 @@ def test_an_arm_that_cannot_be_measured_is_named(
 def test_all_arms_of_a_model_that_there_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, openssl: bool
 ) -> None:
-    monkeypatch.setattr(linkinference, "QUICK_S", 0.0)
-    monkeypatch.setattr(linkinference, "MIN_PAIRS", 1)
+    monkeypatch.setattr(inference, "QUICK_S", 0.0)
+    monkeypatch.setattr(inference, "MIN_PAIRS", 1)
     if not openssl:
         monkeypatch.setenv("PATH", str(tmp_path))
-    (found,) = linkinference.rows(quick=True, names=("mlp",))
+    (found,) = inference.rows(quick=True, names=("mlp",))
     assert found["sealed_ms"]
     assert ("tls_ms" in found) == openssl
     assert ("not_measured" in found) != openssl

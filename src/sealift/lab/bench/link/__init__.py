@@ -1,0 +1,1 @@
+"""Transfers to a device, served models and training steps, sealed beside plain."""

@@ -1,0 +1,1 @@
+"""Keys by proof: one, many at once, renewed, lost; and what their parts cost."""

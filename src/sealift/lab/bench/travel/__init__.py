@@ -1,0 +1,1 @@
+"""Visits beside shipping, behind capped links, and what loading ahead hides."""
