@@ -13,10 +13,8 @@ from typing import Any
 from sealift import codec
 from sealift.attest.evidence import Evidence
 from sealift.crypto.hash import sha256
-from sealift.crypto.hpke import PUBLIC_BYTES, HpkePublicKey
-from sealift.crypto.kdf import Label
-from sealift.crypto.kem import ANSWER_BYTES, OFFER_BYTES
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.hpke import ANSWER_BYTES, OFFER_BYTES, PUBLIC_BYTES, HpkePublicKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.ids import Digest, Role
 from sealift.session.transcript import (

@@ -16,8 +16,7 @@ from sealift.attest.level import Level
 from sealift.codec import encode
 from sealift.crypto.hash import sha256
 from sealift.crypto.hpke import PUBLIC_BYTES, HpkePublicKey
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.merkle import leaf_hash, root
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest

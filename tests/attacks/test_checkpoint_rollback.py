@@ -310,7 +310,7 @@ def try_planting(world: CheckpointWorld) -> RefusedError:
 
 def resigned(share: ShareRelease, sealed: bytes) -> ShareRelease:
     from sealift.crypto.hash import sha256
-    from sealift.crypto.kdf import Label
+    from sealift.crypto.keys import Label
 
     message = sealed + sha256(encode(share.info))
     stranger = SigningKey.generate()

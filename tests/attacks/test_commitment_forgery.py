@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from sealift.channel.record.commitment import verify_leaves
 from sealift.channel.record.header import HEADER_BYTES, StreamHeader
 from sealift.channel.record.sealedfile import SealedFileReader, write_sealed_file
-from sealift.crypto.kdf import Label, derive, derive_bytes
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.errors import IntegrityError
 
 KEY = SecretKey.from_bytes(b"k" * 32)

@@ -20,8 +20,7 @@ import pytest
 
 from sealift.channel.transport.transport import SlotTransport
 from sealift.channel.transport.unixsocket import dial_local
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import (
     AuthenticationError,
     PeerError,

@@ -9,7 +9,7 @@ import pytest
 
 from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.identity import Identity, create_identity
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import SealiftError
 from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement import Agreement, Board

@@ -15,8 +15,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.errors import (
     AuthenticationError,
     MalformedError,

@@ -11,8 +11,7 @@ import pytest
 from sealift.attest.level import Level
 from sealift.codec import decode, encode
 from sealift.crypto.identity import create_identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN
+from sealift.crypto.keys import TOKEN, Label
 from sealift.errors import (
     IntegrityError,
     MalformedError,

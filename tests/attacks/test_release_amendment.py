@@ -11,8 +11,7 @@ import pytest
 
 from sealift.codec import encode
 from sealift.crypto.identity import create_identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN
+from sealift.crypto.keys import TOKEN, Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium

@@ -15,8 +15,7 @@ import pytest
 
 from sealift.channel.record.opener import RecordOpener, StreamOpener
 from sealift.crypto.hash import sha256
-from sealift.crypto.kdf import Label, derive
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey, derive
 from sealift.errors import AuthenticationError
 from sealift.session.frames import FrameKind
 from sealift.session.transcript import KeySchedule, Side

@@ -16,7 +16,7 @@ from sealift import codec
 from sealift.attest import Evidence, Level, policy
 from sealift.attest import development as verifier
 from sealift.attest.development import DevelopmentAttester, DevelopmentBody
-from sealift.crypto import kem
+from sealift.crypto import hpke as kem
 from sealift.crypto.aead import Suite
 from sealift.crypto.hash import labelled
 from sealift.crypto.hpke import HpkePrivateKey

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import IntegrityError, PeerError
 from sealift.release.receipt import ScrubbedPart, ScrubSummary, SignedReceipt
 from sealift.travel.accelerator import visit as room

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.errors import PeerError
 from sealift.ids import Buffer, Handle
 from sealift.release.receipt import SignedReceipt

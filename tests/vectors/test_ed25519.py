@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from sealift.crypto import sign
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError
 from tests.vectors.vectorfile import text

@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sealift.crypto.kdf import Label, derive_bytes
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey, derive_bytes
 from tests.vectors.vectorfile import cases
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 
-from sealift.crypto.hpke import MLKEM_PUBLIC_BYTES, HpkePrivateKey
-from sealift.crypto.kem import X25519_BYTES, Offer
+from sealift.crypto.hpke import MLKEM_PUBLIC_BYTES, X25519_BYTES, HpkePrivateKey, Offer
 from sealift.crypto.keys import TOKEN, SecretKey
 from tests.vectors.vectorfile import cases
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from sealift.crypto.kem import MLKEM_CIPHERTEXT_BYTES, Offer
+from sealift.crypto.hpke import MLKEM_CIPHERTEXT_BYTES, Offer
 from sealift.crypto.keys import TOKEN
 from tests.vectors.vectorfile import cases
 

@@ -36,7 +36,7 @@ from sealift.attest.runtimelog import (
 )
 from sealift.attest.verifier import EAT, Claims, Verifier
 from sealift.crypto.hash import labelled
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import EvidenceError, MalformedError, UsageError
 
 MEDIA_TYPE: Final = "application/vnd.sealift.composite-evidence+json"

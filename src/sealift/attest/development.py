@@ -18,7 +18,7 @@ from sealift.attest.evidence import Body, Evidence, require_bound
 from sealift.attest.level import Level, TrustVector
 from sealift.attest.reference import Basis
 from sealift.attest.verifier import Claims
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import EvidenceError
 from sealift.ids import Digest, Role

@@ -20,7 +20,7 @@ from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import MAX_INTEGER, decode, encode
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import (
     AuthenticationError,

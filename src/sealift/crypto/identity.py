@@ -23,8 +23,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from sealift.codec import decode, encode
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hpke import SEED_BYTES, HpkePrivateKey, HpkePublicKey
-from sealift.crypto.kdf import Label, derive
-from sealift.crypto.keys import KEY_BYTES, TOKEN, SecretKey
+from sealift.crypto.keys import KEY_BYTES, TOKEN, Label, SecretKey, derive
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import (
     AuthenticationError,

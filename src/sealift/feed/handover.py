@@ -27,7 +27,7 @@ from sealift.channel.transport.tcp import LENGTH_BYTES, TcpTransport
 from sealift.channel.transport.unixsocket import peer_process
 from sealift.codec import encode
 from sealift.crypto.hash import labelled
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import (
     MalformedError,
     PeerError,

@@ -15,8 +15,7 @@ from sealift.channel.record.commitment import key_commitment
 from sealift.codec import encode
 from sealift.crypto.hash import sha256, verify_equal
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import (
     AuthenticationError,

@@ -18,7 +18,7 @@ from sealift.attest.level import check_level
 from sealift.attest.policy import AttestationResult
 from sealift.codec import decode, encode
 from sealift.crypto.hash import labelled
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import (
     AuthenticationError,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.policy import Appraiser, AttestationResult
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, Signer, SigningKey
 from sealift.errors import UsageError
 from sealift.ids import Digest, Role, check_name

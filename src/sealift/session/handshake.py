@@ -20,7 +20,7 @@ from typing import Final
 
 from sealift import codec
 from sealift.attest.evidence import Challenge
-from sealift.crypto import kem
+from sealift.crypto import hpke as kem
 from sealift.crypto.aead import Suite
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.errors import AuthenticationError, PolicyError, UsageError

@@ -35,7 +35,7 @@ from sealift.channel.record.trailer import FINAL_BIT, PREFIX
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import Suite
 from sealift.crypto.hash import labelled
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, PeerError, SealiftError, UsageError
 from sealift.ids import Buffer
 from sealift.session.lifetime import Ends, Lifetime

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sealift.attest.evidence import Attester, ContinuingAttester, Evidence
 from sealift.attest.policy import AttestationResult
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, PolicyError
 from sealift.ids import Digest

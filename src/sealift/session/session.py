@@ -21,8 +21,7 @@ from typing import Final, TypeVar
 
 from sealift import codec
 from sealift.channel.transport.transport import Deadline, Transport
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import (
     MalformedError,
     PeerError,

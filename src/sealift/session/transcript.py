@@ -15,8 +15,7 @@ from sealift import codec
 from sealift.attest.evidence import CHALLENGE_BYTES, Evidence
 from sealift.crypto.hash import keyed_hash, labelled, verify_equal
 from sealift.crypto.hpke import HpkePublicKey
-from sealift.crypto.kdf import Label, derive
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey, derive
 from sealift.crypto.sign import SIGNATURE_BYTES, PublicKey
 from sealift.errors import MalformedError
 from sealift.ids import Digest, Role, check_name

@@ -25,8 +25,7 @@ from sealift.crypto.identity import (
     restore_identity,
     save_identity,
 )
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.errors import (
     MalformedError,
     RefusedError,

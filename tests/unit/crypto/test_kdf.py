@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.crypto.kdf import Label, derive, derive_bytes
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey, derive, derive_bytes
 from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError
 

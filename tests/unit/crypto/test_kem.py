@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sealift.crypto.kem import ANSWER_BYTES, OFFER_BYTES, X25519_BYTES, Offer, respond
+from sealift.crypto.hpke import ANSWER_BYTES, OFFER_BYTES, X25519_BYTES, Offer, respond
 from sealift.crypto.keys import TOKEN
 from sealift.errors import AuthenticationError, MalformedError
 

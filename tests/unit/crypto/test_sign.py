@@ -6,8 +6,7 @@ import pytest
 
 from sealift.codec import decode, encode
 from sealift.crypto import sign
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import AuthenticationError, MalformedError
 

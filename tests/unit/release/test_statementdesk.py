@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from sealift.codec import encode
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, SealiftError, UnavailableError
 from sealift.ids import Digest, Role
 from sealift.lab.worlds.consortium import Consortium, make_consortium

@@ -7,9 +7,8 @@ import pytest
 from sealift import codec
 from sealift.attest import Appraiser, Level
 from sealift.crypto.aead import Suite
-from sealift.crypto.kdf import Label
-from sealift.crypto.kem import X25519_BYTES
-from sealift.crypto.keys import TOKEN
+from sealift.crypto.hpke import X25519_BYTES
+from sealift.crypto.keys import TOKEN, Label
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     AuthenticationError,

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN
+from sealift.crypto.keys import TOKEN, Label
 from sealift.crypto.sign import SigningKey
 from sealift.errors import (
     MalformedError,

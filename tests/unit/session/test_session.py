@@ -9,7 +9,7 @@ import pytest
 
 from sealift.attest import Level
 from sealift.crypto.aead import Suite
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import (
     AuthenticationError,
     MalformedError,

@@ -35,8 +35,7 @@ from sealift.attest.tpm.structures import (
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
 from sealift.crypto.hash import verify_equal
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.crypto.revocation import Revocations
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.crypto.tpmcredential import Credential, make_credential

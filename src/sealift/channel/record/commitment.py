@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from sealift.channel.record.header import count_records
 from sealift.crypto.hash import keyed_hash, labelled, sha256, verify_equal
-from sealift.crypto.kdf import Label, derive, derive_bytes
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey, derive, derive_bytes
 from sealift.crypto.merkle import leaf_hash, root
 from sealift.errors import AuthenticationError, IntegrityError, UsageError
 from sealift.ids import Buffer, Digest

@@ -33,8 +33,7 @@ from sealift.channel.record.header import (
 )
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import sha256, verify_equal
-from sealift.crypto.kdf import Label, derive, derive_bytes
-from sealift.crypto.keys import KEY_BYTES, SecretKey
+from sealift.crypto.keys import KEY_BYTES, Label, SecretKey, derive, derive_bytes
 from sealift.errors import UsageError
 
 SEGMENT_BYTES: Final = 64 << 30  # plaintext under one AEAD key (rule C8)

@@ -15,7 +15,7 @@ from sealift.attest.policy import Appraiser
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.references import TpmReferences
 from sealift.crypto.hash import labelled
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import SealiftError
 from sealift.ids import Digest, Role

@@ -17,8 +17,7 @@ from typing import Any, Final
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.identity import create_identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest, Role
 from sealift.lab.attacks.stage import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sealift.crypto.certificate import read_certificate
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer, SigningKey
 from sealift.ids import Buffer, Role
 from sealift.lab.attacks.stage import ADA, Stage, refusal

@@ -21,8 +21,7 @@ from sealift.channel.transport.memfd import MemfdTransport
 from sealift.channel.transport.tcp import TcpTransport
 from sealift.channel.transport.transport import SlotTransport
 from sealift.crypto.aead import Suite
-from sealift.crypto.kdf import derive
-from sealift.crypto.keys import KEY_BYTES, SecretKey
+from sealift.crypto.keys import KEY_BYTES, SecretKey, derive
 from sealift.lab.bench.harness import Answer, End, Peer, pack, unpack
 from sealift.lab.bench.report import BenchReport, interleaved
 from sealift.session.pipe import RECORD_BYTES, Pipe

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.events import emit
 from sealift.ids import Buffer
 from sealift.release.receipt import SignedReceipt

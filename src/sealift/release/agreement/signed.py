@@ -19,7 +19,7 @@ from sealift.attest.policy import Appraiser, no_time
 from sealift.attest.reference import ReferenceValues
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import MalformedError, PolicyError, UsageError
 from sealift.ids import Digest
 from sealift.release.agreement import VERSION, Agreement, Party, Resource

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from sealift.codec import MAX_INTEGER, decode, encode
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import (
     AuthenticationError,
     IntegrityError,

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import MalformedError, PolicyError, SealiftError, StaleError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement

@@ -14,7 +14,7 @@ from typing import Final
 
 from sealift.attest.policy import AttestationResult
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.errors import IntegrityError, PolicyError, SealiftError
 from sealift.events import Sink, emit
 from sealift.release.agreement import Resource

@@ -14,7 +14,7 @@ from typing import Literal
 
 from sealift.codec import encode, from_plain, parse
 from sealift.crypto import merkle
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import (
     AuthenticationError,

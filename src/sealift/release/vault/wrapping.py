@@ -13,8 +13,7 @@ from typing import Final
 from sealift.codec import encode
 from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN, SecretKey
+from sealift.crypto.keys import TOKEN, Label, SecretKey
 from sealift.crypto.sign import PublicKey
 from sealift.errors import AuthenticationError, IntegrityError, RefusedError
 from sealift.release.database import DatabaseFile

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, MalformedError, PeerError
 from sealift.ids import Buffer, Digest, check_name

@@ -16,8 +16,7 @@ from typing import Final, Literal
 from sealift.codec import encode
 from sealift.crypto.hpke import HpkePrivateKey
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label, derive_bytes
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey, derive_bytes
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import AuthenticationError, PolicyError
 from sealift.ids import Digest

@@ -16,8 +16,7 @@ from typing import Final, Literal
 from sealift.attest.evidence import Evidence
 from sealift.codec import decode, encode
 from sealift.crypto.identity import Identity
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import TOKEN
+from sealift.crypto.keys import TOKEN, Label
 from sealift.crypto.sign import PublicKey, SigningKey
 from sealift.errors import JobError, PolicyError, SealiftError
 from sealift.ids import Digest

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeGuard
 
 from sealift.attest.evidence import Evidence
 from sealift.codec import decode, encode
-from sealift.crypto.kdf import Label
+from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import IntegrityError, PolicyError
 from sealift.ids import Digest

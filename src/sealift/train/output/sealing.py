@@ -19,8 +19,7 @@ from sealift.channel.record.sealer import StreamSealer
 from sealift.channel.record.trailer import TRAILER_BYTES
 from sealift.codec import decode, encode
 from sealift.crypto.hpke import HpkePrivateKey, HpkePublicKey, seal_key
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest

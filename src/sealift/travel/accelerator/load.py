@@ -31,8 +31,7 @@ from sealift.channel.record.header import StreamHeader, count_records
 from sealift.channel.record.opener import Place, RecordOpener
 from sealift.channel.record.quarantine import Slot
 from sealift.channel.record.record import verify_description
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import AuthenticationError, IntegrityError, MalformedError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource

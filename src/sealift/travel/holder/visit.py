@@ -17,8 +17,7 @@ from typing import Final
 
 from sealift.channel.record.rawfile import RawSealedFile
 from sealift.crypto.aead import TAG_BYTES
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.errors import PolicyError, SealiftError, StaleError, UsageError
 from sealift.events import Sink, discard, emit
 from sealift.release.agreement import Resource, part_for

@@ -20,8 +20,7 @@ from typing import Final, Literal, Protocol
 from sealift.codec import encode
 from sealift.crypto.aead import TAG_BYTES
 from sealift.crypto.hash import keyed_hash, verify_equal
-from sealift.crypto.kdf import Label
-from sealift.crypto.keys import SecretKey
+from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Buffer, Digest, Handle, VisitId
