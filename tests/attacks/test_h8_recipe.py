@@ -30,7 +30,7 @@ from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import SealiftError, UnavailableError
 from sealift.release.agreement import Part, Resource
 from sealift.train.loop.faults import Fault
-from sealift.train.loop.measured import Measured, let_out
+from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.trainer import JointTraining
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.worker.executor import BEST, WITHOUT_NAMESPACES, Workshop

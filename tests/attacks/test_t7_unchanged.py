@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from sealift.errors import JobError
-from sealift.train.loop.states import Settled, TrainingState
+from sealift.train.loop.states import Settled, TrainingState, parse_tensors
 from sealift.train.loop.tasks import SliceTask
-from sealift.train.loop.tensors import parse_tensors
 from sealift.train.loop.trainer import JOINT, JointTraining
 from sealift.train.worker.executor import Workshop
 from tests.unit.train.joints import cargo, joint

@@ -15,8 +15,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.ids import Role
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
 from sealift.session.endpoint import Endpoint
-from sealift.train.loop.states import state_digest
-from sealift.train.loop.tensors import TensorBytes
+from sealift.train.loop.states import TensorBytes, state_digest
 from sealift.train.output.approval import Approval, ApprovedShare, approval_name
 from sealift.train.output.approving import ApprovalRequest, approve, read_request
 from sealift.train.output.handout import Handout, prove_instance

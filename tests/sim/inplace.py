@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sealift.train.loop.containment import Containment
+from sealift.train.loop.faults import Containment
 from sealift.train.loop.imports import Guard
 from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
-from sealift.train.loop.taskwork import carry_out
+from sealift.train.loop.training import carry_out
 
 
 class InPlace:

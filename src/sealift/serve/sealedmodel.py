@@ -39,7 +39,7 @@ from sealift.errors import (
 )
 from sealift.ids import check_name
 from sealift.release.agreement import Resource
-from sealift.train.loop.tensors import parse_tensors
+from sealift.train.loop.states import parse_tensors
 from sealift.train.output.modelform import ModelForm
 
 RECORD_BYTES: Final = 1 << 20

@@ -25,7 +25,7 @@ from sealift.lab.worlds.consortium import Consortium, make_consortium
 from sealift.release.agreement.explain import explain
 from sealift.release.agreement.holes import find_holes
 from sealift.release.agreement.signed import save_signed
-from sealift.train.loop.tensors import parse_tensors
+from sealift.train.loop.states import parse_tensors
 from sealift.train.output.approval import ApproverShare, share_name
 from sealift.train.output.approving import read_request
 from sealift.train.output.handover import read_model_manifest

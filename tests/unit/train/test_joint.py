@@ -9,9 +9,8 @@ import torch
 
 from sealift.data.loader.rowtensors import batch_order
 from sealift.errors import JobError, UsageError
-from sealift.train.loop.measured import let_out
 from sealift.train.loop.states import JointState, TrainingState, state_digest
-from sealift.train.loop.statistics import check_sums, sum_numbers
+from sealift.train.loop.statistics import check_sums, let_out, sum_numbers
 from sealift.train.loop.tasks import plan_windows, window_rows
 from sealift.train.loop.trainer import JOINT, BetweenSteps, JointTraining
 from sealift.travel.settings import TrainingSettings

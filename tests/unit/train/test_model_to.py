@@ -13,7 +13,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, UnavailableError
 from sealift.ids import Digest
 from sealift.lab.worlds.consortium import OUTPUT, Consortium, make_consortium
-from sealift.train.loop.tensors import TensorBytes
+from sealift.train.loop.states import TensorBytes
 from sealift.train.output.handout import Handout
 from sealift.train.output.sealing import key_name, open_model
 

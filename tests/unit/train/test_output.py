@@ -18,7 +18,7 @@ from sealift.crypto.sign import SigningKey
 from sealift.errors import AuthenticationError, PolicyError
 from sealift.ids import Digest
 from sealift.release.agreement import OutputRule
-from sealift.train.loop.measured import Measured, let_out
+from sealift.train.loop.statistics import Measured, let_out
 from sealift.train.loop.torchstate import tensor_bytes
 from sealift.train.output.sealing import (
     KEY_NAME,

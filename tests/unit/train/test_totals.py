@@ -11,6 +11,7 @@ import pytest
 from sealift.errors import JobError, MalformedError
 from sealift.lab.worlds.consortium import OUTPUT
 from sealift.release.agreement import OutputRule, Resource
+from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.statistics import (
     MAX_TOLD,
     Statistic,
@@ -20,7 +21,6 @@ from sealift.train.loop.statistics import (
     let_out_totals,
     sum_numbers,
 )
-from sealift.train.loop.tensors import TensorBytes, pack_tensors
 from tests.unit.train.joints import resource
 
 RULE = replace(

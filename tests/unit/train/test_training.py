@@ -10,9 +10,8 @@ import torch
 from sealift.data.schema.rows import demand_rows
 from sealift.errors import JobError, MalformedError
 from sealift.ids import Digest
-from sealift.train.loop.states import state_digest
+from sealift.train.loop.states import TensorBytes, state_digest
 from sealift.train.loop.tasks import SliceId
-from sealift.train.loop.tensors import TensorBytes
 from sealift.train.loop.torchstate import tensor_bytes
 from sealift.train.loop.training import Training
 from sealift.travel.settings import TrainingSettings

@@ -28,8 +28,8 @@ from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
 from sealift.train.checkpoint.checkpoints import JobCheckpoints, JobProgress
 from sealift.train.job.keyring import Keyring
-from sealift.train.loop.measured import let_out
 from sealift.train.loop.states import JointState
+from sealift.train.loop.statistics import let_out
 from sealift.train.loop.tasks import Workplace
 from sealift.train.loop.trainer import JointTraining, SliceRows, joint_training
 from sealift.train.output.handout import Handout

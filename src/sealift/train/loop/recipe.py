@@ -21,8 +21,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from sealift.train.loop.containment import Containment
-from sealift.train.loop.faults import unfit
+from sealift.train.loop.faults import Containment, unfit
 from sealift.train.loop.imports import Guard, Notice, import_entry, unnoticed
 
 Batch = dict[str, Tensor]

@@ -16,8 +16,7 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.tasks import SliceId
-from sealift.train.loop.taskwork import sum_table
-from sealift.train.loop.torchstate import as_tensors
+from sealift.train.loop.torchstate import as_tensors, sum_table
 from sealift.train.loop.training import Rows, Training, stream_seed
 from sealift.travel.settings import TrainingSettings
 

@@ -1,8 +1,10 @@
-"""Model and optimizer to a training state and back: what crosses between two slices.
+"""What torch holds, to bytes and back: a training state, and the sums of ``prepare``.
 
 Tensors go into one blob; the optimizer's other values keep their types in JSON: floats
 exactly, tuples as tuples, keys that are no text. Loading is strict, and an optimizer
-that does not take its own state back as it gave it is refused.
+that does not take its own state back as it gave it is refused. Of ``prepare`` come sums,
+which ``build`` may know before training: whole numbers add up as ``int64``, all others as
+``float64``. Names and shapes are those of the first batch.
 """
 
 from __future__ import annotations
@@ -14,17 +16,25 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from sealift.codec import MAX_INTEGER
+from sealift.data.loader.rowtensors import batch_from_rows
+from sealift.data.schema.schema import Schema
 from sealift.train.loop.faults import unfit
 from sealift.train.loop.imports import Guard
-from sealift.train.loop.states import MODEL, OPTIMIZER, TrainingState
-from sealift.train.loop.tensors import (
+from sealift.train.loop.recipe import Recipe
+from sealift.train.loop.states import (
     ELEMENTS,
+    MODEL,
+    OPTIMIZER,
     TensorBytes,
+    TrainingState,
     pack_tensors,
     parse_tensors,
 )
+from sealift.train.loop.statistics import MAX_SUMS
 
 MAX_DEPTH: Final = 16
+MAX_NAME: Final = 64
 _DTYPE_FOR: Final = {
     getattr(torch, name): dtype
     for dtype, (_size, name) in ELEMENTS.items()
@@ -171,3 +181,50 @@ def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
 
 def _form(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape)
+
+
+def sum_table(recipe: Recipe, table: Tensor, schema: Schema, batch_rows: int) -> bytes:
+    """What ``prepare`` sums over a table, batch by batch in order, as a blob.
+
+    Args:
+        recipe: Has ``prepare``.
+        table: ``uint8`` (rows, row_bytes).
+        schema: Of the table.
+        batch_rows: Rows of one call.
+
+    Raises:
+        JobError: if the recipe fails; ``bad-recipe``, if it returns no sums, or one that
+            is not finite or out of its range.
+    """
+    sums: dict[str, Tensor] = {}
+    for part in table.split(batch_rows):
+        # A copy: a recipe must not write into the visit's rows.
+        found = recipe.prepare(batch_from_rows(part.clone(), schema))
+        new = {name: _exact(name, value) for name, value in found.items()}
+        if sum(each.numel() for each in new.values()) > MAX_SUMS:
+            raise unfit("many-sums")
+        sums = sums or {name: torch.zeros_like(each) for name, each in new.items()}
+        if {n: e.shape for n, e in new.items()} != {
+            n: e.shape for n, e in sums.items()
+        }:
+            raise unfit("sums")
+        sums = {name: sums[name] + each for name, each in new.items()}
+    for total in sums.values():
+        exact = total.is_floating_point() or bool((total.abs() <= MAX_INTEGER).all())
+        if not exact or not bool(torch.isfinite(total).all()):
+            raise unfit("other-sums")
+    return pack_tensors({name: tensor_bytes(total) for name, total in sums.items()})
+
+
+def _exact(name: Any, value: Any) -> Tensor:
+    if type(name) is not str or not name.isidentifier() or len(name) > MAX_NAME:
+        raise unfit("sums")
+    if type(value) is Tensor and not value.is_complex() and value.numel():
+        whole = not value.is_floating_point()
+        return value.detach().cpu().to(torch.int64 if whole else torch.float64)
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise unfit("other-sums")
+    if isinstance(value, int | float):
+        whole = not isinstance(value, float)
+        return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
+    raise unfit("sums")

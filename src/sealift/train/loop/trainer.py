@@ -17,9 +17,14 @@ from sealift.errors import MalformedError
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Purpose, Resource
 from sealift.train.loop.faults import unfit
-from sealift.train.loop.measured import ALONE, Measured
-from sealift.train.loop.states import JointState, Settled, TrainingState, state_digest
-from sealift.train.loop.statistics import add_sums
+from sealift.train.loop.states import (
+    JointState,
+    Settled,
+    TensorBytes,
+    TrainingState,
+    state_digest,
+)
+from sealift.train.loop.statistics import ALONE, Measured, add_sums
 from sealift.train.loop.tasks import (
     Given,
     ModelDone,
@@ -34,7 +39,6 @@ from sealift.train.loop.tasks import (
     plan_windows,
     window_rows,
 )
-from sealift.train.loop.tensors import TensorBytes
 from sealift.travel.settings import TrainingSettings
 
 JOINT = ""

@@ -1,5 +1,8 @@
 """The one loop: rows of one slice in, weights changed, sums out. Every plan uses it.
 
+``carry_out`` does one task with it: the same function in the sandboxed process and in
+tests.
+
 Bit-identical in the sense of DESIGN 5.8: order and random streams depend on (seed,
 epoch, resources, first rows, step) alone, and slices come in the schedule's order. So a
 run does not depend on how many numbers another slice or another model drew before it.
@@ -12,19 +15,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from sealift.crypto.hash import labelled
 from sealift.data.loader.rowtensors import batch_from_rows, batch_order, split_order
+from sealift.data.schema.document import schema_from_plain
+from sealift.data.schema.rows import demand_rows
 from sealift.data.schema.schema import Schema
+from sealift.errors import MalformedError
 from sealift.train.loop.faults import not_finite
+from sealift.train.loop.imports import Guard, Notice, unnoticed
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.states import TrainingState
-from sealift.train.loop.tasks import SliceId
-from sealift.train.loop.torchstate import give_state, take_state
+from sealift.train.loop.tasks import (
+    Given,
+    HandOver,
+    ModelDone,
+    SliceId,
+    SliceTask,
+    TaskDone,
+    TaskModel,
+)
+from sealift.train.loop.torchstate import as_tensors, give_state, sum_table, take_state
 from sealift.travel.settings import TrainingSettings
 
 
@@ -43,9 +59,6 @@ def enter_stream(seed: int, purpose: str, *parts: int | str) -> None:
         torch.cuda.manual_seed_all(chosen)
 
 
-AfterStep = Callable[["Training"], None]
-
-
 class Rows:
     """The rows of a group's slices, taken as one table.
 
@@ -57,10 +70,7 @@ class Rows:
     def __init__(self, parts: Sequence[Tensor], schema: Schema) -> None:
         self.schema = schema
         self._parts = parts
-        starts = [0]
-        for part in parts:
-            starts.append(starts[-1] + len(part))
-        self._starts = starts
+        self._starts = list(accumulate(map(len, parts), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -95,6 +105,7 @@ class Training:
         statistics: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._recipe = recipe
+        self._guard = recipe.guard
         self._settings = settings
         enter_stream(settings.seed, "build")
         self.model: nn.Module = recipe.build(statistics)
@@ -110,7 +121,7 @@ class Training:
         slices: Sequence[SliceId],
         *,
         windows: Sequence[int] | None = None,
-        after_step: AfterStep | None = None,
+        after_step: Callable[[], None] | None = None,
     ) -> tuple[float, ...]:
         """Train once over the rows of one group.
 
@@ -128,7 +139,9 @@ class Training:
         """
         self._guard(self.model.train)
         batches = list(self._batches(len(rows), slices))
-        ends = _ends(windows or [len(batches)])
+        ends = set(
+            accumulate(windows or [len(batches)])
+        )  # of windows, by their last step
         scope = "+".join(each.resource for each in slices)
         sums = [0.0]
         for number, batch_rows in enumerate(batches, 1):
@@ -139,7 +152,7 @@ class Training:
                 if number in ends:
                     sums.append(0.0)
                 if after_step is not None:
-                    after_step(self)
+                    after_step()
         return tuple(sums)
 
     def evaluate(self, rows: Tensor, schema: Schema) -> dict[str, float]:
@@ -186,18 +199,93 @@ class Training:
         self._guard(self._descend, loss)
         return value
 
-    def _guard(self, *call: Any) -> Any:
-        return self._recipe.guard(*call)
-
     def _descend(self, loss: Tensor) -> None:
         loss.backward()
         self.optimizer.step()
 
 
-def _ends(windows: Sequence[int]) -> frozenset[int]:
-    """Numbers of the steps that end a window."""
-    ends, at = [], 0
-    for steps in windows:
-        at += steps
-        ends.append(at)
-    return frozenset(ends)
+def carry_out(
+    task: SliceTask,
+    given: Given,
+    files: Mapping[str, bytes],
+    entry: str,
+    *,
+    guard: Guard,
+    hand_over: HandOver,
+    notice: Notice = unnoticed,
+) -> TaskDone:
+    """Load the recipe from the bundle's bytes and work on the rows.
+
+    Args:
+        task: What to do.
+        given: Rows and states.
+        files: The bundle, measured.
+        entry: Path of the recipe inside it.
+        guard: Runs the recipe's code.
+        hand_over: See ``Workplace.do``.
+        notice: Told of each of the bundle's modules before it runs.
+
+    Raises:
+        MalformedError: if a party's rows do not fit their schema; no recipe ran.
+        JobError: if the recipe fails.
+    """
+    settings = task.settings
+    torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    tables = [_table(task, given, place) for place in range(len(task.parts))]
+    schemas = [schema_from_plain(part.schema) for part in task.parts]
+    for table, schema in zip(tables, schemas, strict=True):
+        if table.shape[1] != schema.row_bytes:
+            raise MalformedError(
+                "rows are not as long as their schema", code="bad-rows"
+            )
+        demand_rows(table.numpy(), schema)
+    recipe = Recipe(files, entry, guard=guard, notice=notice)
+    if task.work == "prepare":
+        pairs = zip(tables, schemas, strict=True)
+        rows = settings.batch_rows
+        return TaskDone(statistics=tuple(sum_table(recipe, *p, rows) for p in pairs))
+    models = []
+    for place, model in enumerate(task.models):
+        state = given.states[place] if model.begun else None
+        sums = as_tensors(given.statistics) if given.statistics else {}
+        training = Training(recipe, settings, state, statistics=sums)
+        keep = partial(hand_over, place)
+        models.append(_work_on(training, task, model, tables, schemas, hand_over=keep))
+    return TaskDone(models=tuple(models))
+
+
+def _work_on(
+    training: Training,
+    task: SliceTask,
+    model: TaskModel,
+    tables: Sequence[Tensor],
+    schemas: Sequence[Schema],
+    *,
+    hand_over: Callable[[TrainingState], None],
+) -> ModelDone:
+    if task.work == "heldout":
+        found = (training.evaluate(tables[p], schemas[p]) for p in model.parts)
+        return ModelDone(metrics=tuple(found))
+
+    def after_step() -> None:
+        every = task.settings.digest_every
+        if every and training.step % every == 0:
+            for _ in range(2):
+                hand_over(training.state())
+
+    sums: tuple[float, ...] = ()
+    if task.work == "train":
+        sums = training.train_slice(
+            Rows([tables[part] for part in model.parts], schemas[0]),
+            [task.parts[part].slice for part in model.parts],
+            windows=model.windows,
+            after_step=after_step,
+        )
+    return ModelDone(state=training.state(), sums=sums)
+
+
+def _table(task: SliceTask, given: Given, place: int) -> Tensor:
+    part = task.parts[place]
+    flat = torch.frombuffer(given.rows[place].view, dtype=torch.uint8)
+    return flat[: part.rows * part.row_bytes].reshape(part.rows, part.row_bytes)

@@ -16,8 +16,7 @@ from sealift.errors import IntegrityError, PolicyError, UnavailableError
 from sealift.ids import Digest
 from sealift.release.agreement.signed import VerifiedAgreement
 from sealift.release.files import read_whole
-from sealift.train.loop.states import state_digest
-from sealift.train.loop.tensors import parse_tensors
+from sealift.train.loop.states import parse_tensors, state_digest
 from sealift.train.output.approving import open_approved
 from sealift.train.output.manifest import (
     MANIFEST_NAME,

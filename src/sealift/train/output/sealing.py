@@ -23,7 +23,7 @@ from sealift.crypto.keys import Label, SecretKey
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.errors import PolicyError, UnavailableError
 from sealift.ids import Digest
-from sealift.train.loop.tensors import TensorBytes, pack_tensors
+from sealift.train.loop.states import TensorBytes, pack_tensors
 
 PART_BYTES: Final = 512 << 10
 RECORD_BYTES: Final = 256 << 10

@@ -29,10 +29,15 @@ from sealift.errors import IntegrityError, PolicyError
 from sealift.events import Sink, discard, emit
 from sealift.ids import Digest
 from sealift.release.agreement import Agreement, Resource
-from sealift.train.loop.measured import Measured, let_out
-from sealift.train.loop.statistics import Statistic, check_totals, let_out_totals
+from sealift.train.loop.states import pack_tensors
+from sealift.train.loop.statistics import (
+    Measured,
+    Statistic,
+    check_totals,
+    let_out,
+    let_out_totals,
+)
 from sealift.train.loop.tasks import Workplace
-from sealift.train.loop.tensors import pack_tensors
 from sealift.train.loop.trainer import (
     JointTraining,
     SliceRows,

@@ -21,8 +21,8 @@ from sealift.attest.evidence import Measure, unmeasured
 from sealift.data.schedule.memory import SharedBuffer
 from sealift.errors import JobError, UnavailableError
 from sealift.ids import Digest
+from sealift.train.loop.states import TensorBytes, pack_tensors
 from sealift.train.loop.tasks import Given, HandOver, SliceTask, TaskDone
-from sealift.train.loop.tensors import TensorBytes, pack_tensors
 from sealift.train.sandbox.confine import Confinement
 from sealift.train.sandbox.inventory import SCRATCH
 from sealift.train.worker.messages import NO_NAMESPACES, Waiting, from_bytes

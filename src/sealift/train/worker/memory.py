@@ -24,7 +24,7 @@ from typing import Final
 
 from sealift.channel.record.quarantine import scrub
 from sealift.errors import MalformedError, no_room
-from sealift.train.loop.tensors import parse_tensors
+from sealift.train.loop.states import parse_tensors
 from sealift.train.sandbox.kernel import call
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from sealift.data.loader.rowtensors import batch_from_rows
 from sealift.data.schema.schema import Field, Schema
 from sealift.errors import PeerError, SealiftError
-from sealift.train.loop.containment import Containment
-from sealift.train.loop.faults import Fault, describe, unfit
+from sealift.train.loop.faults import Containment, Fault, describe, unfit
 from sealift.train.loop.recipe import Recipe
 from sealift.train.loop.torchstate import as_tensors
 from sealift.train.output.modelform import Fields, form_from_plain

@@ -24,12 +24,11 @@ import torch
 from torch import nn
 
 from sealift.errors import MalformedError, SealiftError, catalogue
-from sealift.train.loop.containment import Containment
-from sealift.train.loop.faults import Fault, describe, unfit
+from sealift.train.loop.faults import Containment, Fault, describe, unfit
 from sealift.train.loop.imports import close_gate, installed_places
 from sealift.train.loop.states import TrainingState
 from sealift.train.loop.tasks import Given, TaskDone
-from sealift.train.loop.taskwork import carry_out
+from sealift.train.loop.training import carry_out
 from sealift.train.sandbox import kernel as limits
 from sealift.train.sandbox import landlock
 from sealift.train.sandbox.confine import Confinement, confine_worker, keep_descriptors
