@@ -17,7 +17,6 @@ import sealift
 from sealift.lab.worlds.folder import World
 from sealift.release.agreement.signed import SignedAgreement, load_signed, save_signed
 from sealift.train.sandbox.kernel import call, mount
-from tests.sim.jobrun import cargo_words, key_words
 from tests.sim.jobworld import Wishes, fresh_world, write_job
 
 SOURCE = str(Path(sealift.__file__).parent.parent)
@@ -68,16 +67,16 @@ def world(tmp_path: Path) -> World:
 def join_words(world: World, owner: str = "north", key_of: str = "") -> Words:
     home = world.home(owner)
     stores = ("--vault", home.vault, "--log", home.log)
-    keys = key_words(world.home(key_of or owner))
-    return ("join", world.job, *keys, *stores, *cargo_words(home))
+    keys = world.home(key_of or owner).unlocking
+    return ("join", world.job, *keys, *stores, *home.cargo)
 
 
 def accelerator_words(world: World) -> Words:
-    return ("accelerator", world.job, *key_words(world.home("gpu-host")))
+    return ("accelerator", world.job, *world.home("gpu-host").unlocking)
 
 
 def orchestrator_words(world: World) -> Words:
-    return ("orchestrator", world.job, *key_words(world.home("cloud")))
+    return ("orchestrator", world.job, *world.home("cloud").unlocking)
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -202,14 +201,14 @@ def test_join_with_somebody_elses_vault(world: World) -> None:
 
 
 def test_the_orchestrator_needs_the_operators_key(world: World) -> None:
-    words = ("orchestrator", world.job, *key_words(world.home("lab")))
+    words = ("orchestrator", world.job, *world.home("lab").unlocking)
     said = sealift_says(world.path, *words)
     assert (said.code, said.line.endswith("[other-key]")) == (REFUSED, True)
     assert not world.run.exists()
 
 
 def test_the_accelerator_needs_an_accepted_attester(world: World) -> None:
-    words = ("accelerator", world.job, *key_words(world.home("lab")))
+    words = ("accelerator", world.job, *world.home("lab").unlocking)
     said = sealift_says(world.path, *words)
     assert (said.code, said.line.endswith("[attester-unknown]")) == (REFUSED, True)
 
@@ -236,7 +235,7 @@ def test_train_names_what_is_missing(world: World) -> None:
     plan_locally(world)
     said = sealift_says(world.path, "train", world.job)
     assert (said.code, said.line.endswith("[keys-missing]")) == (USAGE, True)
-    words = [*key_words(world.home("north")), "--vault", world.home("north").vault]
+    words = [*world.home("north").unlocking, "--vault", world.home("north").vault]
     words += ["--sealed", world.home("north").sealed]
     said = sealift_says(world.path, "train", world.job, *words)
     assert (said.code, said.line.endswith("[missing-resource]")) == (REFUSED, True)
@@ -248,7 +247,7 @@ def local_words(world: World) -> Words:
     words: list[str | Path] = ["train", world.job]
     for owner in ("north", "east"):
         home = world.home(owner)
-        words += [*key_words(home), "--vault", home.vault, "--sealed", home.sealed]
+        words += [*home.unlocking, "--vault", home.vault, "--sealed", home.sealed]
     return tuple(words)
 
 

@@ -26,13 +26,14 @@ from sealift.attest.tpm.references import TpmReferences
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.lab.demo.rehearsal import run_second_act
-from sealift.lab.demo.world import make_world, second_act
+from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.guest.agentport import AgentPort
 from sealift.lab.guest.image import build_image
 from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.lab.worlds.consortium import Consortium, make_consortium
+from sealift.lab.worlds.job import make_world, second_act
 from sealift.release.agreement import ReleaseRule
 from sealift.release.agreement.code import measure_bundle
 from sealift.release.agreement.signed import Equipment, VerifiedAgreement
@@ -219,7 +220,9 @@ def test_a_reset_ends_the_lease_and_a_fresh_instance_may_go_on(
 @pytest.mark.soak
 def test_rows_stop_in_the_midst_of_a_cargo(guest: Guest, tmp_path: Path) -> None:
     """All roles as processes; until the bad act, which is the control, rows flow."""
-    world = second_act(make_world(tmp_path / "world", host=lambda: as_it_is(guest)))
+    world = second_act(
+        make_world(tmp_path / "world", DIGITS, host=lambda: as_it_is(guest))
+    )
     with AgentPort(guest) as port:
         found = run_second_act(world, port.place, guest.misbehave, clock=time.monotonic)
     assert "ima-entry-unlisted" in found.rules.values()

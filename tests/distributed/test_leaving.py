@@ -10,7 +10,7 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.lab.worlds.folder import World
-from tests.sim.jobrun import JobRun, Running, _stores, cargo_words, job_run, key_words
+from tests.sim.jobrun import JobRun, Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world
 
 pytestmark = pytest.mark.distributed
@@ -38,15 +38,15 @@ class Side:
             "north",
             "join",
             self.job,
-            *key_words(self.home),
+            *self.home.unlocking,
             *("--events", "-"),
-            *_stores(self.home),
-            *cargo_words(self.home),
+            *self.home.stores,
+            *self.home.cargo,
             *("--orchestrator", run.address),
         )
 
     def leave(self) -> None:
-        words = ["agreement", "leave", self.agreement, *key_words(self.home), "--yes"]
+        words = ["agreement", "leave", self.agreement, *self.home.unlocking, "--yes"]
         assert main([*map(str, words)]) == 0
 
 
@@ -137,7 +137,7 @@ def test_nobody_leaves_by_anothers_word(world: World, run: JobRun) -> None:
     side = begin(world, run)
     orchestrator = run["orchestrator"]
     home = world.home("east")
-    words = ["agreement", "leave", side.agreement, *key_words(home), "--yes"]
+    words = ["agreement", "leave", side.agreement, *home.unlocking, "--yes"]
     assert main([*map(str, words)]) == 0
     orchestrator.wait_event(
         "visit.ended",

@@ -18,7 +18,7 @@ from sealift.data.schema.card import read_card
 from sealift.lab.worlds.folder import World
 from sealift.release.vault.vault import Vault
 from sealift.train.loop.training import enter_stream
-from tests.sim.jobrun import JobRun, Running, cargo_words, job_run, key_words
+from tests.sim.jobrun import JobRun, Running, job_run
 from tests.sim.jobworld import (
     RECIPE,
     Wishes,
@@ -78,7 +78,7 @@ def orchestrate(run: JobRun, *module: str) -> Running:
     if "orchestrator" in run.roles:
         run["orchestrator"].signal(signal.SIGKILL)
         run["orchestrator"].end()
-    words = (*key_words(run.world.home("cloud")), "--events", "-")
+    words = (*run.world.home("cloud").unlocking, "--events", "-")
     role = run.start(
         "orchestrator", "orchestrator", run.world.job, *words, module=module
     )
@@ -144,7 +144,7 @@ def test_without_these_rules_a_row_comes_out(run: JobRun) -> None:
             dial = ("--events", "-", "--orchestrator", run.address)
             mutant = {"module": (CUTTING, "0")}
             run.start(
-                "accelerator", "accelerator", run.world.job, *key_words(host), *dial,
+                "accelerator", "accelerator", run.world.job, *host.unlocking, *dial,
                 "--keep-freed-memory", **mutant,
             )  # fmt: skip
             for owner in ("north", "east"):
@@ -152,8 +152,8 @@ def test_without_these_rules_a_row_comes_out(run: JobRun) -> None:
                 home = run.world.home(owner)
                 stores = ("--vault", home.vault, "--log", home.log)
                 run.start(
-                    f"holder-{owner}", "join", run.world.job, *key_words(home), *dial,
-                    *stores, *cargo_words(home), "--holder-only", **mutant,
+                    f"holder-{owner}", "join", run.world.job, *home.unlocking, *dial,
+                    *stores, *home.cargo, "--holder-only", **mutant,
                 )  # fmt: skip
         loss[cut] = first_loss(role, cut)
     told = (CELL + 1) * loss[CELL + 1] - CELL * loss[CELL]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sealift.lab.demo.world import World
+from sealift.lab.worlds.job import World
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.output.handover import open_output
 from sealift.train.plans.local import LocalRun
-from tests.sim.jobrun import Running, job_run, key_words
+from tests.sim.jobrun import Running, job_run
 from tests.sim.jobworld import Wishes, fresh_world, identities, plain_world, train_here
 from tests.sim.sealedrun import Sealing
 
@@ -63,7 +63,7 @@ def summary(role: Running) -> dict[str, Any]:
 
 
 def output(world: World, verb: str, party: str, *more: str | Path) -> Running:
-    words = ("output", verb, world.run, *key_words(world.home(party)))
+    words = ("output", verb, world.run, *world.home(party).unlocking)
     role = Running(
         verb, [*words, "--agreement", world.agreement, *more], cwd=world.path
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import sealift
-from sealift.lab.worlds.folder import Home, World
+from sealift.lab.worlds.folder import World
 from sealift.train.job.roleprocesses import RoleEvent, RoleResult, parse_line
 
 WAIT_S = 300.0
@@ -146,12 +146,12 @@ class JobRun:
     def accelerator_of(self, *module: str) -> Running:
         """One that has a fault, from another module, which takes words of its own."""
         home = self.world.home("gpu-host")
-        words = (*key_words(home), "--events", "-", *self._dial())
+        words = (*home.unlocking, "--events", "-", *self._dial())
         name, more = "accelerator", "--keep-freed-memory"  # else it starts itself again
         return self.start(name, name, self.world.job, *words, more, module=module)
 
     def broker(self, owner: str, *more: str) -> Running:
-        stores = _stores(self.world.home(owner))
+        stores = self.world.home(owner).stores
         words = (*stores, *self._dial(), *more)
         return self._start_role("broker", owner, *words, name=f"broker-{owner}")
 
@@ -159,7 +159,7 @@ class JobRun:
         self, owner: str, *, name: str = "", with_broker: bool = True
     ) -> Running:
         home = self.world.home(owner)
-        words: list[str | Path] = [*_stores(home), *cargo_words(home), *self._dial()]
+        words: list[str | Path] = [*home.stores, *home.cargo, *self._dial()]
         if not with_broker:
             words.append("--holder-only")
         return self._start_role("join", owner, *words, name=name or f"holder-{owner}")
@@ -169,7 +169,7 @@ class JobRun:
         host = self.world.home("gpu-host")
         attester = ("--attester-key", host.key)
         attester += ("--attester-passphrase-file", host.passphrase)
-        words = (*key_words(self.world.home("cloud")), *attester, *more)
+        words = (*self.world.home("cloud").unlocking, *attester, *more)
         role = self.start(noun, noun, self.world.job, "--json", *words)
         line = role.wait_line("waiting at ")
         self.address = line.split("waiting at ")[1].split()[0]
@@ -202,7 +202,7 @@ class JobRun:
             name or noun,
             noun,
             self.world.job,
-            *key_words(home),
+            *home.unlocking,
             "--events",
             "-",
             *words,
@@ -217,19 +217,6 @@ def job_run(world: World) -> Iterator[JobRun]:
         yield run
     finally:
         run.stop()
-
-
-def key_words(home: Home) -> tuple[str | Path, ...]:
-    return ("--key", home.key, "--passphrase-file", home.passphrase)
-
-
-def cargo_words(home: Home) -> tuple[str | Path, ...]:
-    receipts, heads = home.receipts, home.heads
-    return ("--sealed", home.sealed, "--receipts", receipts, "--heads", heads)
-
-
-def _stores(home: Home) -> tuple[str | Path, ...]:
-    return ("--vault", home.vault, "--log", home.log)
 
 
 def _read(stream: IO[str], take: Callable[[str], None]) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from sealift.channel.record.sealedfile import SealedFileReader
 from sealift.crypto.identity import Identity, load_identity
 from sealift.data.schema.card import read_card
-from sealift.lab.demo.world import make_world
+from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.worlds.folder import OWNERS, World
+from sealift.lab.worlds.job import make_world
 from sealift.release.agreement.code import load_bundle
 from sealift.release.agreement.document import compile_document
 from sealift.release.agreement.signed import (
@@ -119,7 +120,7 @@ class Wishes:
 
 def plain_world() -> World:
     """The demo's world, made once per run of tests."""
-    return World(made_once("world", make_world))
+    return World(made_once("world", lambda path: make_world(path, DIGITS)))
 
 
 @functools.cache

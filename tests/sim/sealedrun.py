@@ -10,10 +10,9 @@ import pytest
 
 from sealift.cli.main import main
 from sealift.data.schema.card import read_card
-from sealift.lab.demo.world import World
+from sealift.lab.worlds.job import World
 from sealift.release.vault.vault import Vault
 from sealift.serve.sealedmodel import ModelSource
-from tests.sim.jobrun import key_words
 from tests.sim.jobworld import identities
 
 FORM: Final = """
@@ -50,7 +49,7 @@ class Sealing:
             **other,
         }
         words = ["model", "seal", str(run), "--name", NAME]
-        words += map(str, key_words(self.world.home(party)))
+        words += map(str, self.world.home(party).unlocking)
         for name, path in files.items():
             words += [f"--{name}", str(path)]
         self._capsys.readouterr()

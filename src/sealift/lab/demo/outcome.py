@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealift.crypto.identity import load_identity
 from sealift.errors import IntegrityError, SealiftError
-from sealift.lab.demo.progress import AttackSeen, Progress
 from sealift.lab.demo.rehearsal import Revocation
-from sealift.lab.demo.roles import Run
 from sealift.lab.demo.tasks.task import ACCURACY, Sample, Task
-from sealift.lab.demo.world import Plan, Travel
 from sealift.lab.worlds.folder import MODEL_OWNER, OWNERS, World
 from sealift.lab.worlds.holders import BEYOND_LEASE, PREVIOUS_KEY, REPLAY
+from sealift.lab.worlds.job import Plan, Travel
+from sealift.lab.worlds.progress import AttackSeen, Progress
+from sealift.lab.worlds.roles import Run
 from sealift.release.agreement import Agreement
 from sealift.release.agreement.signed import VerifiedAgreement, load_verified
 from sealift.release.equip import equip

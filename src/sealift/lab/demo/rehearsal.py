@@ -8,34 +8,29 @@ is told of it comes from the holders' own frames and the brokers' own logs.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from sealift.attest.evidence import BOUND_BYTES
 from sealift.attest.tpm.references import TpmReferences
-from sealift.codec import to_plain
-from sealift.crypto.sign import PublicKey
 from sealift.errors import JobError, PeerError, SealiftError
-from sealift.lab.demo.roles import SLOW, started
 from sealift.lab.guest.agentport import AgentPort
 from sealift.lab.guest.image import build_image, find_image, guest_folder
 from sealift.lab.guest.machine import Guest
 from sealift.lab.guest.protocol import Act
 from sealift.lab.guest.references import guest_references
 from sealift.lab.worlds.folder import OWNERS, World
+from sealift.lab.worlds.job import HEARTBEAT_S
+from sealift.lab.worlds.roles import SLOW, started
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.release.log.entries import Entry
 from sealift.release.log.verify import read_entries
 from sealift.train.job.roleprocesses import Ended, RoleEvent, RoleProcesses
 from sealift.travel.visit.state import Clock
 
-HEARTBEAT_S: Final = 5.0  # the guest is emulated: a quote takes it 0.1 s and more
-LEASE_S: Final = 60.0
 BOUND_S: Final = HEARTBEAT_S + 1.0
 ACT: Final[Act] = "exec"
 ENDING: Final = ("accelerator", "orchestrator")
@@ -99,46 +94,6 @@ class RehearsedHost:
         self._say("booting the guest: measured boot, IMA, a software TPM")
         guest = Guest(image)
         return guest, AgentPort(guest)
-
-
-def add_host_terms(
-    document: str, references: TpmReferences, enrollers: tuple[PublicKey, ...]
-) -> str:
-    """A starter document that asks for the evidence of one host, and for leases.
-
-    Args:
-        document: TOML, as ``release.agreement.starter`` writes it.
-        references: Of the host.
-        enrollers: Whose word ties its attestation key to its TPM.
-    """
-    keys = json.dumps([key.to_text() for key in enrollers])
-    terms = {
-        r"^\[references\]$": "[references]\n"
-        f"enrollers = {keys}\ntpm = {_inline(to_plain(references))}",
-        r"^lease_s = [\d.]+(?=   )": f"lease_s = {LEASE_S}",
-        r"^heartbeat_s = [\d.]+(?=   )": f"heartbeat_s = {HEARTBEAT_S}",
-    }
-    for pattern, by in terms.items():
-        found = re.findall(pattern, document, flags=re.M)
-        assert found, f"the starter document has no {pattern}"
-        document = re.sub(pattern, by.replace("\\", r"\\"), document, flags=re.M)
-    return document
-
-
-def _inline(value: Any) -> str:
-    """A value as TOML has it on one line; what is absent has its default."""
-    match value:
-        case dict():
-            pairs = (
-                f"{json.dumps(name)} = {_inline(each)}"
-                for name, each in value.items()
-                if each is not None
-            )
-            return f"{{ {', '.join(pairs)} }}"
-        case list() | tuple():
-            return f"[{', '.join(map(_inline, value))}]"
-        case _:
-            return json.dumps(value)  # text, numbers and booleans are the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

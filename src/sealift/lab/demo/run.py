@@ -11,7 +11,6 @@ from pathlib import Path
 
 from sealift.cli.signals import on_second_signal
 from sealift.lab.demo.outcome import Outcome, Verdict, check_run
-from sealift.lab.demo.progress import Progress
 from sealift.lab.demo.rehearsal import (
     BOUND_S,
     RehearsedHost,
@@ -19,12 +18,13 @@ from sealift.lab.demo.rehearsal import (
     run_second_act,
 )
 from sealift.lab.demo.report.page import write_report
-from sealift.lab.demo.roles import Run, run_local, run_travel
 from sealift.lab.demo.tasks import TASKS
 from sealift.lab.demo.tasks.task import Sample, Task
 from sealift.lab.demo.views import View
-from sealift.lab.demo.world import Travel, make_world, second_act
 from sealift.lab.worlds.folder import OWNERS, World, claimed, remove_secrets
+from sealift.lab.worlds.job import Travel, make_world, second_act
+from sealift.lab.worlds.progress import Progress
+from sealift.lab.worlds.roles import Run, run_local, run_travel
 from sealift.train.job.roleprocesses import RoleEvent
 from sealift.travel.visit.state import Clock
 

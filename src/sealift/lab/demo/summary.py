@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.progress import VisitSeen, timed_phases
 from sealift.lab.demo.rehearsal import BOUND_S
 from sealift.lab.demo.texts import (
     ACT_IN_WORDS,
@@ -22,6 +21,7 @@ from sealift.lab.demo.texts import (
     say_sandbox,
 )
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.progress import VisitSeen, timed_phases
 
 BAR_WIDTH: Final = 40
 ROLES_BAR_S: Final = 8.0

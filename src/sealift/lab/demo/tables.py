@@ -7,7 +7,6 @@ Writes ``DIR/OWNER/train.npz``, ``heldout.npz`` and ``schema.toml`` for each own
 from __future__ import annotations
 
 import sys
-from importlib import resources
 from pathlib import Path
 
 from sealift.errors import SealiftError, UnavailableError
@@ -22,10 +21,9 @@ def _write_example(folder: Path) -> tuple[Path, ...]:
     """
     DIGITS.write_tables(folder)
     recipe = folder / "recipe" / "recipe.py"
-    source = resources.files("sealift.lab.demo") / DIGITS.bundle / "recipe.py"
     try:
         recipe.parent.mkdir(exist_ok=True)
-        recipe.write_bytes(source.read_bytes())
+        recipe.write_bytes(DIGITS.recipe)
     except OSError as error:
         raise UnavailableError(
             f"cannot write {recipe}", why=error, code="disk"

@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sealift.attest.level import Level, say_level
-from sealift.lab.demo.progress import Progress, VisitSeen
 from sealift.lab.demo.tasks.task import Metric, Task
 from sealift.lab.demo.texts import ATTACK_IN_WORDS, say_banner, say_bytes, say_loudly
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.progress import Progress, VisitSeen
 from sealift.train.job.roleprocesses import RoleEvent
 
 PHASES: Final = ("handshake", "load", "train", "scrub", "receipt")  # as dots

@@ -9,4 +9,7 @@ keys, sealed files, signatures, brokers, sessions.
 * ``visits``: sealed files, an accelerator and its visits, without a network.
 * ``softwarehost``, ``softwaretpm``: a host that attests, wherever swtpm is.
 * ``folder``: where the files of real processes lie, a folder for each party.
+* ``job``: everything that a job of real processes starts from, made there.
+* ``roles``, ``progress``: those processes, and what they told.
+* ``holders``: holders that attack, or are slow.
 """

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +21,8 @@ OWNERS: Final = ("north", "east", "south")  # bring data
 MODEL_OWNER: Final = "lab"  # brings the recipe, gets the model
 OPERATOR: Final = "cloud"  # runs the orchestrator
 HOST: Final = "gpu-host"  # runs the accelerator
-PARTIES: Final = (*OWNERS, MODEL_OWNER, OPERATOR, HOST)
 MARK: Final = ".sealift-demo"  # whoever finds it may replace the folder
+Words = list[str | Path]
 
 
 class Home:
@@ -44,6 +44,24 @@ class Home:
         self.sealed = path / "sealed"
         self.receipts = path / f"receipts{act}"
 
+    # What its party types, beside the command and the job.
+
+    @property
+    def unlocking(self) -> Words:
+        """How its key is opened."""
+        return ["--key", self.key, "--passphrase-file", self.passphrase]
+
+    @property
+    def stores(self) -> Words:
+        """Where an owner's broker keeps what it keeps."""
+        return ["--vault", self.vault, "--log", self.log]
+
+    @property
+    def cargo(self) -> Words:
+        """What an owner's holder brings, and where it keeps what it gets."""
+        kept: Words = ["--receipts", self.receipts, "--heads", self.heads]
+        return ["--sealed", self.sealed, *kept]
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -55,6 +73,16 @@ class World:
 
     path: Path
     act: str = ""
+    owners: tuple[str, ...] = OWNERS
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Whose folders there are."""
+        return (*self.owners, MODEL_OWNER, OPERATOR, HOST)
+
+    def again(self, act: str) -> World:
+        """The same parties, for another job."""
+        return replace(self, act=act)
 
     def home(self, party: str) -> Home:
         """A party's folder."""
@@ -127,7 +155,7 @@ def remove_secrets(path: Path) -> None:
         return  # no demo made anything here
     world = World(path)
     shutil.rmtree(world.tables, ignore_errors=True)
-    for home in map(world.home, PARTIES):
+    for home in map(world.home, world.parties):
         shutil.rmtree(home.sealed, ignore_errors=True)
         for secret in (home.key, home.passphrase, home.vault):
             secret.unlink(missing_ok=True)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from sealift.lab.bench.travel.overlap import read_overlap
+from sealift.lab.bench.travel.overlap import (
+    Stretch,
+    exposed_share,
+    idle_share,
+    read_overlap,
+    wide_work,
+)
 from sealift.lab.bench.travel.table import (
     CARGO_BYTES,
     PAPER_TRAIN_S,
     RECORDED,
-    Span,
     cap_name,
-    exposed_share,
     fit_line,
-    idle_share,
     share,
     whole_cargo,
 )
+from sealift.lab.worlds.job import Travel, make_world, write_job
+from sealift.lab.worlds.progress import Progress
+from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import RoleEvent
+from sealift.train.job.settings import read_job
 
 MIB = 1 << 20
 
@@ -54,41 +63,60 @@ def test_names_of_caps() -> None:
 
 
 def test_what_loading_holds_up() -> None:
-    hidden = (Span(0, 1, 11), Span(5, 12, 22), Span(16, 22, 32))
+    hidden = (Stretch(0, 1, 11), Stretch(5, 12, 22), Stretch(16, 22, 32))
     assert exposed_share(hidden) == 0
     assert idle_share(hidden) == pytest.approx(1 / 21)
-    late = (Span(0, 1, 11), Span(13, 14, 21))
+    late = (Stretch(0, 1, 11), Stretch(13, 14, 21))
     assert exposed_share(late) == pytest.approx(0.2)
     assert idle_share(late) == pytest.approx(0.3)
 
 
 def test_the_first_visit_does_not_count() -> None:
-    spans = (Span(100, 101, 111), Span(105, 112, 121))
+    spans = (Stretch(100, 101, 111), Stretch(105, 112, 121))
     assert exposed_share(spans) == 0
 
 
-def events() -> list[RoleEvent]:
-    def phase(visit: str, name: str, t_s: float, purpose: str = "train") -> RoleEvent:
-        fields = {"visit": visit, "phase": name, "purpose": purpose}
+def told() -> Progress:
+    def phase(visit: str, name: str, t_s: float) -> RoleEvent:
+        fields = {"visit": visit, "phase": name}
         return RoleEvent("orchestrator", t_s, "visit.phase", fields)
 
-    def ended(visit: str, t_s: float, load_s: float) -> RoleEvent:
-        fields = {"visit": visit, "purpose": "train", "handshake_s": 0.5}
-        return RoleEvent(
-            "orchestrator", t_s, "visit.ended", {**fields, "load_s": load_s}
-        )
+    def offered(visit: str, purpose: str = "train") -> RoleEvent:
+        fields = {"visit": visit, "purpose": purpose, "number": 1, "epoch": 0}
+        return RoleEvent("orchestrator", 0.0, "visit.offered", {**fields, "rows": 1})
 
-    return [
+    def ended(visit: str, t_s: float, load_s: float) -> RoleEvent:
+        fields = {"visit": visit, "outcome": "verified", "handshake_s": 0.5}
+        fields |= {"load_s": load_s, "sealed_bytes": 0, "scrubbed_bytes": 0}
+        return RoleEvent("orchestrator", t_s, "visit.ended", fields)
+
+    progress = Progress(4)
+    for event in (
+        offered("a"), offered("b"), offered("c"), offered("h", "heldout"),
         phase("a", "load", 0), phase("a", "wait", 1), phase("a", "train", 2),
         phase("b", "load", 2), phase("b", "wait", 3),
-        phase("h", "wait", 3, "heldout"), phase("h", "train", 3, "heldout"),
+        phase("h", "wait", 3), phase("h", "train", 3), ended("h", 4, 9.0),
         phase("a", "scrub", 10), ended("a", 11, 1.0),
         phase("b", "train", 12), phase("b", "scrub", 20), ended("b", 21, 2.0),
         phase("c", "load", 21), phase("c", "wait", 22),  # it never trained
-    ]  # fmt: skip
+    ):  # fmt: skip
+        progress.take(event)
+    return progress
 
 
 def test_spans_from_what_the_orchestrator_tells() -> None:
-    run = read_overlap(events())
-    assert run.spans == (Span(1, 2, 10), Span(3, 12, 20))
+    run = read_overlap(told())
+    assert run.stretches == (Stretch(1, 2, 10), Stretch(3, 12, 20))
     assert run.load_s == (1.5, 2.5)
+
+
+def test_everybody_signed_the_agreement_of_the_overlap_world(tmp_path: Path) -> None:
+    work = wide_work(rows=32, visits=2)
+    world = make_world(tmp_path / "world", work, Travel(buffers=2))
+
+    verified = load_verified(world.agreement)
+
+    assert verified.agreement.travel.buffers == 2
+    assert verified.agreement.data_owners == ("north", "east")
+    write_job(world.again("2-0"), work, Travel(buffers=2))
+    assert read_job(world.again("2-0").job).travel.buffers == 2

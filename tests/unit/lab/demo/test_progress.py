@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds.holders import REPLAY
+from sealift.lab.worlds.progress import Progress
 from sealift.train.job.roleprocesses import RoleEvent, RoleResult, parse_line
 
 

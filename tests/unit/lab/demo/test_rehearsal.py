@@ -12,9 +12,10 @@ from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.ids import Digest
 from sealift.lab.demo.rehearsal import BOUND_S, Revocation, Watched
 from sealift.lab.demo.report.page import render
+from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.texts import rehearses, say_banner, say_loudly
-from sealift.lab.demo.world import make_world, second_act
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.job import make_world, second_act
 from sealift.release.agreement.signed import load_verified
 from sealift.release.broker.messages import HEARTBEAT_MISSING
 from sealift.train.job.roleprocesses import RoleEvent
@@ -45,7 +46,7 @@ def test_the_document_holds_the_host_and_the_leases(tmp_path: Path) -> None:
         asked.append(tmp_path)
         return HOST
 
-    world = make_world(tmp_path / "world", host=host)
+    world = make_world(tmp_path / "world", DIGITS, host=host)
     agreement = load_verified(world.agreement).agreement
     assert asked == [tmp_path]
     assert agreement.rehearse is Level.ATTESTED_HOST

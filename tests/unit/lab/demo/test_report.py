@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from sealift.lab.demo.outcome import Outcome, Verdict
-from sealift.lab.demo.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.lab.demo.report.markup import Markup, element, join
 from sealift.lab.demo.report.page import render
 from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.demo.tasks.task import Sample
 from sealift.lab.demo.texts import level_words
-from sealift.lab.demo.world import ONE_BUFFER, Travel
 from sealift.lab.worlds.folder import OWNERS, World
 from sealift.lab.worlds.holders import REPLAY
+from sealift.lab.worlds.job import ONE_BUFFER, Travel
+from sealift.lab.worlds.progress import AttackSeen, CheckpointSeen, Progress, VisitSeen
 from sealift.train.loop.statistics import Statistic
 from tests.sim.browser import CHROMIUM
 

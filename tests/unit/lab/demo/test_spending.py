@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from sealift.lab.demo.progress import CheckpointSeen, Progress, VisitSeen
 from sealift.lab.demo.report.times import spend
+from sealift.lab.worlds.progress import CheckpointSeen, Progress, VisitSeen
 
 
 def visit(name: str, began_s: float, marks: str, ended_s: float) -> VisitSeen:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from sealift.data.schema.rows import demand_rows
 from sealift.data.sources.table import open_table
 from sealift.lab.demo.tasks import TASKS
 from sealift.lab.demo.tasks.task import ACCURACY, Metric, Task
-from sealift.lab.demo.world import Travel, make_world
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.job import Travel, make_world
 from sealift.release.agreement.signed import load_signed, verify
 from sealift.train.job.settings import read_job
 from sealift.train.loop.recipe import Recipe
@@ -25,10 +24,7 @@ EVERY_TASK = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 
 
 def recipe_of(task: Task) -> Recipe:
-    text = (
-        resources.files("sealift.lab.demo") / task.bundle / "recipe.py"
-    ).read_bytes()
-    return Recipe({"recipe.py": text}, "recipe.py")
+    return Recipe({"recipe.py": task.recipe}, "recipe.py")
 
 
 def rows_of(folder: Path) -> tuple[torch.Tensor, object]:

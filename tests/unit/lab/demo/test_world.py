@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sealift.errors import UnavailableError, UsageError
-from sealift.lab.demo.world import make_world
+from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.worlds.folder import MARK, claimed, remove_secrets
+from sealift.lab.worlds.job import make_world
 
 
 def test_one_demo_at_a_time(tmp_path: Path) -> None:
@@ -35,6 +36,6 @@ def test_what_the_disk_refuses_is_one_line(tmp_path: Path) -> None:
     (tmp_path / MARK).mkdir()  # a place where the mark cannot be made
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):
-        make_world(tmp_path)
+        make_world(tmp_path, DIGITS)
     with pytest.raises(UnavailableError), claimed(tmp_path / "file" / "world"):
         pass

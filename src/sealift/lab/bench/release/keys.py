@@ -35,10 +35,11 @@ from sealift.lab.bench.release.ends import (
     RelayEnd,
 )
 from sealift.lab.bench.report import BenchReport, Row, distribution, start_report
-from sealift.lab.demo import rehearsal
 from sealift.lab.demo.rehearsal import BOUND_S, RehearsedHost, run_second_act
-from sealift.lab.demo.world import make_world, second_act
+from sealift.lab.demo.tasks.digits import DIGITS
 from sealift.lab.worlds.holders import PACE_S
+from sealift.lab.worlds.job import HEARTBEAT_S as REHEARSED_HEARTBEAT_S
+from sealift.lab.worlds.job import make_world, second_act
 
 NEW_SESSION: Final = "development evidence, a new session each"
 STANDING: Final = "development evidence, sessions that stand"
@@ -331,7 +332,9 @@ def _measure_revocation() -> dict[str, float]:
     """
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, RehearsedHost(lambda _: None) as host:
-        world = second_act(make_world(Path(folder) / "world", host=host.references))
+        world = second_act(
+            make_world(Path(folder) / "world", DIGITS, host=host.references)
+        )
         ready_s = time.monotonic() - began_s
         found = run_second_act(world, host.place, host.misbehave, clock=time.monotonic)
     if "ima-entry-unlisted" not in found.rules.values():
@@ -345,7 +348,7 @@ def _measure_revocation() -> dict[str, float]:
         "ended_s": found.ended_s,
         "frames_after": float(found.frames_after),
         "pace_s": PACE_S,
-        "heartbeat_s": rehearsal.HEARTBEAT_S,
+        "heartbeat_s": REHEARSED_HEARTBEAT_S,
         "bar_s": BOUND_S,
         "ready_s": ready_s,
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 CARGO_BYTES: Final = 512 << 20
@@ -88,37 +87,6 @@ def whole_cargo(points: Mapping[int, Sequence[float]], cargo_bytes: int) -> Time
 def share(transfer_s: float, train_s: float) -> float:
     """The paper's column: transfer / (train + transfer), per cent."""
     return 100 * transfer_s / (train_s + transfer_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One visit beside the others, in seconds of one clock.
-
-    Attributes:
-        loaded: When its cargo was there, checked.
-        began: When its training began.
-        ended: When its training ended.
-    """
-
-    loaded: float
-    began: float
-    ended: float
-
-
-def exposed_share(spans: Sequence[Span]) -> float:
-    """Share of the time from the second visit on in which loading held training up.
-
-    Args:
-        spans: In the order of training.
-    """
-    waits = (max(0.0, b.loaded - a.ended) for a, b in pairwise(spans))
-    return sum(waits) / (spans[-1].ended - spans[0].ended)
-
-
-def idle_share(spans: Sequence[Span]) -> float:
-    """Share of the same time in which nothing trained, for whatever reason."""
-    waits = (b.began - a.ended for a, b in pairwise(spans))
-    return sum(waits) / (spans[-1].ended - spans[0].ended)
 
 
 def cap_name(cap: int) -> str:

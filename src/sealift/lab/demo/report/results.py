@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.progress import VisitSeen
 from sealift.lab.demo.report.charts import Bar, Curve, bars, plot
 from sealift.lab.demo.report.markup import Child, Markup, element, join, section, table
 from sealift.lab.demo.tasks.task import Metric
 from sealift.lab.demo.texts import say_s
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.progress import VisitSeen
 
 TOGETHER: Final = "together"
 MODELS: Final = (*OWNERS, TOGETHER)  # each owner's own model, and the joint one

@@ -15,14 +15,6 @@ from statistics import median
 from typing import Final
 
 from sealift.lab.demo.outcome import Outcome
-from sealift.lab.demo.progress import (
-    PHASES,
-    TRANSFER_PHASES,
-    Progress,
-    Span,
-    VisitSeen,
-    timed_phases,
-)
 from sealift.lab.demo.report.charts import Lane, Part, lanes, legend, stack
 from sealift.lab.demo.report.markup import (
     Markup,
@@ -33,8 +25,16 @@ from sealift.lab.demo.report.markup import (
     table,
 )
 from sealift.lab.demo.texts import say_bytes, say_s
-from sealift.lab.demo.world import ONE_BUFFER
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.job import ONE_BUFFER
+from sealift.lab.worlds.progress import (
+    PHASES,
+    TRANSFER_PHASES,
+    Progress,
+    Span,
+    VisitSeen,
+    timed_phases,
+)
 
 CHECKPOINT: Final = "checkpoint"
 IDLE: Final = "idle"

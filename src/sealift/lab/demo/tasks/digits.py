@@ -24,12 +24,12 @@ from sealift.errors import UnavailableError
 from sealift.lab.demo.tasks.task import (
     ACCURACY,
     Metric,
-    Schedule,
     Task,
     Words,
     write_parts,
 )
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.job import Schedule
 
 CLASSES_OF: Final[dict[str, tuple[int, ...]]] = {
     "north": (0, 1, 2, 3, 4, 5),
@@ -124,7 +124,7 @@ ROW_BYTES: Final = 264
 
 DIGITS: Final = Task(
     name="digits",
-    bundle="digits",
+    bundle="demo/digits",
     write_tables=write_digits,
     metrics=(Metric(ACCURACY, "digits read right"),),
     schedule=Schedule(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from sealift.errors import UnavailableError
+from sealift.lab.worlds.job import Work
 
 ACCURACY: Final = "accuracy"  # every task measures it
 
@@ -49,22 +50,6 @@ class Metric:
     def full_scale(self, values: Sequence[float]) -> float:
         """Where a bar is full: 100 % for shares, else the largest of the values."""
         return 1.0 if self.unit == "%" else max(values)
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The part of ``job.toml`` that suits a task.
-
-    Attributes:
-        rows_per_visit: As many rows as the buffer takes.
-        row_bytes: Of the task's schema.
-    """
-
-    epochs: int
-    batch_rows: int
-    evaluate_every: int
-    rows_per_visit: int
-    row_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +91,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One thing to learn together.
+class Task(Work):
+    """Work whose results people read.
 
     Attributes:
-        name: As on the command line.
-        bundle: Folder of ``sealift.lab.demo`` that holds ``recipe.py``.
-        write_tables: Writes OWNER/train.npz, heldout.npz and schema.toml into a folder.
+        name: As on the command line, too.
         metrics: What leaves, besides the loss; the first one is the headline.
-        schedule: Of the job.
         make_sample: From a bundle's folder and the opened model's file; None if the
             task has nothing to show.
         bar_s: What the whole demo should take at most on two cores.
     """
 
-    name: str
-    bundle: str
-    write_tables: Callable[[Path], object]
     metrics: tuple[Metric, ...]
-    schedule: Schedule
     words: Words
     bar_s: float
     make_sample: Callable[[Path, Path], Sample] | None = None

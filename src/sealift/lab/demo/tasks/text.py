@@ -30,12 +30,12 @@ from sealift.lab.demo.tasks.task import (
     ACCURACY,
     Metric,
     Sample,
-    Schedule,
     Task,
     Words,
     write_parts,
 )
 from sealift.lab.worlds.folder import OWNERS
+from sealift.lab.worlds.job import Schedule
 
 PACKAGES_OF: Final[dict[str, tuple[str, ...]]] = {
     "north": ("asyncio", "concurrent", "multiprocessing", "queue.py", "threading.py"),
@@ -185,7 +185,7 @@ def _write_on(bundle: Path, model_file: Path) -> Sample:
 
 TEXT: Final = Task(
     name="text",
-    bundle="text",
+    bundle="demo/text",
     write_tables=write_sources,
     metrics=(
         Metric("bits_per_byte", "bits per byte", "bits", lower_is_better=True),

@@ -1,4 +1,4 @@
-"""The demo's processes: what eight people would type, followed until the job has ended."""
+"""A job's processes: what everybody would type, followed until the job has ended."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from sealift.cli.signals import followed, on_second_signal, stop_postponed
 from sealift.data.schedule.visits import plan_here
 from sealift.errors import JobError
-from sealift.lab.demo.progress import Progress
 from sealift.lab.worlds import holders
-from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Home, World
+from sealift.lab.worlds.folder import HOST, OPERATOR, OWNERS, Words, World
+from sealift.lab.worlds.progress import Progress
 from sealift.release.agreement.signed import load_verified
 from sealift.train.job.roleprocesses import (
     Ended,
@@ -48,20 +47,27 @@ class Run:
     result: Mapping[str, Any]
 
 
-def run_travel(world: World, watch: Watch, *, agent: str = "") -> Run:
+def run_travel(
+    world: World,
+    watch: Watch,
+    *,
+    agent: str = "",
+    behaviour: Mapping[str, str] = HOSTILE,
+) -> Run:
     """Start every role, watch until the job has ended, end every role.
 
     Args:
         world: Made by ``make_world``.
         watch: Called in this thread with every event, after it was taken note of.
         agent: What attests for the accelerator's host; empty for a software key.
+        behaviour: What holders are up to (``worlds.holders``), by owner.
 
     Raises:
         SealiftError: if a process failed; its line and exit code.
     """
     progress = Progress(_count_visits(world))
     result: Mapping[str, Any] = {}
-    with started(world, HOSTILE, agent) as (house, told):
+    with started(world, behaviour, agent) as (house, told):
         for each in told:
             if isinstance(each, RoleEvent):
                 progress.take(each)
@@ -73,7 +79,7 @@ def run_travel(world: World, watch: Watch, *, agent: str = "") -> Run:
             elif not house.ends_within("orchestrator", GRACE_S):
                 house.require_success(each.process)
         # Accelerator and holders end by themselves once the job has; brokers serve on.
-        for name in ("orchestrator", "accelerator", *map(_holder, OWNERS)):
+        for name in ("orchestrator", "accelerator", *map(_holder, world.owners)):
             house.require_success(name)
     if not result:
         raise JobError("the orchestrator gave no result", code="role-ended")
@@ -86,9 +92,9 @@ def run_local(world: World) -> Run:
     Raises:
         SealiftError: what it said last, with its exit code.
     """
-    words: list[str | Path] = ["train", world.job, "--json"]
-    for home in map(world.home, OWNERS):
-        words += [*_key(home), "--vault", home.vault, "--sealed", home.sealed]
+    words: Words = ["train", world.job, "--json"]
+    for home in map(world.home, world.owners):
+        words += [*home.unlocking, "--vault", home.vault, "--sealed", home.sealed]
     result: Mapping[str, Any] = {}
     with _household(world) as house:
         with stop_postponed():
@@ -116,8 +122,8 @@ def started(
     """
     with _household(world) as house:
         with stop_postponed():
-            words = ["orchestrator", world.job, *_key(world.home(OPERATOR)), *_EVENTS]
-            house.start("orchestrator", "sealift", words)
+            words = ["orchestrator", world.job, *world.home(OPERATOR).unlocking]
+            house.start("orchestrator", "sealift", [*words, *_EVENTS])
         yield house, _told(house, world, behaviour, agent)
 
 
@@ -137,7 +143,7 @@ def _told(
             dial = ["--orchestrator", f"127.0.0.1:{each.fields['port']}", *_EVENTS]
             with stop_postponed():
                 _start_accelerator(house, world, dial, agent)
-                for owner in OWNERS:
+                for owner in world.owners:
                     _start_owner(house, world, owner, dial, behaviour.get(owner))
         yield each
 
@@ -146,7 +152,7 @@ def _start_accelerator(
     house: RoleProcesses, world: World, dial: list[str], agent: str
 ) -> None:
     """The first of those who dial, since torch takes its time."""
-    words = ["accelerator", world.job, *_key(world.home(HOST)), *dial]
+    words = ["accelerator", world.job, *world.home(HOST).unlocking, *dial]
     words += ["--agent", agent] if agent else []
     # It would restart itself with this environment; started with it, it need not.
     house.start("accelerator", "sealift", words, ALLOCATOR_ENVIRONMENT)
@@ -160,10 +166,9 @@ def _start_owner(
     behaviour: str | None,
 ) -> None:
     home = world.home(owner)
-    words = [world.job, *_key(home), "--vault", home.vault, "--log", home.log, *dial]
+    words = [world.job, *home.unlocking, *home.stores, *dial]
     house.start(f"broker-{owner}", "sealift", ["broker", *words])
-    words += ["--sealed", home.sealed, "--receipts", home.receipts]
-    words += ["--heads", home.heads]
+    words += home.cargo
     if behaviour is None:
         house.start(_holder(owner), "sealift", ["join", "--holder-only", *words])
     else:
@@ -172,10 +177,6 @@ def _start_owner(
 
 def _holder(owner: str) -> str:
     return f"holder-{owner}"
-
-
-def _key(home: Home) -> list[str | Path]:
-    return ["--key", home.key, "--passphrase-file", home.passphrase]
 
 
 def _count_visits(world: World) -> int:
