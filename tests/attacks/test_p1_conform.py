@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.policy import Appraiser
-from sealift.attest.tpm.references import ImaReferences, TpmReferences
+from sealift.attest.reference import ImaReferences, TpmReferences
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest
 from sealift.lab.attacks.stage import PROGRAMS, Change, Office

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.reference import ReferenceSet, ReferenceValues, SetName, sign_set
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.referenceset import (
+    ReferenceSet,
+    SetName,
+    sign_set,
+)
 from sealift.codec import encode
 from sealift.crypto.identity import (
     create_identity,

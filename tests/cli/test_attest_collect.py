@@ -18,7 +18,11 @@ from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.collateral import pack_bundle
 from sealift.attest.composite import CompositeBody
 from sealift.attest.configfs import TsmReader
-from sealift.attest.reference import SetName, parse_set, verify_set
+from sealift.attest.referenceset import (
+    SetName,
+    parse_set,
+    verify_set,
+)
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     GPU_BINDING,

@@ -19,10 +19,10 @@ import pytest
 
 from sealift.attest.agent import AgentAttester
 from sealift.attest.level import Level
+from sealift.attest.reference import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.evidence import TpmBody
 from sealift.attest.tpm.imalist import parse_list
-from sealift.attest.tpm.references import TpmReferences
 from sealift.errors import PolicyError, SealiftError
 from sealift.ids import Digest, Role
 from sealift.lab.demo.rehearsal import run_second_act

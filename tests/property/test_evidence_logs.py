@@ -8,11 +8,11 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm import eventlog as tcglog
 from sealift.attest.tpm import ima as imasig
 from sealift.attest.tpm import imalist as ima
 from sealift.attest.tpm.ima import ImaState, advance
-from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import AuthenticationError, MalformedError
 from tests.sim.examples import examples
 from tests.sim.imalist import Measured, ascii_list, binary, register

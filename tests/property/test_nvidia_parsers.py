@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import MEDIA_TYPE, NvidiaBody, parse_report
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.nvidia.verifier import NvidiaVerifier
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import Basis, NvidiaReferences, ReferenceValues
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 from tests.sim import nvidia_device as sim

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sealift import codec
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
 from sealift.attest.tpm import keys
 from sealift.attest.tpm.client import Command, TpmClient
 from sealift.attest.tpm.evidence import (
@@ -21,7 +21,6 @@ from sealift.attest.tpm.evidence import (
     parse_quote,
     parse_signature,
 )
-from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.registers import read_registers
 from sealift.attest.tpm.structures import parse_public, sized
 from sealift.attest.tpm.verifier import TpmVerifier

@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import RuntimeEvent, replay
-from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.verifier import Claims
 from sealift.crypto.hash import sha256
 from sealift.crypto.signatures import RsaKey

@@ -10,13 +10,16 @@ from typing import Any, Final
 from sealift.attest.azure.evidence import AzureBody, parse_hcl
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import (
+    Basis,
+    ReferenceValues,
+    SnpReferences,
+    TdxReferences,
+    TpmReferences,
+)
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import parse_report
-from sealift.attest.snp.references import SnpReferences
-from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tpm.evidence import parse_quote
-from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.verifier import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector

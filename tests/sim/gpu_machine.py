@@ -22,9 +22,8 @@ from sealift.attest.composite import (
     CompositeVerifier,
 )
 from sealift.attest.level import TrustVector
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import AttestationResult
-from sealift.attest.reference import Basis
+from sealift.attest.reference import Basis, NvidiaReferences
 from sealift.attest.runtimelog import (
     CODE_BUNDLE,
     MODULE,

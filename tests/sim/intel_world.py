@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
+from sealift.attest.reference import TdxReferences
 from sealift.attest.tdx.platform import EXTENSION
-from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.crypto.hash import digest, sha256
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, der, make, moment

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
-from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import NvidiaReferences, ReferenceValues
 from sealift.crypto.certificate import certificates_from_pem
 from tests.sim.vectors import vector
 

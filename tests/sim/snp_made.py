@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import ReferenceValues, SnpReferences
 from sealift.attest.snp.evidence import SIGNED_BYTES
-from sealift.attest.snp.references import SnpReferences
 from sealift.crypto.certificate import Certificate
 from sealift.ids import Digest
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues, SnpReferences
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import Report, SnpBody, parse_report
-from sealift.attest.snp.references import SnpReferences
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
 from tests.sim.vectors import vector

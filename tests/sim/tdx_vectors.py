@@ -7,10 +7,9 @@ from dataclasses import replace
 from sealift.attest import ReferenceValues
 from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import Basis
+from sealift.attest.reference import Basis, TdxReferences
 from sealift.attest.runtimelog import RuntimeEvent
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
-from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.attest.tools.collateralfiles import import_collateral
 from sealift.attest.verifier import Claims

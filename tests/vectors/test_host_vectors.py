@@ -12,11 +12,15 @@ import pytest
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import (
+    ImaReferences,
+    ReferenceValues,
+    TpmReferences,
+    TpmRoot,
+)
 from sealift.attest.tpm.eventlog import parse
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
 from sealift.attest.tpm.imalist import parse_list
-from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
 from sealift.attest.verifier import Claims
 from sealift.crypto.sign import PublicKey
 from sealift.errors import EvidenceError, MalformedError, SealiftError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import parse_list, replay
-from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from tests.sim.vectors import vector

@@ -8,7 +8,10 @@ import pytest
 
 from sealift import codec
 from sealift.attest.collateral import pack_bundle
-from sealift.attest.reference import ReferenceSet, sign_set
+from sealift.attest.referenceset import (
+    ReferenceSet,
+    sign_set,
+)
 from sealift.cli.main import main
 from sealift.crypto.sign import SigningKey
 from tests.sim.tdx_vectors import (

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.collateral import Collateral
+from sealift.attest.reference import TpmReferences, TpmRoot
 from sealift.attest.tpm.enrolment import make_challenge, verify_endorsement
 from sealift.attest.tpm.evidence import (
     Quote,
@@ -22,7 +23,6 @@ from sealift.attest.tpm.evidence import (
     verify_signature,
     verify_values,
 )
-from sealift.attest.tpm.references import TpmReferences, TpmRoot
 from sealift.attest.tpm.structures import (
     Public,
     parse_public,

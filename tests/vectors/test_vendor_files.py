@@ -10,7 +10,10 @@ import pytest
 from sealift import codec
 from sealift.attest import Evidence, ReferenceValues
 from sealift.attest.collateral import Collateral, pack_bundle
-from sealift.attest.reference import ReferenceSet, sign_set
+from sealift.attest.referenceset import (
+    ReferenceSet,
+    sign_set,
+)
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.attest.tools.collateralfiles import to_items

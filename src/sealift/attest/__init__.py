@@ -1,8 +1,7 @@
 """Attestation (RFC 9334): who is at the other end, and what proves it.
 
-One room per kind, with format, attester, verifier and reference values. Attesters are
-imported from there by whoever collects: they may open devices, and verifying must not
-load them.
+One room per kind, with format, attester and verifier. Attesters are imported from there
+by whoever collects: they may open devices, and verifying must not load them.
 """
 
 from sealift.attest.evidence import Attester, Challenge, Evidence

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sealift.attest.level import Level
-from sealift.attest.reference import MAX_SET_BYTES, SetName, parse_set, verify_set
+from sealift.attest.referenceset import (
+    MAX_SET_BYTES,
+    SetName,
+    parse_set,
+    verify_set,
+)
 from sealift.channel.record.outputfile import open_output
 from sealift.cli.terminal import ask_line, ask_words, has_terminal
 from sealift.crypto.identity import load_card

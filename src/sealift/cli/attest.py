@@ -14,7 +14,7 @@ from sealift.attest.check import UNBOUND, Check
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector, parse_accept
 from sealift.attest.policy import Appraiser
-from sealift.attest.reference import (
+from sealift.attest.referenceset import (
     MAX_SET_BYTES,
     SetName,
     SignedReferenceSet,

@@ -13,7 +13,10 @@ from typing import Final
 
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.evidence import MAX_BODY_BYTES, Evidence, require_bound
-from sealift.attest.reference import MAX_SET_BYTES, parse_set
+from sealift.attest.referenceset import (
+    MAX_SET_BYTES,
+    parse_set,
+)
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.vendorfiles import wrap
 from sealift.codec import decode

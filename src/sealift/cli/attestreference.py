@@ -11,7 +11,10 @@ from typing import Any
 
 from sealift import codec
 from sealift.attest.evidence import Evidence
-from sealift.attest.reference import ReferenceSet, sign_set
+from sealift.attest.referenceset import (
+    ReferenceSet,
+    sign_set,
+)
 from sealift.attest.tools.asreference import Trusted, to_references
 from sealift.cli.attestfiles import (
     add_collateral_argument,

@@ -18,7 +18,10 @@ from sealift.attest.collateral import MAX_BUNDLE_BYTES, parse_bundle
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester
 from sealift.attest.level import Level
-from sealift.attest.reference import MAX_SET_BYTES, parse_set
+from sealift.attest.referenceset import (
+    MAX_SET_BYTES,
+    parse_set,
+)
 from sealift.crypto.identity import Identity, load_identity
 from sealift.errors import PolicyError, UnavailableError, UsageError
 from sealift.ids import Role

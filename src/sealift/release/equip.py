@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import (
-    ReferenceValues,
+from sealift.attest.reference import ReferenceValues
+from sealift.attest.referenceset import (
     SetName,
     SignedReferenceSet,
     join,

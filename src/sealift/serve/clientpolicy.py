@@ -14,7 +14,10 @@ from pathlib import Path
 from sealift.attest.collateral import MAX_BUNDLE_BYTES, Collateral, parse_bundle
 from sealift.attest.level import Level
 from sealift.attest.policy import AttestationResult
-from sealift.attest.reference import MAX_SET_BYTES, parse_set
+from sealift.attest.referenceset import (
+    MAX_SET_BYTES,
+    parse_set,
+)
 from sealift.crypto.identity import Identity, load_card
 from sealift.crypto.sign import PublicKey
 from sealift.errors import PolicyError

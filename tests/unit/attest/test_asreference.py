@@ -15,7 +15,11 @@ from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
 from sealift.attest.nvidia.evidence import MEDIA_TYPE as NVIDIA
 from sealift.attest.policy import Appraiser
-from sealift.attest.reference import Basis, ReferenceSet, sign_set
+from sealift.attest.reference import Basis
+from sealift.attest.referenceset import (
+    ReferenceSet,
+    sign_set,
+)
 from sealift.attest.snp.evidence import MEDIA_TYPE as SNP
 from sealift.attest.snp.evidence import SnpBody
 from sealift.attest.snp.verifier import SnpVerifier

@@ -11,9 +11,8 @@ from sealift.attest.azure.evidence import MEDIA_TYPE, AzureBody, parse_claims, p
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
 from sealift.attest.level import Level
-from sealift.attest.reference import Basis
+from sealift.attest.reference import Basis, ImaReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
-from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import MalformedError, PolicyError, SealiftError
 from sealift.ids import Digest
 from tests.sim import azure_made as made

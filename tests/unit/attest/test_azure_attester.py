@@ -27,14 +27,13 @@ from sealift.attest.azure.attester import (
 from sealift.attest.azure.evidence import AzureBody
 from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.check import require_passed
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_quote
 from sealift.attest.tpm.keys import (
     remove_index,
     write_index,
 )
-from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.verifier import REQUIRED_PCRS
 from sealift.attest.verifier import Claims
 from sealift.errors import StaleError, UnavailableError, UsageError

@@ -18,8 +18,7 @@ from sealift.attest.composite import (
     worst,
 )
 from sealift.attest.level import TrustVector
-from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import Basis, NvidiaReferences, ReferenceValues
 from sealift.attest.runtimelog import GPU_BINDING, RuntimeEvent
 from sealift.errors import (
     EvidenceError,

@@ -15,9 +15,8 @@ from sealift.attest import Evidence, Level, Tier
 from sealift.attest.collateral import Collateral
 from sealift.attest.composite import CompositeAttester, CompositeBody
 from sealift.attest.nvidia.attester import bind_gpus, gpu_attesters
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import AttestationResult
-from sealift.attest.reference import ReferenceValues
+from sealift.attest.reference import NvidiaReferences, ReferenceValues
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.errors import PolicyError, RefusedError
 from sealift.ids import Digest

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealift.attest.check import Check
+from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm.ima import MAX_REPORTED, ImaState, advance
 from sealift.attest.tpm.imalist import parse_list
-from sealift.attest.tpm.references import ImaReferences
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 from tests.sim.imalist import (

@@ -18,13 +18,12 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as spdm
 from sealift.attest.nvidia.evidence import NvidiaBody, parse_report
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.verifier import (
     Device,
     _verify_signature,
     examine_device,
 )
-from sealift.attest.reference import Basis
+from sealift.attest.reference import Basis, NvidiaReferences
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
 from sealift.errors import EvidenceError, MalformedError, PolicyError

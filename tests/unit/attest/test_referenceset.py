@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sealift import codec
-from sealift.attest.reference import (
+from sealift.attest.reference import ReferenceValues, SnpReferences, TdxReferences
+from sealift.attest.referenceset import (
     ReferenceSet,
-    ReferenceValues,
     SetName,
     SignedReferenceSet,
     join,
@@ -17,8 +17,6 @@ from sealift.attest.reference import (
     sign_set,
     verify_set,
 )
-from sealift.attest.snp.references import SnpReferences
-from sealift.attest.tdx.references import TdxReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import EvidenceError, MalformedError, StaleError
 

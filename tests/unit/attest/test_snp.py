@@ -8,9 +8,8 @@ import pytest
 
 from sealift.attest import Level, ReferenceValues
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import Basis
+from sealift.attest.reference import Basis, SnpReferences
 from sealift.attest.snp.evidence import MEDIA_TYPE, SnpBody
-from sealift.attest.snp.references import SnpReferences
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.verifier import Claims
 from sealift.codec import encode

@@ -9,12 +9,12 @@ import pytest
 
 from sealift.attest import Evidence, Level, ReferenceValues, Tier
 from sealift.attest.collateral import Collateral
+from sealift.attest.reference import ImaReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, MODULE, RuntimeEvent
 from sealift.attest.tpm.evidence import (
     ClockInfo,
     TpmBody,
 )
-from sealift.attest.tpm.references import ImaReferences
 from sealift.attest.tpm.verifier import (
     LOADER_PCRS,
     REQUIRED_PCRS,

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from sealift.attest.collateral import Collateral
+from sealift.attest.reference import TpmReferences, TpmRoot
 from sealift.attest.tpm.enrolment import verify_endorsement
-from sealift.attest.tpm.references import TpmReferences, TpmRoot
 from sealift.crypto.certificate import Certificate
 from sealift.errors import PolicyError, RefusedError
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, MadeList, make, moment

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.level import Level
-from sealift.attest.reference import SetName
+from sealift.attest.referenceset import (
+    SetName,
+)
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, PolicyError
 from sealift.ids import Digest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sealift.attest.nvidia.references import NvidiaReferences
+from sealift.attest.reference import NvidiaReferences
 from sealift.codec import decode, encode
 from sealift.errors import MalformedError, SealiftError, StaleError, UnavailableError
 from sealift.ids import Digest

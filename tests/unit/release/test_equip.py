@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sealift.attest.collateral import Collateral
-from sealift.attest.reference import (
+from sealift.attest.reference import ReferenceValues, SnpReferences
+from sealift.attest.referenceset import (
     ReferenceSet,
-    ReferenceValues,
     SetName,
     SignedReferenceSet,
     sign_set,
 )
-from sealift.attest.snp.references import SnpReferences
 from sealift.crypto.sign import SigningKey
 from sealift.errors import SealiftError
 from sealift.lab.worlds.consortium import make_consortium

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from sealift.attest.level import Level
-from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.reference import SetName
-from sealift.attest.snp.references import SnpReferences
-from sealift.attest.tdx.references import TdxReferences
-from sealift.attest.tpm.references import (
+from sealift.attest.reference import (
     ImaReferences,
+    NvidiaReferences,
     Operator,
+    SnpReferences,
+    TdxReferences,
     TpmReferences,
     TpmRoot,
+)
+from sealift.attest.referenceset import (
+    SetName,
 )
 from sealift.crypto.sign import SigningKey
 from sealift.ids import Digest

@@ -29,7 +29,7 @@ from sealift.attest.check import (
 from sealift.attest.collateral import AMD_ARKS, INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, no_references
+from sealift.attest.reference import Basis, TpmReferences, require_references
 from sealift.attest.runtimelog import measured_bundle
 from sealift.attest.snp import verifier as snp
 from sealift.attest.snp.endorsement import verify_report
@@ -41,7 +41,6 @@ from sealift.attest.tpm.evidence import (
     parse_signature,
     verify_values,
 )
-from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.structures import Scheme
 from sealift.attest.tpm.verifier import (
     check_boot,
@@ -101,19 +100,18 @@ class AzureVerifier:
 
     def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        references = basis.references
-        if references.tpm is None:
-            raise no_references("the virtual TPM of Azure's guests")
+        kind = "the virtual TPM of Azure's guests"
+        tpm = require_references(basis.references.tpm, kind)
         body = AzureBody.parse(evidence.body)
         hcl = parse_hcl(body.hcl_report)
         look = self._examine_snp if hcl.kind == "snp" else self._examine_tdx
         hardware = look(body, hcl, basis)
-        guest = _verify_guest(body, parse_claims(hcl.claims), references.tpm)
+        guest = _verify_guest(body, parse_claims(hcl.claims), tpm)
         code_bundle = measured_bundle(body.events)
         checks = (
             *_check_guest(guest, basis.bound),
             *hardware.checks,
-            check_code_bundle(code_bundle, references.code_bundle),
+            check_code_bundle(code_bundle, basis.references.code_bundle),
         )
         # The hardware's, and affirming about the guest only if every check passed.
         passed = all_but_freshness(checks)
@@ -140,9 +138,7 @@ class AzureVerifier:
         )
 
     def _examine_snp(self, body: AzureBody, hcl: HclReport, basis: Basis) -> Hardware:
-        references = basis.references.snp
-        if references is None:
-            raise no_references("SEV-SNP")
+        references = require_references(basis.references.snp, "SEV-SNP")
         _require_no_other("td_quote", body.td_quote)
         verdict = verify_report(hcl.hardware, body.certificates, basis, self._amd_roots)
         report = verdict.report
@@ -166,9 +162,7 @@ class AzureVerifier:
         )
 
     def _examine_tdx(self, body: AzureBody, hcl: HclReport, basis: Basis) -> Hardware:
-        references = basis.references.tdx
-        if references is None:
-            raise no_references("TDX")
+        references = require_references(basis.references.tdx, "TDX")
         _require_no_other("certificates", body.certificates)
         report, verdict = tdx.verify_guest(body.td_quote, basis, self._intel_roots)
         _require_over(report.report_data, hcl.digest)

@@ -29,9 +29,8 @@ from sealift.attest.nvidia.evidence import (
     parse_report,
     read_device,
 )
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import Rim, read_rim
-from sealift.attest.reference import Basis, no_references
+from sealift.attest.reference import Basis, NvidiaReferences, require_references
 from sealift.attest.verifier import EAT, Claims
 from sealift.crypto.certificate import Certificate, read_certificate
 from sealift.crypto.chain import verify_chain
@@ -64,9 +63,7 @@ def examine_device(evidence: Evidence, basis: Basis) -> tuple[Device, Claims]:
         MalformedError: if it does not parse.
         PolicyError: ``references-missing``.
     """
-    references = basis.references.nvidia
-    if references is None:
-        raise no_references("NVIDIA devices")
+    references = require_references(basis.references.nvidia, "NVIDIA devices")
     body = NvidiaBody.parse(evidence.body)
     report = parse_report(body.report)
     known = read_revocations(basis.collateral, "nvidia")

@@ -20,7 +20,12 @@ from sealift.attest.check import (
 from sealift.attest.collateral import AMD_ARKS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, no_references
+from sealift.attest.reference import (
+    Basis,
+    PlatformFact,
+    SnpReferences,
+    require_references,
+)
 from sealift.attest.snp.endorsement import SnpVerdict, verify_report
 from sealift.attest.snp.evidence import (
     MEDIA_TYPE,
@@ -30,7 +35,6 @@ from sealift.attest.snp.evidence import (
     SnpBody,
     parse_tcb,
 )
-from sealift.attest.snp.references import PlatformFact, SnpReferences
 from sealift.attest.verifier import EAT, Claims
 from sealift.ids import Digest
 
@@ -54,9 +58,7 @@ class SnpVerifier:
 
     def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        references = basis.references.snp
-        if references is None:
-            raise no_references("SEV-SNP")
+        references = require_references(basis.references.snp, "SEV-SNP")
         body = SnpBody.parse(evidence.body)
         verdict = verify_report(body.report, body.certificates, basis, self._roots)
         report = verdict.report

@@ -20,7 +20,7 @@ from sealift.attest.check import (
 from sealift.attest.collateral import INTEL_SGX_ROOTS
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, no_references
+from sealift.attest.reference import Basis, TdxReferences, require_references
 from sealift.attest.runtimelog import measured_bundle, replay
 from sealift.attest.tdx.evidence import (
     MEDIA_TYPE,
@@ -31,7 +31,6 @@ from sealift.attest.tdx.evidence import (
     parse_quote,
 )
 from sealift.attest.tdx.platform import QuoteVerdict, verify_quote
-from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.tcb import UNKNOWN
 from sealift.attest.tpm.eventlog import parse, rtmrs
 from sealift.attest.verifier import EAT, Claims
@@ -67,9 +66,7 @@ class TdxVerifier:
 
     def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        references = basis.references.tdx
-        if references is None:
-            raise no_references("TDX")
+        references = require_references(basis.references.tdx, "TDX")
         body = TdxBody.parse(evidence.body)
         report, verdict = verify_guest(body.quote, basis, self._roots)
         code_bundle = measured_bundle(body.events)

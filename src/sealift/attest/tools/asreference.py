@@ -22,9 +22,21 @@ from sealift.attest.collateral import Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.kinds import VERIFIER_FOR_MEDIA_TYPE
 from sealift.attest.nvidia import evidence as nvidia
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.policy import find_verifier
-from sealift.attest.reference import Basis, ReferenceValues, join
+from sealift.attest.reference import (
+    Basis,
+    ImaReferences,
+    NvidiaReferences,
+    Operator,
+    ReferenceValues,
+    SnpReferences,
+    TdxReferences,
+    TpmReferences,
+    TpmRoot,
+)
+from sealift.attest.referenceset import (
+    join,
+)
 from sealift.attest.snp import evidence as snp
 from sealift.attest.snp.endorsement import (
     VCEK_NAME,
@@ -34,22 +46,14 @@ from sealift.attest.snp.endorsement import (
     parse_endorsement,
 )
 from sealift.attest.snp.evidence import TCB_FIELDS, Report, parse_report, parse_tcb
-from sealift.attest.snp.references import SnpReferences
 from sealift.attest.tdx import evidence as tdx
 from sealift.attest.tdx.evidence import TdReport, parse_quote
 from sealift.attest.tdx.platform import platform_facts
-from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import BOOT_REGISTERS, SEPT_VE_DISABLE
 from sealift.attest.tpm import evidence as tpm
 from sealift.attest.tpm.enrolment import Enrolment, sign_enrolment
 from sealift.attest.tpm.ima import ImaState
 from sealift.attest.tpm.imalist import parse_list, replay_until
-from sealift.attest.tpm.references import (
-    ImaReferences,
-    Operator,
-    TpmReferences,
-    TpmRoot,
-)
 from sealift.attest.tpm.structures import parse_public
 from sealift.attest.tpm.verifier import LOADER_PCRS, REQUIRED_PCRS
 from sealift.attest.verifier import Verifier

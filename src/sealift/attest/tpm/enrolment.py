@@ -21,8 +21,7 @@ from sealift import codec
 from sealift.attest.check import Check, check
 from sealift.attest.collateral import Collateral, read_revocations, require_recent
 from sealift.attest.level import Level
-from sealift.attest.reference import Basis
-from sealift.attest.tpm.references import TpmReferences, TpmRoot
+from sealift.attest.reference import Basis, TpmReferences, TpmRoot
 from sealift.attest.tpm.structures import (
     DECRYPT,
     FIXED_TPM,

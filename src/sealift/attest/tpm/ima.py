@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Final
 
 from sealift.attest.check import Check, check
+from sealift.attest.reference import ImaReferences
 from sealift.attest.tpm.imalist import (
     BOOT_AGGREGATE,
     Entry,
@@ -27,7 +28,6 @@ from sealift.attest.tpm.imalist import (
     replay_padded,
     replay_until,
 )
-from sealift.attest.tpm.references import ImaReferences
 from sealift.crypto.hash import HashName, digest, digest_bytes
 from sealift.crypto.signatures import EcdsaKey, RsaKey
 from sealift.errors import AuthenticationError, MalformedError

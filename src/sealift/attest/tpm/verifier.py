@@ -21,7 +21,7 @@ from sealift.attest.check import (
 )
 from sealift.attest.evidence import Evidence
 from sealift.attest.level import Level, TrustVector
-from sealift.attest.reference import Basis, no_references
+from sealift.attest.reference import Basis, TpmReferences, require_references
 from sealift.attest.runtimelog import RuntimeEvent, measured_bundle, replay
 from sealift.attest.tpm.enrolment import Owner, check_pinned, find_owner
 from sealift.attest.tpm.eventlog import parse
@@ -39,7 +39,6 @@ from sealift.attest.tpm.evidence import (
 )
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import REGISTER, parse_list
-from sealift.attest.tpm.references import TpmReferences
 from sealift.attest.tpm.structures import Public, parse_public, require_attestation_key
 from sealift.attest.verifier import EAT, Claims
 from sealift.crypto.hash import digest_bytes
@@ -81,7 +80,7 @@ class TpmVerifier:
 
     def examine(self, evidence: Evidence, basis: Basis) -> Claims:
         """See ``Verifier.examine``."""
-        tpm = _references(basis)
+        tpm = require_references(basis.references.tpm, "TPM evidence")
         genuine = _verify(evidence, basis, tpm)
         return _judge(genuine, basis, tpm, ImaState.at_boot(tpm.bank), ())
 
@@ -93,7 +92,10 @@ class TpmVerifier:
         Raises:
             EvidenceError: also ``tpm-other-attester``.
         """
-        tpm, state = _references(basis), earlier.progress
+        tpm, state = (
+            require_references(basis.references.tpm, "TPM evidence"),
+            earlier.progress,
+        )
         genuine = _verify(evidence, basis, tpm)
         if not isinstance(state, ImaState) or earlier.attester != genuine.attester:
             raise EvidenceError(
@@ -103,12 +105,6 @@ class TpmVerifier:
         clock = clock_measurements(genuine.quote.clock)
         same_boot = check_same_boot(earlier.measurements, clock)
         return _judge(genuine, basis, tpm, state, (same_boot,))
-
-
-def _references(basis: Basis) -> TpmReferences:
-    if basis.references.tpm is None:
-        raise no_references("TPM evidence")
-    return basis.references.tpm
 
 
 def _verify(evidence: Evidence, basis: Basis, tpm: TpmReferences) -> _Genuine:

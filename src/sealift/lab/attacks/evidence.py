@@ -12,8 +12,8 @@ from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.level import Level
 from sealift.attest.policy import Appraiser
+from sealift.attest.reference import TpmReferences
 from sealift.attest.tpm.evidence import MEDIA_TYPE, TpmBody
-from sealift.attest.tpm.references import TpmReferences
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import Label
 from sealift.crypto.sign import PublicKey, SigningKey

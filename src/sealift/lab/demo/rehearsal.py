@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sealift.attest.evidence import BOUND_BYTES
-from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.reference import TpmReferences
 from sealift.errors import JobError, PeerError, SealiftError
 from sealift.lab.guest.agentport import AgentPort
 from sealift.lab.guest.image import build_image, find_image, guest_folder

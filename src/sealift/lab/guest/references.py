@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from sealift.attest.evidence import Evidence
-from sealift.attest.tpm.evidence import TpmBody
-from sealift.attest.tpm.references import (
+from sealift.attest.reference import (
     ImaReferences,
     Operator,
     TpmReferences,
     TpmRoot,
 )
+from sealift.attest.tpm.evidence import TpmBody
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.hash import sha256
 from sealift.lab.guest.image import ImageManifest

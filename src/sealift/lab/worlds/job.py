@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sealift.attest.level import Level
-from sealift.attest.tpm.references import TpmReferences
+from sealift.attest.reference import TpmReferences
 from sealift.codec import encode, to_plain
 from sealift.crypto.identity import Identity, create_identity, save_identity
 from sealift.crypto.keys import SecretKey

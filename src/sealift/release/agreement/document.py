@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from sealift.attest.level import Level
-from sealift.attest.nvidia.references import NvidiaReferences
-from sealift.attest.snp.references import SnpReferences
-from sealift.attest.tdx.references import TdxReferences
-from sealift.attest.tpm.references import ImaReferences, TpmReferences
+from sealift.attest.reference import (
+    ImaReferences,
+    NvidiaReferences,
+    SnpReferences,
+    TdxReferences,
+    TpmReferences,
+)
 from sealift.codec import from_plain, parse_toml, to_plain
 from sealift.crypto.identity import load_card
 from sealift.errors import MalformedError

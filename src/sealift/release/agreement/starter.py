@@ -9,7 +9,9 @@ from typing import Final
 
 from sealift.attest.collateral import DAY_S
 from sealift.attest.level import Level
-from sealift.attest.reference import SetName
+from sealift.attest.referenceset import (
+    SetName,
+)
 from sealift.crypto.sign import PublicKey
 from sealift.release.agreement import ROWS_LEASE, About
 from sealift.release.agreement.explain import say_time

@@ -11,16 +11,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.reference import (
     COLLATERAL_MAX_AGE_S,
     LowestTier,
+    NvidiaReferences,
     ReferenceValues,
+    SnpReferences,
+    TdxReferences,
+    TpmReferences,
+)
+from sealift.attest.referenceset import (
     SetName,
 )
-from sealift.attest.snp.references import SnpReferences
-from sealift.attest.tdx.references import TdxReferences
-from sealift.attest.tpm.references import TpmReferences
 from sealift.codec import MAX_INTEGER, encode
 from sealift.crypto.hash import labelled
 from sealift.crypto.hpke import HpkePublicKey

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from sealift.attest.reference import no_references
+from sealift.attest.reference import require_references
 from sealift.attest.tpm.enrolment import (
     Enrolment,
     EnrolmentRequest,
@@ -72,9 +72,7 @@ class Enroller:
         """
         ek, ak = require_pair(request)
         appraiser = self._verified.appraiser()
-        tpm = appraiser.references.tpm
-        if tpm is None:
-            raise no_references("TPM evidence")
+        tpm = require_references(appraiser.references.tpm, "TPM evidence")
         if self._signer.public_key not in appraiser.references.enrollers:
             raise PolicyError(
                 "this owner enrols no hosts under the agreement", code="not-an-enroller"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealift.attest.level import Level
-from sealift.attest.tpm.references import ImaReferences, TpmReferences, TpmRoot
+from sealift.attest.reference import ImaReferences, TpmReferences, TpmRoot
 from sealift.ids import Digest
 from sealift.lab.demo.rehearsal import BOUND_S, Revocation, Watched
 from sealift.lab.demo.report.page import render

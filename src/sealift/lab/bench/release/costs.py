@@ -25,21 +25,25 @@ from sealift.attest.azure.verifier import AzureVerifier
 from sealift.attest.collateral import NVIDIA_RIM_ROOTS, Collateral
 from sealift.attest.evidence import Evidence
 from sealift.attest.nvidia.evidence import NvidiaBody
-from sealift.attest.nvidia.references import NvidiaReferences
 from sealift.attest.nvidia.rim import read_rim
 from sealift.attest.nvidia.verifier import NvidiaVerifier
-from sealift.attest.reference import Basis, ReferenceValues
+from sealift.attest.reference import (
+    Basis,
+    ImaReferences,
+    NvidiaReferences,
+    ReferenceValues,
+    SnpReferences,
+    TdxReferences,
+    TpmReferences,
+)
 from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.snp.evidence import SnpBody, parse_report
-from sealift.attest.snp.references import SnpReferences
 from sealift.attest.snp.verifier import SnpVerifier
 from sealift.attest.tdx.evidence import TdReport, TdxBody, parse_quote
-from sealift.attest.tdx.references import TdxReferences
 from sealift.attest.tdx.verifier import TdxVerifier
 from sealift.attest.tools.collateralfiles import import_collateral
 from sealift.attest.tpm.ima import ImaState, advance
 from sealift.attest.tpm.imalist import parse_list, replay
-from sealift.attest.tpm.references import ImaReferences, TpmReferences
 from sealift.attest.verifier import Verifier
 from sealift.codec import decode, encode
 from sealift.crypto.certificate import certificates_from_pem

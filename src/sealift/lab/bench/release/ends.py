@@ -19,8 +19,8 @@ from typing import Any, Final
 from sealift.attest.development import DevelopmentAttester
 from sealift.attest.evidence import Attester, Evidence
 from sealift.attest.level import Level
+from sealift.attest.reference import TpmReferences
 from sealift.attest.runtimelog import CODE_BUNDLE, RuntimeEvent
-from sealift.attest.tpm.references import TpmReferences
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.codec import decode, encode
 from sealift.crypto.sign import PublicKey, SigningKey
