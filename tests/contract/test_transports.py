@@ -9,11 +9,13 @@ import time
 
 import pytest
 
-from sealift.channel.record.opener import StreamOpener, StreamSealer
+from sealift.channel.record.header import sealed_bytes
+from sealift.channel.record.opener import StreamOpener
+from sealift.channel.record.sealer import StreamSealer, regroup
+from sealift.channel.record.trailer import PREFIX_BYTES
 from sealift.channel.transport.tcp import TcpListener, TcpTransport
 from sealift.crypto.keys import SecretKey
 from sealift.errors import MalformedError, PeerError, UsageError
-from sealift.lab.bench.pipeline import receive_stream, send_stream
 from sealift.lab.worlds.memorytransport import memory_pair
 from tests.sim.memfdpair import memfd_pair
 
@@ -157,10 +159,23 @@ def test_a_reservation_is_committed_before_the_next(ends):
 def test_a_sealed_stream_passes(ends):
     here, there = ends
     plaintext, got = os.urandom(300_000), bytearray()
-    sealer = StreamSealer(KEY, total_bytes=len(plaintext), record_bytes=32 << 10)
-    sender = threading.Thread(target=send_stream, args=(here, (plaintext,), sealer))
+
+    def send():
+        sealer = StreamSealer(KEY, total_bytes=len(plaintext), record_bytes=32 << 10)
+        here.send(sealer.header_bytes)
+        for record in regroup([plaintext], 32 << 10):
+            room = here.reserve(PREFIX_BYTES + sealed_bytes(len(record)))
+            sealer.seal_frame_into(record, room)
+            here.commit()
+        here.send(sealer.trailer())
+
+    sender = threading.Thread(target=send)
     sender.start()
-    receive_stream(there, KEY, got.extend, timeout_s=300)
+    opener = StreamOpener(KEY, there.receive(300))
+    while not opener.finished:
+        got += opener.open_frame(there.borrow(300))
+        there.give_back()
+    opener.finish(there.receive(300))
     sender.join()
     assert bytes(got) == plaintext
 

@@ -12,7 +12,7 @@ import pytest
 from sealift.cli.main import main
 from sealift.errors import JobError
 from sealift.lab.bench.harness import End, Peer
-from sealift.lab.bench.pipeline import make_certificate
+from sealift.lab.bench.shipping import make_certificate
 from sealift.lab.bench.travel import network, visits
 from sealift.lab.bench.travel.ends import RECORD_BYTES
 from sealift.lab.bench.travel.table import RECORDED

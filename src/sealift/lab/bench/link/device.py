@@ -25,6 +25,7 @@ from sealift.crypto.aead import NONCE_BYTES, Aead, Suite
 from sealift.crypto.hash import labelled
 from sealift.crypto.keys import SecretKey
 from sealift.errors import PeerError, SealiftError
+from sealift.lab.bench.channel import copy_frames
 from sealift.lab.bench.harness import Answer, End, Peer
 from sealift.lab.bench.link.shapes import receiver_of, sender_of
 
@@ -216,12 +217,7 @@ class NaiveReceiver:
     def receive(self, into: DeviceMemory) -> None:
         """Gather the frames, open them as one, answer."""
         sealed = bytearray(int.from_bytes(self._transport.receive(TIMEOUT_S), "big"))
-        filled = 0
-        while filled < len(sealed):
-            frame = self._transport.borrow(TIMEOUT_S)
-            sealed[filled : filled + len(frame)] = frame
-            filled += len(frame)
-            self._transport.give_back()
+        copy_frames(self._transport, sealed)
         opened = self._aead.open(NAIVE_NONCE, sealed, b"")
         if not isinstance(self._engine, HostDevice):  # there it is where it belongs
             self._engine.upload(opened, into).wait()

@@ -36,8 +36,8 @@ from sealift.lab.bench.link.server import (
     model_row,
     open_sealed,
 )
-from sealift.lab.bench.pipeline import make_certificate
 from sealift.lab.bench.report import Row, interleaved
+from sealift.lab.bench.shipping import make_certificate
 from sealift.serve.packets import (
     Answered,
     Ask,

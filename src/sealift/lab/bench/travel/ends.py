@@ -23,8 +23,9 @@ from sealift.crypto.identity import load_identity, save_identity
 from sealift.crypto.keys import KEY_BYTES, SecretKey
 from sealift.errors import JobError
 from sealift.ids import Role
+from sealift.lab.bench.channel import copy_frames, pipe_over
 from sealift.lab.bench.harness import Answer, End, pack, unpack
-from sealift.lab.bench.pipeline import ShippingDock, receive_model, send_model, ship
+from sealift.lab.bench.shipping import ShippingListener, ship
 from sealift.lab.worlds.consortium import ONE_HOLDER, Consortium, make_consortium
 from sealift.lab.worlds.visits import VisitWorld, seal_resource
 from sealift.release.agreement import Resource, TravelRule
@@ -146,10 +147,9 @@ class HolderEnd(End):
             self._model = memoryview(bytearray(total_bytes))
         started = time.perf_counter()
         transport = TcpTransport.dial(*address)
-        receive_model(transport, self._model, SecretKey(unpack(key)))
-        send_model(transport, self._model, SecretKey(unpack(key)))
-        transport.receive(WAIT_S)
-        transport.close()
+        with pipe_over(transport, key, opens=False, timeout_s=WAIT_S) as pipe:
+            pipe.receive_into(self._model)
+            pipe.send(self._model)
         return {"seconds": time.perf_counter() - started}
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class AcceleratorEnd(End):
         """Listen for cargo, shipped data sets and models; where."""
         self._direct = TcpListener(host)
         self._models = self._stack.enter_context(closing(TcpListener(host)))
-        self._shipping = self._stack.enter_context(closing(ShippingDock((host, 0))))
+        self._shipping = self._stack.enter_context(closing(ShippingListener((host, 0))))
         places = {
             "direct": self._direct.address,
             "models": self._models.address,
@@ -262,12 +262,8 @@ class AcceleratorEnd(End):
     def plain(self) -> None:
         """Copy what comes into the buffer, as fast as it comes."""
         transport = self._place.transport(WAIT_S)
-        buffer, filled = self._pool.buffer, 0
-        while filled < len(buffer):
-            frame = transport.borrow(WAIT_S)[HEADER_BYTES:-TAG_BYTES]
-            buffer[filled : filled + len(frame)] = frame
-            filled += len(frame)
-            transport.give_back()
+        record = slice(HEADER_BYTES, -TAG_BYTES)
+        copy_frames(transport, self._pool.buffer, record, WAIT_S)
         transport.send(b"done")
         self._world.direct.withdraw(self._place)
         self._scrub()
@@ -283,10 +279,9 @@ class AcceleratorEnd(End):
         if len(self._model) != total_bytes:
             self._model = memoryview(bytearray(total_bytes))
         transport = self._models.accept(WAIT_S)
-        send_model(transport, self._model, SecretKey(unpack(key)))
-        receive_model(transport, self._model, SecretKey(unpack(key)))
-        transport.send(b"done")
-        transport.close()
+        with pipe_over(transport, key, opens=True, timeout_s=WAIT_S) as pipe:
+            pipe.send(self._model)
+            pipe.receive_into(self._model)
 
     def close(self) -> None:
         """Hang up and stop listening."""
