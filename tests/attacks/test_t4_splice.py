@@ -17,10 +17,10 @@ import pytest
 from sealift.channel.record.commitment import VerifiedLeaves
 from sealift.channel.record.opener import RecordOpener
 from sealift.channel.record.sealedfile import RawSealedFile, write_sealed_file
-from sealift.lab.worlds.memorytransport import Fault
 from sealift.lab.worlds.visits import RECORD_BYTES
 from sealift.travel.visit.lease import Frame, Placement, placement
 from sealift.travel.visit.state import State, Visit
+from tests.sim.faultyline import Fault
 from tests.sim.hands import Bring, Hand, sending
 from tests.sim.visit_world import Outcome, VisitWorld
 

@@ -18,7 +18,7 @@ from sealift.events import Event
 from sealift.ids import VisitId
 from sealift.lab.worlds import visits as worlds
 from sealift.lab.worlds.consortium import make_consortium
-from sealift.lab.worlds.memorytransport import Fault, MemoryTransport, memory_pair
+from sealift.lab.worlds.memorytransport import MemoryTransport, memory_pair
 from sealift.session.direct.host import DirectHost
 from sealift.session.endpoint import Endpoint
 from sealift.session.frames import FrameKind
@@ -27,6 +27,7 @@ from sealift.travel.accelerator.load import Columns
 from sealift.travel.accelerator.setup import GroupResult, HostSetup, LoadedCargo
 from sealift.travel.visit.lease import SignedLease
 from sealift.travel.visit.messages import OfferVisit
+from tests.sim.faultyline import Fault, FaultyLine
 from tests.sim.hands import Bring, Hand, honest
 from tests.sim.outcome import Outcome
 from tests.sim.visit_parts import FakeClock, GuardedPool, TappedTransport
@@ -92,7 +93,7 @@ class VisitWorld(worlds.VisitWorld):
         offer = offer or self.offer(owner)
         stalled = threading.Event()
         wire: list[bytes] = []
-        theirs, ours = memory_pair(self.faults)
+        theirs, ours = memory_pair(FaultyLine(self.faults))
         line = TappedTransport(ours, self.clock, stalled, wire)
         hosted = self.host(
             offer, lambda lease, left_s: self.accept(line, lease, left_s)

@@ -18,11 +18,12 @@ from sealift.errors import (
     UsageError,
 )
 from sealift.ids import Digest
-from sealift.lab.worlds.memorytransport import Fault, MemoryTransport, memory_pair
+from sealift.lab.worlds.memorytransport import MemoryTransport, memory_pair
 from sealift.session import session as session_module
 from sealift.session.frames import MAX_MESSAGE_BYTES, FrameKind, MessageType, pack
 from sealift.session.session import Incoming, Session, accept, connect
 from tests.sim.attested import Cast, accepting, run_handshake
+from tests.sim.faultyline import Fault, FaultyLine
 
 Pair = tuple[Session, Session]
 
@@ -216,7 +217,7 @@ FIRST_RECORD = 3
 def test_a_hostile_line_is_noticed(
     cast: Cast, fault: Fault, error: type[SealiftError]
 ) -> None:
-    here, there = cast.sessions(memory_pair([fault]))
+    here, there = cast.sessions(memory_pair(FaultyLine([fault])))
     here.send(b"first, long enough to be cut somewhere")
     here.send(b"second, long enough to be cut somewhere")
     received: list[bytes] = []
@@ -231,7 +232,9 @@ def test_a_hostile_line_is_noticed(
 
 
 def test_a_delay_does_no_harm(cast: Cast) -> None:
-    here, there = cast.sessions(memory_pair([Fault("delay", FIRST_RECORD, 0.05)]))
+    here, there = cast.sessions(
+        memory_pair(FaultyLine([Fault("delay", FIRST_RECORD, 0.05)]))
+    )
     here.send(b"slow")
     assert there.receive(2) == b"slow"
 
