@@ -8,7 +8,7 @@ export SEALIFT_GUEST ?= $(CURDIR)/build/guest
 # A file's tests go to one worker; files that took long come first (tests/durations.json).
 PYTEST = $(BIN)/python scripts/offline.py $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo guest test test-all mutants soak soak-kills check layout lint types layers core sizes walls format \
+.PHONY: help setup demo guest test test-all mutants journeys soak soak-kills check layout lint types layers core sizes walls format \
 	attacks bench gpu-bundle clean
 
 help:  ## this list
@@ -34,6 +34,9 @@ test-all: $(READY)  ## these, the guest's, compilers' and long runs' tests, and 
 
 mutants: $(READY)  ## break the product one line at a time: do the default tests see it?
 	WORKERS=$(WORKERS) $(BIN)/python scripts/offline.py $(BIN)/python scripts/mutants.py $(ARGS)
+
+journeys: $(READY)  ## the files that a record, a key and `train` pass, from recorded runs
+	$(BIN)/python scripts/journeys.py
 
 soak: $(READY)  ## the long tests
 	$(BIN)/pytest -m soak --timeout 7200 $(ARGS)
