@@ -19,7 +19,7 @@ from sealift.attest.tdx import tcb as tcbinfo
 from sealift.attest.tdx.evidence import MEDIA_TYPE, TdxBody
 from sealift.attest.tools import collateralfiles as pcs
 from sealift.crypto.certificate import Certificate, certificates_from_pem
-from sealift.crypto.revocation import RevocationList
+from sealift.crypto.chain import RevocationList
 from sealift.errors import MalformedError, RefusedError
 from tests.sim.intel_world import IntelWorld, pck_extension
 from tests.sim.made_chain import AT_S

@@ -18,7 +18,7 @@ from sealift.attest.reference import Basis, ReferenceValues, TpmReferences
 from sealift.attest.runtimelog import RuntimeEvent, replay
 from sealift.attest.verifier import Claims
 from sealift.crypto.hash import sha256
-from sealift.crypto.signatures import RsaKey
+from sealift.crypto.vendorkeys import RsaKey
 from sealift.ids import Digest
 from tests.sim import snp_made
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from sealift.crypto.certificate import Certificate
-from sealift.crypto.revocation import RevocationList
+from sealift.crypto.chain import RevocationList
 
 AT_S = 1_750_000_000
 DAY_S = 86_400

@@ -21,7 +21,7 @@ from sealift.attest.tpm.keys import (
     write_index,
 )
 from sealift.crypto.hash import sha256
-from sealift.crypto.signatures import RsaKey
+from sealift.crypto.vendorkeys import RsaKey
 from tests.sim import azure_made, snp_made
 from tests.sim.swtpm import SoftwareTpm, TestCommand, run_command
 

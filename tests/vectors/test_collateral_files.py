@@ -23,7 +23,7 @@ from sealift.attest.snp.endorsement import parse_certificates
 from sealift.attest.tools.collateralfiles import bundle, item_times, to_items
 from sealift.attest.tools.vendorservices import Services, fetch, wanted
 from sealift.cli.main import main
-from sealift.crypto.revocation import RevocationList
+from sealift.crypto.chain import RevocationList
 from sealift.errors import MalformedError, UnavailableError, UsageError
 from sealift.ids import Digest
 from tests.sim import nvidia_vectors, snp_made, snp_vectors, tdx_vectors

@@ -20,7 +20,7 @@ from sealift.attest.nvidia.verifier import (
 from sealift.attest.reference import Basis
 from sealift.attest.verifier import Claims
 from sealift.crypto.certificate import Certificate
-from sealift.crypto.revocation import Revocations
+from sealift.crypto.chain import Revocations
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim import nvidia_vectors as sim
 

@@ -15,7 +15,7 @@ from sealift.attest.snp.endorsement import parse_certificates, parse_endorsement
 from sealift.attest.snp.evidence import parse_report, parse_tcb
 from sealift.crypto.certificate import Certificate
 from sealift.crypto.chain import verify_chain
-from sealift.crypto.signatures import EcdsaKey
+from sealift.crypto.vendorkeys import EcdsaKey
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.snp_vectors import (
     AMAZON,

@@ -31,7 +31,7 @@ from sealift.attest.tpm.structures import (
 )
 from sealift.crypto.certificate import certificates_from_pem
 from sealift.crypto.hash import HashName
-from sealift.crypto.signatures import RsaKey
+from sealift.crypto.vendorkeys import RsaKey, read_key
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from tests.sim.flips import flips
 from tests.sim.vectors import vector
@@ -55,7 +55,7 @@ def trustee() -> tuple[RsaKey, Quote, Signature, dict[int, bytes]]:
     taken = document["tpm_quote"]
     values = {n: bytes.fromhex(text) for n, text in enumerate(taken["pcrs"])}
     return (
-        RsaKey.from_spki(b64(document["ak_public"])),
+        read_key(b64(document["ak_public"])),
         parse_quote(b64(taken["message"])),
         parse_signature(b64(taken["signature"])),
         values,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from sealift.codec import decode, encode
-from sealift.crypto.revocation import RevocationList, Revocations, StatusAnswer
+from sealift.crypto.chain import RevocationList, Revocations, StatusAnswer
 from sealift.errors import EvidenceError, StaleError
 from sealift.ids import Digest
 

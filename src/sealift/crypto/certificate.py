@@ -1,6 +1,6 @@
 """X.509 certificates of hardware vendors (RFC 5280), parsed; nothing is verified here.
 
-Chains are verified in ``chain``, revocation lists are read in ``revocation``.
+Chains are verified in ``chain``, where revocation lists are read.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from functools import cached_property, lru_cache
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
-from sealift.crypto.hash import sha256
-from sealift.crypto.signatures import EcdsaKey, RsaKey, reading
+from sealift.crypto.hash import STRONG_HASHES, sha256
+from sealift.crypto.vendorkeys import EcdsaKey, RsaKey, read_key, reading
 from sealift.errors import MalformedError
 from sealift.ids import Digest
 
@@ -30,7 +29,6 @@ E = TypeVar("E", bound=x509.ExtensionType)
 MAX_CHAIN: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10
 _REMEMBERED: Final = 128  # certificates, and pairs of them
-HASHES: Final = {"sha256", "sha384", "sha512"}
 
 
 @dataclass(frozen=True)
@@ -137,12 +135,7 @@ class Certificate:
         Raises:
             MalformedError: for a kind of key that no evidence uses, or a weak one.
         """
-        public = self.parsed.public_key()
-        if isinstance(public, ec.EllipticCurvePublicKey):
-            return EcdsaKey.from_spki(self.spki)
-        if isinstance(public, rsa.RSAPublicKey):
-            return RsaKey.from_spki(self.spki)
-        raise MalformedError("a certificate of an unexpected kind of key")
+        return read_key(self.spki)
 
     def extension(self, oid: str) -> bytes | None:
         """DER value of the extension ``oid`` (dotted), or None.
@@ -228,7 +221,7 @@ def _is_issued_by(certificate: Certificate, issuer: Certificate) -> bool:
             certificate.parsed.verify_directly_issued_by(issuer.parsed)
     except MalformedError:
         return False
-    return algorithm is not None and algorithm.name in HASHES
+    return algorithm is not None and algorithm.name in STRONG_HASHES
 
 
 def say_time(at_s: int) -> str:

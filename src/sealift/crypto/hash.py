@@ -25,6 +25,8 @@ _ALGORITHMS: Final[dict[HashName, hashes.HashAlgorithm]] = {
     "sha384": hashes.SHA384(),
     "sha512": hashes.SHA512(),
 }
+HASHES: Final[dict[str, HashName]] = {name: name for name in _ALGORITHMS}
+STRONG_HASHES: Final = frozenset(HASHES) - {"sha1"}
 
 
 def hash_algorithm(name: HashName) -> hashes.HashAlgorithm:

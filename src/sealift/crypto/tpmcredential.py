@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from sealift.crypto.hash import HashName, digest, digest_bytes, hash_algorithm
 from sealift.crypto.keys import TOKEN, SecretKey
-from sealift.crypto.signatures import EcdsaKey, RsaKey
+from sealift.crypto.vendorkeys import EcdsaKey, RsaKey
 from sealift.errors import MalformedError, UsageError
 
 _IDENTITY: Final = b"IDENTITY\0"

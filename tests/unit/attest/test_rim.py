@@ -14,7 +14,7 @@ from lxml import etree
 
 from sealift.attest.nvidia import rim as rim_format
 from sealift.attest.nvidia.rim import Rim, parse_signed, read_rim
-from sealift.crypto.revocation import RevocationList
+from sealift.crypto.chain import RevocationList, Revocations
 from sealift.errors import EvidenceError, MalformedError, UnavailableError
 from tests.sim import nvidia_device as sim
 from tests.sim.nvidia_device import AT_S, rim_chain, rim_document, sign_rim
@@ -216,11 +216,11 @@ def test_a_signer_that_is_no_issuer_issues_nothing() -> None:
 def test_a_revoked_signer_is_refused(signed: bytes) -> None:
     _, upper, root = rim_chain()
     empty = RevocationList(root.revoke().public_bytes(Encoding.DER))
-    assert read(signed, revocation_lists=(empty,))
+    assert read(signed, revocations=Revocations((empty,)))
     serial = upper.certificate.serial_number
     lists = (RevocationList(root.revoke(serial).public_bytes(Encoding.DER)),)
     with pytest.raises(EvidenceError) as caught:
-        read(signed, revocation_lists=lists)
+        read(signed, revocations=Revocations(lists))
     assert caught.value.code == "chain-revoked"
 
 

@@ -18,9 +18,14 @@ from sealift.crypto.certificate import (
     certificates_from_pem,
     read_certificate,
 )
-from sealift.crypto.chain import MAX_LINKS, verify_chain
-from sealift.crypto.revocation import MAX_CRL_BYTES, RevocationList
-from sealift.crypto.signatures import EcdsaKey, RsaKey
+from sealift.crypto.chain import (
+    MAX_CRL_BYTES,
+    MAX_LINKS,
+    RevocationList,
+    Revocations,
+    verify_chain,
+)
+from sealift.crypto.vendorkeys import EcdsaKey, RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.made_chain import AT_S, DAY_S, Issuer, make
 
@@ -41,7 +46,7 @@ def chain(
         [each.certificate for each in others or (ROOT, MIDDLE)],
         [root.certificate.spki_digest],
         at_s=at_s,
-        revocation_lists=lists,
+        revocations=Revocations(lists),
     )
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509 import ocsp
 
 from sealift.crypto.certificate import Certificate
-from sealift.crypto.revocation import Revocations, StatusAnswer
+from sealift.crypto.chain import Revocations, StatusAnswer
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.nvidia_device import AT, AT_S, Authority, issue
 from tests.sim.ocsp_answers import GOOD, REVOKED, UNKNOWN, answer

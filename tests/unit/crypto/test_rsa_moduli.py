@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from sealift.crypto.signatures import RsaKey
+from sealift.crypto.vendorkeys import RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from tests.sim.made_chain import AT_S, make
 from tests.unit.crypto.test_certificate import refused

@@ -19,7 +19,7 @@ from sealift.attest.runtimelog import MAX_EVENTS, RuntimeEvent
 from sealift.attest.tpm.evidence import parse_registers
 from sealift.crypto.certificate import MAX_CHAIN
 from sealift.crypto.hash import HashName, sha256
-from sealift.crypto.signatures import RsaKey
+from sealift.crypto.vendorkeys import RsaKey
 from sealift.errors import MalformedError
 
 MEDIA_TYPE: Final = "application/vnd.sealift.azure-evidence+json"

@@ -13,15 +13,14 @@ import base64
 import binascii
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sealift.crypto.certificate import Certificate, read_certificate
-from sealift.crypto.chain import verify_chain
+from sealift.crypto.chain import Revocations, verify_chain
 from sealift.crypto.hash import digest
-from sealift.crypto.revocation import RevocationList
-from sealift.crypto.signatures import EcdsaKey
+from sealift.crypto.vendorkeys import EcdsaKey
 from sealift.errors import (
     AuthenticationError,
     EvidenceError,
@@ -100,7 +99,7 @@ def read_rim(
     *,
     roots: Sequence[Digest],
     at_s: int,
-    revocation_lists: Iterable[RevocationList] = (),
+    revocations: Revocations | None = None,
 ) -> Rim:
     """Verify a file, then read it.
 
@@ -108,7 +107,7 @@ def read_rim(
         raw: The XML.
         roots: SHA-256 of the SubjectPublicKeyInfo of every trusted root.
         at_s: When the signer's certificates must be valid, seconds since 1970.
-        revocation_lists: Those of the signer's issuers.
+        revocations: What is known of the signer and its issuers.
 
     Raises:
         EvidenceError: ``rim-not-genuine``, or why the chain fails (``chain-*``).
@@ -121,7 +120,7 @@ def read_rim(
         signed.certificates[1:],
         roots,
         at_s=at_s,
-        revocation_lists=revocation_lists,
+        revocations=revocations,
     )
     verify_signature(signed)
     return _read_covered(signed.covered, chain)

@@ -33,9 +33,8 @@ from sealift.attest.nvidia.rim import Rim, read_rim
 from sealift.attest.reference import Basis, NvidiaReferences, require_references
 from sealift.attest.verifier import EAT, Claims
 from sealift.crypto.certificate import Certificate, read_certificate
-from sealift.crypto.chain import verify_chain
-from sealift.crypto.revocation import Revocations
-from sealift.crypto.signatures import EcdsaKey
+from sealift.crypto.chain import Revocations, verify_chain
+from sealift.crypto.vendorkeys import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 PREFIX: Final = "nvidia/rim/"
@@ -114,9 +113,8 @@ def _verify_path(
         chain[1:],
         tuple(collateral.NVIDIA_DEVICE_ROOTS.values()),
         at_s=at_s,
-        revocation_lists=known.lists,
+        revocations=known,
     )
-    known.require_unrevoked(path, at_s=at_s)
     if path != chain or chain[0].is_ca:
         raise EvidenceError(
             "a device's chain has another form",
@@ -242,9 +240,8 @@ def _open_rim(
             basis.collateral.item(PREFIX + wanted.id),
             roots=tuple(collateral.NVIDIA_RIM_ROOTS.values()),
             at_s=basis.at_s,
-            revocation_lists=revocations.lists,
+            revocations=revocations,
         )
-        revocations.require_unrevoked(rim.chain, at_s=basis.at_s)
     except (EvidenceError, MalformedError) as error:
         why = f"{error.what}: {error.why}"
         return None, check(

@@ -21,9 +21,8 @@ from sealift.crypto.certificate import (
     certificates_from_pem,
     read_certificate,
 )
-from sealift.crypto.chain import verify_chain
-from sealift.crypto.revocation import RevocationList
-from sealift.crypto.signatures import EcdsaKey
+from sealift.crypto.chain import RevocationList, Revocations, verify_chain
+from sealift.crypto.vendorkeys import EcdsaKey
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 
@@ -216,14 +215,14 @@ def verify_report(
     references = basis.references.snp
     waived = references is not None and references.revocation == "waived"
     crl = f"snp/crl-{endorsement.product}"
-    lists = [] if waived else [RevocationList(basis.collateral.item(crl))]
+    lists = () if waived else (RevocationList(basis.collateral.item(crl)),)
     root = roots.get(endorsement.product)
     path = verify_chain(
         leaf,
         others,
         (root,) if root else (),
         at_s=basis.at_s,
-        revocation_lists=lists,
+        revocations=Revocations(lists),
     )
     if len(path) != 3:
         raise _foreign(f"a chain of {len(path)} certificates, AMD's have 3")

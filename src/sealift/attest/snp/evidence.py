@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from sealift.attest.evidence import Body
 from sealift.crypto.certificate import MAX_CHAIN
-from sealift.crypto.signatures import EcdsaKey
+from sealift.crypto.vendorkeys import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 MEDIA_TYPE: Final = "application/vnd.sealift.snp-evidence+json"

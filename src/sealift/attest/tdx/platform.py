@@ -39,10 +39,9 @@ from sealift.attest.tdx.tcb import (
     svn_level,
 )
 from sealift.crypto.certificate import Certificate, certificates_from_pem
-from sealift.crypto.chain import verify_chain
+from sealift.crypto.chain import RevocationList, Revocations, verify_chain
 from sealift.crypto.hash import sha256
-from sealift.crypto.revocation import RevocationList
-from sealift.crypto.signatures import EcdsaKey
+from sealift.crypto.vendorkeys import EcdsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 from sealift.ids import Digest
 
@@ -253,7 +252,11 @@ class Source:
     ) -> tuple[Certificate, ...]:
         """The path to one of the roots."""
         return verify_chain(
-            leaf, others, self.roots, at_s=self.at_s, revocation_lists=lists
+            leaf,
+            others,
+            self.roots,
+            at_s=self.at_s,
+            revocations=Revocations(tuple(lists)),
         )
 
     def _read(

@@ -23,7 +23,7 @@ from sealift.attest.snp.endorsement import (
 )
 from sealift.attest.tdx import tcb
 from sealift.attest.tools.vendorfiles import decode_text, read_bytes, read_object
-from sealift.crypto.revocation import RevocationList, StatusAnswer
+from sealift.crypto.chain import RevocationList, StatusAnswer
 from sealift.errors import MalformedError, UsageError
 from sealift.ids import Digest
 

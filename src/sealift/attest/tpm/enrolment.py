@@ -32,10 +32,9 @@ from sealift.attest.tpm.structures import (
     require_attestation_key,
 )
 from sealift.crypto.certificate import Certificate, read_certificate
-from sealift.crypto.chain import verify_chain
+from sealift.crypto.chain import Revocations, verify_chain
 from sealift.crypto.hash import verify_equal
 from sealift.crypto.keys import TOKEN, Label, SecretKey
-from sealift.crypto.revocation import Revocations
 from sealift.crypto.sign import PublicKey, Signer
 from sealift.crypto.tpmcredential import Credential, make_credential
 from sealift.errors import AuthenticationError, EvidenceError, PolicyError
@@ -272,8 +271,7 @@ def verify_endorsement(
     Issuers may come from either side; what was revoked is known by ours (rule H13).
 
     Raises:
-        EvidenceError: ``tpm-no-endorsement``, or as ``verify_chain`` and
-            ``Revocations.require_unrevoked``.
+        EvidenceError: ``tpm-no-endorsement``, or as ``verify_chain``.
         PolicyError: ``revocation-unknown`` or ``revocation-nowhere``.
         StaleError: ``collateral-stale``.
     """
@@ -296,10 +294,9 @@ def verify_endorsement(
         (*issuers, *ours),
         [root.key for root in tpm.roots],
         at_s=at_s,
-        revocation_lists=known.lists,
+        revocations=known,
         pins_issuers=True,  # makers' intermediates are agreed on too
     )
-    known.require_unrevoked(path, at_s=at_s)
     if _require_looked_up(path, known, waived=tpm.revocation == "none"):
         require_recent(collateral, at_s=at_s, max_age_s=max_age_s)
     return leaf, next(r for r in tpm.roots if r.key == path[-1].spki_digest)

@@ -16,17 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sealift.attest.tpm.structures import HASHES
 from sealift.crypto.hash import HashName, digest, digest_bytes
 from sealift.errors import MalformedError
 
 MAX_LOG_BYTES: Final = 4 << 20
 MAX_EVENTS: Final = 16_384
-MAX_ALGORITHMS: Final = 8
+MAXHASHES: Final = 8
 
 EV_NO_ACTION: Final = 0x3
-_ALGORITHMS: Final[dict[int, HashName]] = {
-    0x04: "sha1", 0x0B: "sha256", 0x0C: "sha384", 0x0D: "sha512",
-}  # fmt: skip
 _SPEC_ID_03: Final = b"Spec ID Event03\0"
 _SPEC_ID_OLDER: Final = (b"Spec ID Event00\0", b"Spec ID Event02\0")
 _STARTUP_LOCALITY: Final = b"StartupLocality\0"
@@ -166,7 +164,7 @@ def parse(raw: bytes) -> EventLog:
     sizes = _spec_id(first)
     if sizes is None:
         return _events(raw, 0, ("sha1",), {})
-    known = tuple(_ALGORITHMS[each] for each in sizes if each in _ALGORITHMS)
+    known = tuple(HASHES[each] for each in sizes if each in HASHES)
     return _events(raw, end, known, sizes)
 
 
@@ -207,9 +205,7 @@ def _agile_event(raw: bytes, at: int, sizes: Mapping[int, int]) -> tuple[Event, 
         found[name], cursor = _take(raw, cursor, sizes[name])
     size, cursor = _number(raw, cursor, 4)
     content, cursor = _take(raw, cursor, size)
-    digests = {
-        _ALGORITHMS[name]: each for name, each in found.items() if name in _ALGORITHMS
-    }
+    digests = {HASHES[name]: each for name, each in found.items() if name in HASHES}
     return Event(at, register, kind, digests, content), cursor
 
 
@@ -222,7 +218,7 @@ def _spec_id(first: Event) -> dict[int, int] | None:
         raise _malformed("it begins with no Spec ID event", 0)
     head, cursor = _take(content, 0, _SPEC_ID.size)
     count = _SPEC_ID.unpack(head)[-1]
-    if not 0 < count <= MAX_ALGORITHMS:
+    if not 0 < count <= MAXHASHES:
         raise _malformed(f"{count} algorithms", 0)
     sizes = {}
     for _ in range(count):
@@ -236,7 +232,7 @@ def _spec_id(first: Event) -> dict[int, int] | None:
 
 
 def _check_size(name: int, size: int) -> None:
-    known = _ALGORITHMS.get(name)
+    known = HASHES.get(name)
     if not 0 < size <= 128 or (known and digest_bytes(known) != size):
         raise _malformed(f"digests of {size} bytes for algorithm 0x{name:04x}", 0)
 

@@ -23,8 +23,8 @@ from sealift.attest.tpm.structures import (
     TpmReader,
 )
 from sealift.crypto.certificate import MAX_CHAIN
-from sealift.crypto.hash import HashName, digest, digest_bytes
-from sealift.crypto.signatures import EcdsaKey, RsaKey
+from sealift.crypto.hash import HASHES, HashName, digest, digest_bytes
+from sealift.crypto.vendorkeys import EcdsaKey, RsaKey
 from sealift.errors import AuthenticationError, EvidenceError, MalformedError
 
 MAGIC: Final = 0xFF544347  # TPM_GENERATED_VALUE: only the TPM writes what begins so
@@ -96,7 +96,7 @@ class Signature:
         if isinstance(key, EcdsaKey) and self.scheme.name == "ecdsa":
             key.verify_raw(message, self._joined(key.field_bytes), self.scheme.hash)
         elif isinstance(key, RsaKey) and self.scheme.name == "rsassa":
-            key.verify_pkcs1(message, self.parts[0], self.scheme.hash)
+            key.verify(message, self.parts[0], self.scheme.hash)
         elif isinstance(key, RsaKey) and self.scheme.name == "rsapss":
             key.verify_pss(message, self.parts[0], self.scheme.hash)
         else:
@@ -219,12 +219,6 @@ def _parse_selection(reader: TpmReader) -> Selection:
 
 MEDIA_TYPE: Final = "application/vnd.sealift.tpm-evidence+json"
 IMA_PCR: Final = 10
-_BANKS: Final[dict[str, HashName]] = {
-    "sha1": "sha1",
-    "sha256": "sha256",
-    "sha384": "sha384",
-    "sha512": "sha512",
-}
 _NUMBERS: Final = {str(number): number for number in range(24)}
 
 
@@ -290,10 +284,10 @@ def parse_registers(
     for numbers in pcrs.values():
         if not numbers.keys() <= _NUMBERS.keys():
             raise MalformedError("not the number of a register", field="pcrs")
-    if not pcrs.keys() <= _BANKS.keys():
+    if not pcrs.keys() <= HASHES.keys():
         raise MalformedError("not a bank of registers", field="pcrs")
     return {
-        _BANKS[bank]: {_NUMBERS[number]: raw for number, raw in numbers.items()}
+        HASHES[bank]: {_NUMBERS[number]: raw for number, raw in numbers.items()}
         for bank, numbers in pcrs.items()
     }
 

@@ -28,8 +28,14 @@ from sealift.attest.tpm.imalist import (
     replay_padded,
     replay_until,
 )
-from sealift.crypto.hash import HashName, digest, digest_bytes
-from sealift.crypto.signatures import EcdsaKey, RsaKey
+from sealift.crypto.hash import (
+    HASHES,
+    STRONG_HASHES,
+    HashName,
+    digest,
+    digest_bytes,
+)
+from sealift.crypto.vendorkeys import EcdsaKey, RsaKey, read_key
 from sealift.errors import AuthenticationError, MalformedError
 from sealift.ids import Digest
 
@@ -38,18 +44,6 @@ _KIND_AND_VERSION: Final = b"\x03\x02"
 _HASHES: Final[dict[int, HashName]] = {4: "sha256", 5: "sha384", 6: "sha512"}
 
 SignerKey = RsaKey | EcdsaKey
-
-
-def _signer_key(spki: bytes) -> SignerKey:
-    """The key of a signer, from its SubjectPublicKeyInfo.
-
-    Raises:
-        MalformedError: for a key that is neither RSA nor on a NIST curve.
-    """
-    try:
-        return RsaKey.from_spki(spki)
-    except MalformedError:
-        return EcdsaKey.from_spki(spki)
 
 
 def verify_file(
@@ -72,10 +66,7 @@ def verify_file(
         raise AuthenticationError
     for signer in signers:
         with suppress(AuthenticationError):
-            if isinstance(signer, RsaKey):
-                signer.verify_pkcs1_digest(digest, signature, name)
-            else:
-                signer.verify_digest(digest, signature, name)
+            signer.verify(digest, signature, name, hashed=True)
             return signer
     raise AuthenticationError
 
@@ -91,7 +82,6 @@ MAX_REPORTED: Final = 16
 """Entries that are refused by name; more are only counted."""
 
 _BANKS: Final[dict[int, HashName]] = {32: "sha256", 48: "sha384", 64: "sha512"}
-_STRONG: Final[dict[str, HashName]] = {each: each for each in _BANKS.values()}
 
 # A SHA-256 digest field and the length of the path behind it, as ima-ng and ima-sig
 # begin; and how they end behind the path if there is no signature.
@@ -234,7 +224,7 @@ def _entry_checks(
     begin: int, proved: MeasurementList, references: ImaReferences
 ) -> list[Check]:
     """One check if every entry is allowed, else one for each of the first that is not."""
-    signers = tuple(map(_signer_key, references.signers))
+    signers = tuple(map(read_key, references.signers))
     judged = (
         _judge(proved, place, begin + place, references, signers)
         for place in _not_plainly_listed(proved, references)
@@ -332,7 +322,7 @@ def _is_listed(entry: Entry, references: ImaReferences) -> bool:
 
 
 def _digest_fits(entry: Entry, buffer: bytes) -> bool:
-    name = _STRONG.get(entry.algorithm)
+    name = HASHES[entry.algorithm] if entry.algorithm in STRONG_HASHES else None
     return name is not None and digest(name, buffer) == entry.digest
 
 

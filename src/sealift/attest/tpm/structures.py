@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sealift.attest.binary import Cursor
-from sealift.crypto.hash import HashName, digest
-from sealift.crypto.signatures import EcdsaKey, RsaKey
+from sealift.crypto.hash import STRONG_HASHES, HashName, digest
+from sealift.crypto.vendorkeys import EcdsaKey, RsaKey
 from sealift.errors import EvidenceError, MalformedError
 from sealift.ids import Digest
 
@@ -96,7 +96,6 @@ ATTESTATION_ON: Final = (
     FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN | RESTRICTED | SIGN
 )
 ATTESTATION_OFF: Final = DECRYPT | ENCRYPTED_DUPLICATION | X509_SIGN
-_STRONG: Final = frozenset({"sha256", "sha384", "sha512"})
 
 _CURVES: Final = {0x0003: "P-256", 0x0004: "P-384", 0x0005: "P-521"}
 SCHEMES: Final = {
@@ -190,7 +189,7 @@ def require_attestation_key(public: Public) -> Scheme:
             else "it names no scheme to sign with",
             code="tpm-key-attributes",
         )
-    if public.scheme.hash not in _STRONG or public.name_hash not in _STRONG:
+    if public.scheme.hash not in STRONG_HASHES or public.name_hash not in STRONG_HASHES:
         raise EvidenceError("the attestation key relies on SHA-1", code="tpm-weak-hash")
     return public.scheme
 

@@ -14,7 +14,7 @@ from typing import Final
 from sealift.cli.doctor.probe import GB, Finding, measure_rate, say_rate
 from sealift.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, Suite
 from sealift.crypto.keys import SecretKey
-from sealift.crypto.signatures import library_version
+from sealift.crypto.vendorkeys import library_version
 
 _NBYTES: Final = 1 << 20
 _GOOD: Final = 8e9  # below, a core and not a PCIe 4 link is the limit

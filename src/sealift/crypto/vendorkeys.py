@@ -1,6 +1,6 @@
-"""Signatures that others make, by ECDSA and RSA: TPMs, TEEs, GPUs, certificates' issuers.
+"""Keys of vendors, ECDSA and RSA: what TPMs, TEEs, GPUs, certificates' issuers sign with.
 
-Only verification. Curves are those of the evidence formats: NIST P-256, P-384, P-521. RSA
+Only verification; our own keys are in ``sign``. Curves are those of the evidence formats: NIST P-256, P-384, P-521. RSA
 moduli have 2048 to 8192 bits that no small prime divides: whoever can factor the modulus
 signs in its owner's name. At the top, which library computes this room's work, and where
 its exceptions end. Source: FIPS 186-5; SEC 1 for points; RFC 3279 for the DER form of a
@@ -55,12 +55,8 @@ def reading(what: str) -> Iterator[None]:
 
 def library_version() -> str:
     """For people: `cryptography 50.0.2 (OpenSSL 4.0.3 ...)`."""
-    return f"cryptography {cryptography.__version__} ({_library_below()})"
-
-
-def _library_below() -> str:
-    """The OpenSSL that it was built with, name and version alone."""
-    return " ".join(backend.openssl_version_text().split()[:2])
+    built_with = " ".join(backend.openssl_version_text().split()[:2])
+    return f"cryptography {cryptography.__version__} ({built_with})"
 
 
 _CURVES: Final[dict[str, tuple[ec.EllipticCurve, int]]] = {
@@ -87,21 +83,6 @@ class EcdsaKey:
             raise MalformedError(f"no NIST curve: {self.curve[:20]!r}")
         self._key()
 
-    @classmethod
-    def from_spki(cls, der: bytes) -> EcdsaKey:
-        """From a SubjectPublicKeyInfo (RFC 5480).
-
-        Raises:
-            MalformedError: for any other key.
-        """
-        with reading("the key of an elliptic curve"):
-            key = load_der_public_key(der)
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise MalformedError("not the key of an elliptic curve")
-        raw = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-        names = {curve.name: name for name, (curve, _) in _CURVES.items()}
-        return cls(names.get(key.curve.name, key.curve.name), raw[1:])
-
     @property
     def field_bytes(self) -> int:
         """Length of a coordinate."""
@@ -111,21 +92,21 @@ class EcdsaKey:
         """The key as SubjectPublicKeyInfo."""
         return self._key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
-    def verify_der(self, message: Buffer, signature: bytes, name: HashName) -> None:
-        """Check a DER-encoded signature over ``message``.
+    def verify(
+        self, message: Buffer, signature: bytes, name: HashName, *, hashed: bool = False
+    ) -> None:
+        """Check a DER-encoded signature over ``message``, or over what hashes to it.
 
         Raises:
             AuthenticationError: if it does not verify, or has another encoding.
         """
-        self._verify(message, signature, hash_algorithm(name))
-
-    def verify_digest(self, digest: bytes, signature: bytes, name: HashName) -> None:
-        """Check a DER-encoded signature over a message of which only the hash is known.
-
-        Raises:
-            AuthenticationError: if it does not verify, or has another encoding.
-        """
-        self._verify(digest, signature, Prehashed(hash_algorithm(name)))
+        try:
+            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
+                raise AuthenticationError
+            scheme = ec.ECDSA(_algorithm(name, hashed))
+            self._key().verify(signature, bytes(message), scheme)
+        except (InvalidSignature, ValueError):
+            raise AuthenticationError from None
 
     def verify_raw(self, message: Buffer, signature: bytes, name: HashName) -> None:
         """Check a signature r || s, big-endian, each as long as the field.
@@ -137,17 +118,7 @@ class EcdsaKey:
         if len(signature) != 2 * size:
             raise AuthenticationError
         r, s = (int.from_bytes(part) for part in (signature[:size], signature[size:]))
-        self.verify_der(message, encode_dss_signature(r, s), name)
-
-    def _verify(
-        self, message: Buffer, signature: bytes, algorithm: HashAlgorithm | Prehashed
-    ) -> None:
-        try:
-            if encode_dss_signature(*decode_dss_signature(signature)) != signature:
-                raise AuthenticationError
-            self._key().verify(signature, bytes(message), ec.ECDSA(algorithm))
-        except (InvalidSignature, ValueError):
-            raise AuthenticationError from None
+        self.verify(message, encode_dss_signature(r, s), name)
 
     def _key(self) -> ec.EllipticCurvePublicKey:
         curve, size = _CURVES[self.curve]
@@ -186,20 +157,6 @@ class RsaKey:
             raise MalformedError("an RSA exponent that is even, or of no usual size")
         self._key()
 
-    @classmethod
-    def from_spki(cls, der: bytes) -> RsaKey:
-        """From a SubjectPublicKeyInfo.
-
-        Raises:
-            MalformedError: for any other key.
-        """
-        with reading("an RSA key"):
-            key = load_der_public_key(der)
-        if not isinstance(key, rsa.RSAPublicKey):
-            raise MalformedError("not an RSA key")
-        numbers = key.public_numbers()
-        return cls(numbers.n, numbers.e)
-
     def to_spki(self) -> bytes:
         """The key as SubjectPublicKeyInfo."""
         return self._key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -208,24 +165,15 @@ class RsaKey:
         """The key as RSAPublicKey, which is what its bits in a certificate are."""
         return self._key().public_bytes(Encoding.DER, PublicFormat.PKCS1)
 
-    def verify_pkcs1(self, message: Buffer, signature: bytes, name: HashName) -> None:
-        """Check an RSASSA-PKCS1-v1_5 signature.
-
-        Raises:
-            AuthenticationError: if it does not verify.
-        """
-        self._verify(message, signature, padding.PKCS1v15(), hash_algorithm(name))
-
-    def verify_pkcs1_digest(
-        self, digest: bytes, signature: bytes, name: HashName
+    def verify(
+        self, message: Buffer, signature: bytes, name: HashName, *, hashed: bool = False
     ) -> None:
-        """The same over a message of which only the hash is known.
+        """Check an RSASSA-PKCS1-v1_5 signature over ``message``, or what hashes to it.
 
         Raises:
             AuthenticationError: if it does not verify.
         """
-        algorithm = Prehashed(hash_algorithm(name))
-        self._verify(digest, signature, padding.PKCS1v15(), algorithm)
+        self._verify(message, signature, padding.PKCS1v15(), _algorithm(name, hashed))
 
     def verify_pss(self, message: Buffer, signature: bytes, name: HashName) -> None:
         """Check an RSASSA-PSS signature, MGF1 with the same hash, any salt length.
@@ -251,3 +199,26 @@ class RsaKey:
     def _key(self) -> rsa.RSAPublicKey:
         with reading("an RSA key"):
             return rsa.RSAPublicNumbers(self.exponent, self.modulus).public_key()
+
+
+def read_key(spki: bytes) -> EcdsaKey | RsaKey:
+    """The key that a SubjectPublicKeyInfo is (RFC 5480, RFC 3279).
+
+    Raises:
+        MalformedError: for a kind of key that no evidence uses, or a weak one.
+    """
+    with reading("a key"):
+        key = load_der_public_key(spki)
+    if isinstance(key, rsa.RSAPublicKey):
+        numbers = key.public_numbers()
+        return RsaKey(numbers.n, numbers.e)
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise MalformedError("a key of an unexpected kind")
+    point = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)[1:]
+    names = {curve.name: name for name, (curve, _) in _CURVES.items()}
+    return EcdsaKey(names.get(key.curve.name, key.curve.name), point)
+
+
+def _algorithm(name: HashName, hashed: bool) -> HashAlgorithm | Prehashed:
+    algorithm = hash_algorithm(name)
+    return Prehashed(algorithm) if hashed else algorithm
